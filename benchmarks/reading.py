@@ -1,0 +1,287 @@
+"""Reading in order, values only and whole records, and one record at an offset."""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import persistqueue
+
+import embedlog
+
+from .measure import Contender, Prepare, Row, Work, duration, rate
+from .stores import (
+    TOPIC,
+    VALUES,
+    lmdb_environment,
+    persist_file,
+    persist_sqlite,
+    same_batch,
+    sqlite_connection,
+)
+
+_KEY = b"customer-1234567"
+_TIME_MS = 1_700_000_000_000
+_CHUNK = 1 << 20
+_SEEKS = 1_000
+# What an lmdb value holds: time, length of the key, key, value.
+_ROW = struct.Struct(">qI")
+_ROW_START = _ROW.pack(_TIME_MS, len(_KEY)) + _KEY
+
+
+def rows(scale: float) -> list[Row]:
+    """The rows, with so many times their usual number of records."""
+    thousands = max(int(200 * scale), 1)
+    few = max(int(2 * scale), 1)
+    return [
+        Row(
+            "read in order, values",
+            "records/s",
+            True,
+            [
+                Contender("embedlog", _embedlog(thousands, 1000, _sum_values, keyed=False)),
+                Contender("sqlite", _sqlite(thousands, "SELECT value FROM log ORDER BY id", _sum_columns)),
+                Contender("lmdb", _lmdb_values(thousands)),
+                Contender("persist-queue sqlite", _persist_sqlite(few)),
+                Contender("persist-queue file", _persist_file(few)),
+                Contender("raw os.read", _raw(thousands)),
+            ],
+        ),
+        Row(
+            "read in order, records",
+            "records/s",
+            True,
+            [
+                Contender("embedlog", _embedlog(thousands, 1000, _exhaust, keyed=True)),
+                Contender(
+                    "sqlite",
+                    _sqlite(thousands, "SELECT id, timestamp_ms, key, value FROM log ORDER BY id", _exhaust),
+                ),
+                Contender("lmdb", _lmdb_records(thousands)),
+            ],
+        ),
+        Row(
+            "seek by offset (batches of 100)",
+            "us",
+            False,
+            [
+                Contender("embedlog", _embedlog_seek(thousands)),
+                Contender("sqlite", _sqlite_seek(thousands)),
+                Contender("lmdb", _lmdb_seek(thousands)),
+            ],
+        ),
+    ]
+
+
+def _sum_values(records: Iterable[embedlog.Record]) -> int:
+    return sum(len(record.value or b"") for record in records)
+
+
+def _exhaust(rows: Iterable[Any]) -> None:
+    deque(rows, maxlen=0)
+
+
+def _sum_columns(rows: Iterable[tuple[bytes]]) -> int:
+    return sum(len(value) for (value,) in rows)
+
+
+def _sum(values: Iterable[bytes]) -> int:
+    return sum(len(value) for value in values)
+
+
+# -- embedlog ----------------------------------------------------------------------------------------
+
+
+def _fill(where: Path, thousands: int, batch: int, *, keyed: bool) -> None:
+    values = [(_KEY, value) for value in VALUES] if keyed else VALUES
+    with embedlog.open(where) as log:
+        log.create_topic(TOPIC)
+        for _ in range(thousands):
+            for start in range(0, len(values), batch):
+                log.append_many(TOPIC, values[start : start + batch])
+
+
+def _embedlog(
+    thousands: int, batch: int, consume: Callable[[Iterable[embedlog.Record]], object], *, keyed: bool
+) -> Prepare:
+    @contextmanager
+    def prepare(where: Path) -> Iterator[Work]:
+        _fill(where, thousands, batch, keyed=keyed)
+        with embedlog.open(where) as log:
+            yield rate(thousands * 1000, lambda: consume(log.read(TOPIC)))
+
+    return prepare
+
+
+def _offsets(thousands: int) -> list[int]:
+    chosen = random.Random(0)
+    return [chosen.randrange(thousands * 1000) for _ in range(_SEEKS)]
+
+
+def _embedlog_seek(thousands: int) -> Prepare:
+    @contextmanager
+    def prepare(where: Path) -> Iterator[Work]:
+        _fill(where, thousands, 100, keyed=False)
+        offsets = _offsets(thousands)
+        with embedlog.open(where) as log:
+
+            def seek() -> None:
+                for offset in offsets:
+                    assert next(log.read(TOPIC, 0, start=offset)).offset == offset
+
+            yield duration(_SEEKS, 1e-6, seek)
+
+    return prepare
+
+
+# -- sqlite ------------------------------------------------------------------------------------------
+
+
+def _fill_sqlite(where: Path, thousands: int) -> None:
+    with closing(sqlite_connection(where, "NORMAL")) as connection:
+        given = [(_TIME_MS, _KEY, value) for value in VALUES]
+        for _ in range(thousands):
+            connection.executemany("INSERT INTO log (timestamp_ms, key, value) VALUES (?, ?, ?)", given)
+            connection.commit()
+
+
+def _sqlite(thousands: int, query: str, consume: Callable[[Iterable[Any]], object]) -> Prepare:
+    @contextmanager
+    def prepare(where: Path) -> Iterator[Work]:
+        _fill_sqlite(where, thousands)
+        with closing(sqlite_connection(where, "NORMAL")) as connection:
+            yield rate(thousands * 1000, lambda: consume(connection.execute(query)))
+
+    return prepare
+
+
+def _sqlite_seek(thousands: int) -> Prepare:
+    @contextmanager
+    def prepare(where: Path) -> Iterator[Work]:
+        _fill_sqlite(where, thousands)
+        offsets = _offsets(thousands)
+        query = "SELECT id, timestamp_ms, key, value FROM log WHERE id = ?"
+        with closing(sqlite_connection(where, "NORMAL")) as connection:
+
+            def seek() -> None:
+                for offset in offsets:
+                    assert connection.execute(query, (offset + 1,)).fetchone()[0] == offset + 1
+
+            yield duration(_SEEKS, 1e-6, seek)
+
+    return prepare
+
+
+# -- lmdb --------------------------------------------------------------------------------------------
+
+
+def _fill_lmdb(where: Path, thousands: int, *, keyed: bool) -> None:
+    values = [_ROW_START + value for value in VALUES] if keyed else VALUES
+    with lmdb_environment(where, sync=False) as environment:
+        for start in range(0, thousands * 1000, 1000):
+            with environment.begin(write=True) as transaction, transaction.cursor() as cursor:
+                items = [((start + i).to_bytes(8, "big"), value) for i, value in enumerate(values)]
+                cursor.putmulti(items, append=True)
+
+
+def _lmdb_values(thousands: int) -> Prepare:
+    @contextmanager
+    def prepare(where: Path) -> Iterator[Work]:
+        _fill_lmdb(where, thousands, keyed=False)
+        with lmdb_environment(where, sync=False) as environment, environment.begin() as transaction:
+            yield rate(thousands * 1000, lambda: _sum(transaction.cursor().iternext(keys=False, values=True)))
+
+    return prepare
+
+
+def _opened(key: bytes, data: bytes) -> tuple[int, int, bytes, bytes]:
+    time_ms, length = _ROW.unpack_from(data)
+    end = _ROW.size + length
+    return int.from_bytes(key, "big"), time_ms, data[_ROW.size : end], data[end:]
+
+
+def _lmdb_records(thousands: int) -> Prepare:
+    @contextmanager
+    def prepare(where: Path) -> Iterator[Work]:
+        _fill_lmdb(where, thousands, keyed=True)
+        with lmdb_environment(where, sync=False) as environment, environment.begin() as transaction:
+            yield rate(
+                thousands * 1000,
+                lambda: _exhaust(_opened(key, data) for key, data in transaction.cursor().iternext()),
+            )
+
+    return prepare
+
+
+def _lmdb_seek(thousands: int) -> Prepare:
+    @contextmanager
+    def prepare(where: Path) -> Iterator[Work]:
+        _fill_lmdb(where, thousands, keyed=True)
+        offsets = _offsets(thousands)
+        with lmdb_environment(where, sync=False) as environment:
+
+            def seek() -> None:
+                for offset in offsets:
+                    with environment.begin() as transaction:
+                        key = offset.to_bytes(8, "big")
+                        assert _opened(key, transaction.get(key) or b"")[0] == offset
+
+            yield duration(_SEEKS, 1e-6, seek)
+
+    return prepare
+
+
+# -- persist-queue, and the ceiling ------------------------------------------------------------------
+
+
+def _take_all(take: Callable[[], object], count: int) -> None:
+    for _ in range(count):
+        take()
+
+
+def _persist_sqlite(thousands: int) -> Prepare:
+    @contextmanager
+    def prepare(where: Path) -> Iterator[Work]:
+        with persist_sqlite(where) as put:
+            for value in VALUES * thousands:
+                put(value)
+        with closing(persistqueue.SQLiteQueue(str(where), multithreading=True)) as queue:
+            yield rate(thousands * 1000, lambda: _take_all(queue.get_nowait, thousands * 1000))
+
+    return prepare
+
+
+def _persist_file(thousands: int) -> Prepare:
+    @contextmanager
+    def prepare(where: Path) -> Iterator[Work]:
+        with persist_file(where) as put:
+            for value in VALUES * thousands:
+                put(value)
+        queue = persistqueue.Queue(str(where), tempdir=str(where))
+        yield rate(thousands * 1000, lambda: _take_all(queue.get_nowait, thousands * 1000))
+
+    return prepare
+
+
+def _raw(thousands: int) -> Prepare:
+    @contextmanager
+    def prepare(where: Path) -> Iterator[Work]:
+        (where / "raw").write_bytes(same_batch(VALUES) * thousands)
+        fd = os.open(where / "raw", os.O_RDONLY)
+        try:
+
+            def read() -> None:
+                while os.read(fd, _CHUNK):
+                    pass
+
+            yield rate(thousands * 1000, read)
+        finally:
+            os.close(fd)
+
+    return prepare

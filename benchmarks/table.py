@@ -1,0 +1,93 @@
+"""The results as text for people and as JSON for machines."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sqlite3
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any
+
+import embedlog
+from embedlog.codec import CHECKSUM_IMPLEMENTATION
+
+from .measure import Result, Row
+
+_WIDTHS = (34, 15, 25, 16)
+
+
+def heading() -> str:
+    """What ran where, and the columns' names."""
+    about = machine()
+    lines = [
+        f"embedlog {about['embedlog']}, Python {about['python']}, {about['cpus']} CPUs, {about['system']}",
+        f"checksum {about['checksum']}; sqlite {about['sqlite']}, lmdb {about['lmdb']}, "
+        f"persist-queue {about['persist-queue']}",
+    ]
+    return "\n".join([*lines, "", _line(("", "median", "min..max", "embedlog / other"))])
+
+
+def block(row: Row, results: Sequence[Result]) -> str:
+    """One row's lines."""
+    better = "more is better" if row.more_is_better else "less is better"
+    lines = [f"{row.title}: {row.unit}, {better}"]
+    for result in results:
+        spread = f"{_number(min(result.samples))}..{_number(max(result.samples))}"
+        ratio = _ratio(results[0], result)
+        lines.append(_line((f"  {result.name}", _number(result.median), spread, ratio)))
+    return "\n".join(lines)
+
+
+def as_json(measured: Sequence[tuple[Row, Sequence[Result]]]) -> dict[str, Any]:
+    """Everything, the single samples included."""
+    return {
+        "machine": machine(),
+        "rows": [
+            {
+                "row": row.title,
+                "unit": row.unit,
+                "more_is_better": row.more_is_better,
+                "results": [
+                    {
+                        "name": result.name,
+                        "median": result.median,
+                        "min": min(result.samples),
+                        "max": max(result.samples),
+                        "embedlog_ratio": results[0].median / result.median,
+                        "samples": result.samples,
+                    }
+                    for result in results
+                ],
+            }
+            for row, results in measured
+        ],
+    }
+
+
+def machine() -> dict[str, Any]:
+    """What the figures depend on."""
+    return {
+        "embedlog": embedlog.__version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cpus": os.cpu_count(),
+        "checksum": CHECKSUM_IMPLEMENTATION,
+        "sqlite": sqlite3.sqlite_version,
+        "lmdb": version("lmdb"),
+        "persist-queue": version("persist-queue"),
+    }
+
+
+def _line(cells: Sequence[str]) -> str:
+    name, *numbers = cells
+    aligned = (number.rjust(width) for number, width in zip(numbers, _WIDTHS[1:], strict=True))
+    return (name.ljust(_WIDTHS[0]) + "  ".join(aligned)).rstrip()
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:,.1f}"
+
+
+def _ratio(ours: Result, other: Result) -> str:
+    return "" if other is ours else f"{ours.median / other.median:,.2f}x"

@@ -1,0 +1,52 @@
+"""Kafka without the server: a durable, replayable, partitioned log inside your Python process.
+
+log = embedlog.open("./data")
+log.create_topic("clicks", partitions=4)
+log.append("clicks", b'{"page": "/"}', key=b"user-7")
+for record in log.read("clicks"): ...
+"""
+
+from .api import open
+from .assignors import Assignor
+from .config import LogSettings, TopicSettings
+from .consumer import Consumer
+from .errors import *  # noqa: F403 - the whole tree is part of the face
+from .log import Health, Log
+from .model import (
+    CommittedOffset,
+    OffsetAndTimestamp,
+    PartitionOffsets,
+    Record,
+    RecordMetadata,
+    TopicDescription,
+    TopicPartition,
+)
+from .offset_store import FileOffsetStore, OffsetStore
+from .partitioner import Partitioner
+from .producer import Producer
+from .recovery import PartitionRecovery, RecoveryReport
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Assignor",
+    "CommittedOffset",
+    "Consumer",
+    "FileOffsetStore",
+    "Health",
+    "Log",
+    "LogSettings",
+    "OffsetAndTimestamp",
+    "OffsetStore",
+    "PartitionOffsets",
+    "PartitionRecovery",
+    "Partitioner",
+    "Producer",
+    "Record",
+    "RecordMetadata",
+    "RecoveryReport",
+    "TopicDescription",
+    "TopicPartition",
+    "TopicSettings",
+    "open",
+]

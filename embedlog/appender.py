@@ -1,0 +1,406 @@
+"""What `Log.append` and `Log.append_many` do: check, choose partitions, encode, and hand over to a backend.
+
+    records --check--> columns --partitioner--> the records of each partition --cut--> record batches
+            --encode--> bytes --backend.append, once a partition--> AppendedMany
+
+A batch is cut at BATCH_BYTES, or at the topic's max_message_bytes where that is less; a record that fills
+more is alone in its batch. Sizes are those before compression, so that whatever is written can be read
+within the same bounds. A batch that compression makes larger than is allowed is written uncompressed.
+
+Invariants: everything is checked before anything is appended; the batches of one partition go to the
+backend in one call, which is all or nothing; several partitions are independent of one another, in the
+order of their first record; records without a key go to one partition a call.
+
+Source of the idea: Kafka 2.7 design, sections 4.1 (load balancing) and 4.2 (asynchronous send: batches).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from operator import itemgetter
+from typing import Any, NamedTuple, TypeAlias
+
+from .appended_many import AppendedMany
+from .backend import Backend
+from .codec import HEADER_SIZE, NONE, encode_batch, encode_pairs, encode_values
+from .codec.single import encode_one
+from .config import MIB, TopicSettings
+from .errors import InvalidArgument, InvalidType, PartialAppend, RecordTooLarge
+from .given import (
+    RECORD_OVERHEAD,
+    Bytes,
+    GivenHeaders,
+    as_bytes,
+    as_headers,
+    as_timestamp,
+    check_partition,
+    check_size,
+    check_topic,
+    compression_number,
+    headers_size,
+    now_ms,
+)
+from .model import Appended, Headers, Record, RecordMetadata
+from .partitioner import Partitioner, StickyPartitioner, choose_partition, notify_new_batch
+
+Given: TypeAlias = Bytes | tuple[Bytes | None, Bytes | None] | Record | None
+
+BATCH_BYTES = MIB
+
+_BYTES_OR_NONE = frozenset({bytes, type(None)})
+_PAIRS = {tuple}
+_new = tuple.__new__
+# Without headers, and of its batch's time, a record takes less than RECORD_OVERHEAD.
+_PLAIN_OVERHEAD = RECORD_OVERHEAD - 13
+
+
+def append(
+    backend: Backend,
+    partitioner: Partitioner,
+    topic: str,
+    value: Bytes | None,
+    *,
+    key: Bytes | None = None,
+    headers: GivenHeaders | None = (),
+    timestamp_ms: int | None = None,
+    partition: int | None = None,
+    flush: bool = False,
+    expected_offset: int | None = None,
+    compression: str | int | None = None,
+) -> RecordMetadata:
+    """Append one record and say where it landed.
+
+    Args:
+        value, key: bytes, bytearray, memoryview or None. A null value with a key is a tombstone.
+        headers: (name, value) pairs or a dict.
+        timestamp_ms: milliseconds since the epoch, now by default.
+        partition: by default the partitioner's choice.
+        flush: return only when it is durable.
+        expected_offset: append only if the record gets this offset. Needs a partition or a key, unless the
+            topic has but one partition.
+        compression: a codec's name, by default the topic's.
+
+    Raises TopicNotFound, PartitionNotFound, InvalidType, InvalidArgument, RecordTooLarge, UnexpectedOffset,
+    or what else the backend raises (Closed, ReadOnly, DiskFull, PartitionFailed); nothing was appended
+    then. Only after FlushFailed it may have been.
+
+    The record is readable and survives this process once it is returned; `durable` tells whether it also
+    survives power. Any thread may call.
+    """
+    check_topic(topic)
+    settings = backend.topic_settings(topic)
+    size = HEADER_SIZE + RECORD_OVERHEAD
+    if value is not None:
+        if type(value) is not bytes:
+            value = as_bytes(value, "value")
+        size += len(value or b"")
+    if key is not None:
+        if type(key) is not bytes:
+            key = as_bytes(key, "key")
+        size += len(key or b"")
+    pairs = as_headers(headers) if headers else ()
+    append_time = settings.append_time
+    timestamp_ms = as_timestamp(None if append_time else timestamp_ms, now_ms())
+    codec = compression_number(compression, settings)
+    limit = settings.max_message_bytes
+    if size > limit or (pairs and size + headers_size(pairs) > limit):
+        check_size(topic, limit, key, value, pairs)
+
+    count = backend.describe_topic(topic).partitions
+    drawn = partition is None and key is None and count > 1
+    if partition is not None:
+        check_partition(topic, partition, count)
+    elif drawn and expected_offset is not None:
+        raise InvalidArgument("expected_offset needs a partition or a key: which log's end is meant?")
+    else:
+        partition = choose_partition(partitioner, topic, key, value, count)
+
+    if codec or pairs:
+        row = (key, value, pairs, timestamp_ms)
+        batch = encode_batch([row], compression=codec, timestamp_type=append_time)
+        if codec and len(batch) > limit:
+            batch = encode_batch([row], timestamp_type=append_time)
+    else:
+        batch = encode_one(key, value, timestamp_ms, append_time)
+    appended = backend.append(topic, partition, batch, flush=flush, expected_offset=expected_offset)
+    if drawn:
+        notify_new_batch(partitioner, topic, count, partition)
+    if append_time:
+        timestamp_ms = appended.timestamp_ms
+    return _new(RecordMetadata, (topic, partition, appended.base_offset, timestamp_ms, appended.durable))
+
+
+class _Checked(NamedTuple):
+    """Records as `encode` takes them, with what else is to be known of each.
+
+    `keys` is None if there are none at all; `sizes` is what a record takes in its batch at most;
+    `timestamps` is one for all, or one each.
+    """
+
+    items: Sequence[Any]
+    keys: list[bytes | None] | None
+    values: list[bytes | None]
+    sizes: list[int]
+    timestamps: int | list[int]
+    encode: Callable[[Sequence[Any], int], bytearray]
+
+
+class _Placed(NamedTuple):
+    """The records' numbers by partition; each one's partition and rank in it, if there are several
+    partitions; the partitions that were drawn for records without a key."""
+
+    members: Mapping[int, Sequence[int]]
+    places: tuple[list[int], list[int]] | None
+    drawn: set[int]
+
+
+def append_many(
+    backend: Backend,
+    partitioner: Partitioner,
+    topic: str,
+    records: Iterable[Given],
+    *,
+    partition: int | None = None,
+    compression: str | int | None = None,
+    flush: bool = False,
+) -> AppendedMany:
+    """Append many records, by the hundred thousand a second, and say where they landed.
+
+    Args:
+        records: values (bytes, bytearray, memoryview, None), (key, value) tuples, or Records, of which key,
+            value, headers and timestamp_ms count. Kinds may be mixed.
+        partition: for all of them; by default the partitioner's choice for each. The default partitioner
+            gives one partition a call to those without a key.
+        compression: a codec's name, by default the topic's.
+        flush: return only when they are durable.
+
+    Returns a sequence of RecordMetadata in the order of the records.
+
+    All or nothing for each partition; one whose flush failed (FlushFailed) counts as failed, though its
+    records may be there. Raises TopicNotFound, PartitionNotFound, InvalidType, InvalidArgument
+    and RecordTooLarge before anything is appended. If then no partition takes its records, the first error
+    is raised; if some do and some do not, PartialAppend, which tells what landed and what did not.
+
+    Any thread may call; the records of two calls do not mix within a partition.
+    """
+    check_topic(topic)
+    settings = backend.topic_settings(topic)
+    count = backend.describe_topic(topic).partitions
+    if partition is not None:
+        check_partition(topic, partition, count)
+    codec = compression_number(compression, settings)
+    limit = settings.max_message_bytes
+    now = now_ms()
+    checked = _checked(topic, records, now, settings)
+    total = len(checked.items)
+    if not total:
+        return AppendedMany(topic, {}, now)
+
+    members, places, drawn = _placed(partitioner, topic, checked, count, partition)
+    appended: dict[int, Appended] = {}
+    failed: dict[int, Exception] = {}
+    for number, indexes in members.items():
+        items, sizes = checked.items, checked.sizes
+        if len(indexes) < total:
+            items, sizes = [items[i] for i in indexes], [sizes[i] for i in indexes]
+        try:
+            batches = _encoded(checked.encode, items, sizes, codec, limit)
+            appended[number] = backend.append(topic, number, batches, flush=flush)
+        except Exception as error:
+            failed[number] = error
+    for number in drawn:
+        notify_new_batch(partitioner, topic, count, number)
+
+    times = None if settings.append_time else checked.timestamps
+    if not failed:
+        return AppendedMany(topic, appended, times, places)
+    first = next(iter(failed.values()))
+    if not appended or places is None:
+        raise first
+    raise _partial(topic, appended, failed, times, places) from first
+
+
+# -- checking and placing many -----------------------------------------------------------------------
+
+
+def _checked(topic: str, records: Iterable[Given], now: int, settings: TopicSettings) -> _Checked:
+    """The records, read to their end and checked, in the form whose encoding is fastest."""
+    if isinstance(records, str | bytes | bytearray | memoryview | Mapping | Record):
+        raise InvalidType(
+            f"records must be an iterable of records, not one {type(records).__name__}: append() appends one"
+            " (a dict's items() are (key, value) pairs)"
+        )
+    try:
+        iterator = iter(records)
+    except TypeError:
+        raise InvalidType(f"records must be an iterable, not {type(records).__name__}") from None
+    given: list[Any] = list(iterator)
+    append_time = settings.append_time
+    checked = _values(given, now, append_time) or _pairs(given, now, append_time)
+    if checked is None:
+        checked = _rows(given, now, append_time)
+    _check_sizes(topic, checked, settings.max_message_bytes)
+    return checked
+
+
+def _values(given: list[Any], now: int, append_time: bool) -> _Checked | None:
+    """For nothing but bytes and nulls."""
+    if not set(map(type, given)) <= _BYTES_OR_NONE:
+        return None
+    sizes = [len(value or b"") + _PLAIN_OVERHEAD for value in given]
+
+    def encode(values: Sequence[Any], codec: int) -> bytearray:
+        return encode_values(values, now, compression=codec, timestamp_type=append_time)
+
+    return _Checked(given, None, given, sizes, now, encode)
+
+
+def _pairs(given: list[Any], now: int, append_time: bool) -> _Checked | None:
+    """For nothing but (key, value) tuples of bytes and nulls."""
+    if set(map(type, given)) != _PAIRS or set(map(len, given)) != {2}:
+        return None
+    keys, values = list(map(itemgetter(0), given)), list(map(itemgetter(1), given))
+    if not (set(map(type, keys)) | set(map(type, values))) <= _BYTES_OR_NONE:
+        return None
+    sizes = [len(key or b"") + len(value or b"") + _PLAIN_OVERHEAD for key, value in given]
+
+    def encode(pairs: Sequence[Any], codec: int) -> bytearray:
+        return encode_pairs(pairs, now, compression=codec, timestamp_type=append_time)
+
+    return _Checked(given, keys, values, sizes, now, encode)
+
+
+def _rows(given: list[Any], now: int, append_time: bool) -> _Checked:
+    """For all kinds, one by one. Raises for the first that is none of them and says which."""
+    rows = []
+    sizes = []
+    for number, each in enumerate(given):
+        try:
+            row = _row(each, now, append_time)
+        except (InvalidType, InvalidArgument) as error:
+            raise type(error)(f"record {number:,}: {error}") from None
+        rows.append(row)
+        sizes.append(len(row[0] or b"") + len(row[1] or b"") + headers_size(row[2]) + RECORD_OVERHEAD)
+
+    def encode(rows: Sequence[Any], codec: int) -> bytearray:
+        return encode_batch(rows, compression=codec, timestamp_type=append_time)
+
+    keys = [row[0] for row in rows]
+    return _Checked(rows, keys, [row[1] for row in rows], sizes, [row[3] for row in rows], encode)
+
+
+def _row(given: object, now: int, append_time: bool) -> tuple[bytes | None, bytes | None, Headers, int]:
+    if isinstance(given, Record):
+        timestamp_ms = as_timestamp(None if append_time else given.timestamp_ms, now)
+        key, value, headers = given.key, given.value, as_headers(given.headers)
+        return as_bytes(key, "key"), as_bytes(value, "value"), headers, timestamp_ms
+    if isinstance(given, tuple):
+        if len(given) != 2:
+            raise InvalidType(f"a tuple must be (key, value), not {given!r:.80}")
+        return as_bytes(given[0], "key"), as_bytes(given[1], "value"), (), now
+    return None, as_bytes(given, "value"), (), now
+
+
+def _check_sizes(topic: str, checked: _Checked, limit: int) -> None:
+    room = limit - HEADER_SIZE
+    if max(checked.sizes, default=0) <= room:
+        return
+    for number, size in enumerate(checked.sizes):
+        if size > room:
+            headers = checked.items[number][2] if isinstance(checked.timestamps, list) else ()
+            key = checked.keys[number] if checked.keys else None
+            try:
+                check_size(topic, limit, key, checked.values[number], headers)
+            except RecordTooLarge as error:
+                raise RecordTooLarge(f"record {number:,}: {error}") from None
+
+
+def _placed(
+    partitioner: Partitioner, topic: str, checked: _Checked, count: int, partition: int | None
+) -> _Placed:
+    """Where each record goes."""
+    total = len(checked.items)
+    keys = checked.keys
+    if partition is not None:
+        return _Placed({partition: range(total)}, None, set())
+    if type(partitioner) is StickyPartitioner:
+        # The value does not matter, so a key is asked for once.
+        distinct = {None} if keys is None or count == 1 else set(keys)
+        by_key = {key: partitioner(topic, key, None, count) for key in distinct}
+        drawn = {by_key[None]} if None in by_key else set()
+        if len(set(by_key.values())) == 1:
+            return _Placed({by_key.popitem()[1]: range(total)}, None, drawn)
+        chosen = [by_key[key] for key in keys or ()]
+    else:
+        keys = keys or [None] * total
+        chosen = [
+            choose_partition(partitioner, topic, key, value, count)
+            for key, value in zip(keys, checked.values, strict=True)
+        ]
+        drawn = {number for key, number in zip(keys, chosen, strict=True) if key is None}
+    members: defaultdict[int, list[int]] = defaultdict(list)
+    ranks = []
+    for number, chosen_partition in enumerate(chosen):
+        indexes = members[chosen_partition]
+        ranks.append(len(indexes))
+        indexes.append(number)
+    return _Placed(members, (chosen, ranks) if len(members) > 1 else None, drawn)
+
+
+def _encoded(
+    encode: Callable[[Sequence[Any], int], bytearray],
+    items: Sequence[Any],
+    sizes: Sequence[int],
+    codec: int,
+    limit: int,
+) -> bytearray:
+    """The batches of one partition, one behind the other."""
+    batches = bytearray()
+    for start, stop in _cuts(sizes, min(limit, BATCH_BYTES) - HEADER_SIZE):
+        part = items[start:stop] if stop - start < len(items) else items
+        batch = encode(part, codec)
+        if codec and len(batch) > limit:
+            batch = encode(part, NONE)
+        if stop - start == len(items):
+            return batch
+        batches += batch
+    return batches
+
+
+def _cuts(sizes: Sequence[int], room: int) -> Iterator[tuple[int, int]]:
+    """(start, stop) of batches whose sizes together do not exceed the room, except one record alone."""
+    if sum(sizes) <= room:
+        yield 0, len(sizes)
+        return
+    ends = list(accumulate(sizes))
+    start = before = 0
+    while start < len(ends):
+        stop = max(bisect_right(ends, before + room, lo=start), start + 1)
+        yield start, stop
+        start, before = stop, ends[stop - 1]
+
+
+def _partial(
+    topic: str,
+    appended: dict[int, Appended],
+    failed: dict[int, Exception],
+    times: int | list[int] | None,
+    places: tuple[list[int], list[int]],
+) -> PartialAppend:
+    """The error that tells what landed."""
+    partitions, ranks = places
+    landed = [i for i, number in enumerate(partitions) if number in appended]
+    if isinstance(times, list):
+        times = [times[i] for i in landed]
+    places = ([partitions[i] for i in landed], [ranks[i] for i in landed])
+    names = ", ".join(str(number) for number in sorted(failed))
+    return PartialAppend(
+        f"{len(partitions) - len(landed):,} of {len(partitions):,} records were not appended to {topic!r}: "
+        f"partition {names} failed ({next(iter(failed.values()))})",
+        landed=AppendedMany(topic, appended, times, places),
+        failed=failed,
+        not_landed=[i for i, number in enumerate(partitions) if number in failed],
+    )

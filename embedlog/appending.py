@@ -1,0 +1,519 @@
+"""The growing half of a partition: append, roll, flush.
+
+    append lock   one appender at a time: assigns offsets, writes, grows the active segment
+    sync lock     one fsync at a time: whoever closes the active descriptor waits for it
+
+They nest in this order; the locks of group commit and of publishing hold none inside. Readers take none of
+them (reading.py).
+
+Theory of operation: an append writes its batches behind the last byte of the active segment, and only
+then moves the end that readers look at; if the write fails the file is cut back, and nothing has
+happened. `flush` makes durable what has been appended before it. A failed fsync is final: the page
+cache cannot be trusted any more, so the partition refuses appends and shows readers nothing past the
+flushed offset, until it is reopened. (Kafka 2.7 design, section 5.4; what a failed fsync means:
+docs/durability.md.)
+
+Invariants: offsets are given without gaps (but for Partition.append_as_is); flushed offset <= readable end
+<= next offset; every segment but the last is durable; the epoch of a batch is on disk before the batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple, Protocol
+
+from .checkpoints import LeaderEpochs
+from .codec import assign_all
+from .config import MAX_INT32, TopicSettings
+from .errors import (
+    DiskFull,
+    FlushFailed,
+    PartitionFailed,
+    RecordTooLarge,
+    StorageError,
+    UnexpectedOffset,
+)
+from .group_commit import GroupCommit
+from .model import AbortedTransaction, Appended, PartitionOffsets, TopicPartition
+from .producer_ledger import ProducerLedger
+from .producer_state import ProducerState
+from .reading import End, Look, ReadablePartition
+from .segment import Files, LeftBehind, Segment, create_segment
+from .shared_state import Edges, State
+
+logger = logging.getLogger(__name__)
+
+# What an append needs often, and would cost it a call or a look-up in a class.
+_new: Final = tuple.__new__
+_ONLINE: Final = State.ONLINE
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class Keeper(Protocol):
+    """What a partition asks of the store that keeps it."""
+
+    def now_ms(self) -> int: ...
+
+    def became_dirty(self, partition: GrowingPartition) -> None:
+        """It has records that are not flushed yet."""
+
+    def rolled(self, partition: GrowingPartition) -> None:
+        """A segment is sealed and durable: the recovery point may move."""
+
+    def opened_for_append(self, partition: GrowingPartition) -> None:
+        """It holds a descriptor for its active segment."""
+
+    def make_room(self, size: int) -> None:
+        """Before an append of `size` bytes. Raises LogFull."""
+
+    def grew(self, size: int) -> None:
+        """The log's files have grown (or shrunk) by `size` bytes."""
+
+    def log_start_moved(self) -> None:
+        """Make the log start offsets durable. Raises OSError."""
+
+    def unlink_later(self, paths: list[str], delay_ms: int) -> None: ...
+
+
+class Opened(NamedTuple):
+    """A partition's state as found on disk, recovered where it had to be (recovery.py makes it)."""
+
+    segments: list[Segment]
+    log_start_offset: int
+    log_end_offset: int
+    flushed_offset: int
+    epochs: LeaderEpochs
+    new_epoch: bool
+    producers: ProducerState
+    aborted: list[AbortedTransaction]
+    damage: str | None
+
+
+class GrowingPartition(ReadablePartition):
+    """A partition as its appenders know it. All public methods are safe between threads."""
+
+    def __init__(
+        self,
+        name: TopicPartition,
+        directory: str,
+        files: Files,
+        settings: TopicSettings,
+        keeper: Keeper,
+        opened: Opened,
+    ) -> None:
+        super().__init__(name)
+        self.directory = directory
+        self.settings = settings
+        self._files = files
+        self._keeper = keeper
+        self._append_lock = threading.Lock()
+        self._sync_lock = threading.Lock()
+        self._group_commit = GroupCommit(self._sync, lambda: self._flushed.offset)
+        self._publish_lock = threading.Lock()
+        self._listeners: tuple[Callable[[], None], ...] = ()
+        self._store_edges: Callable[[Edges], None] | None = None
+        self._layout_version = 0
+        self._fd = -1
+        self._install(opened)
+
+    def _install(self, opened: Opened) -> None:
+        active = opened.segments[-1]
+        self._state = State.DAMAGED if opened.damage else State.ONLINE
+        self._why: str | None = opened.damage
+        self._epochs = opened.epochs
+        self._epoch = opened.epochs.latest
+        self._new_epoch = opened.new_epoch or self._epoch < 0
+        self._ledger = ProducerLedger(
+            self._files, self.directory, self.name, opened.producers, opened.aborted
+        )
+        self._log_start_offset = opened.log_start_offset
+        self._segments = tuple(opened.segments)
+        self._next_offset = opened.log_end_offset
+        self._end = self._flushed = End(opened.log_end_offset, active.size, active)
+        self._damaged_from = opened.flushed_offset if opened.damage else None
+        self._dirty = False
+        self._rolling = False  # a segment is being begun, or that was interrupted
+        self._hints.clear()
+        if self._state is State.ONLINE:
+            active.open_builder()
+
+    # -- looking ---------------------------------------------------------------------------------------
+
+    def _look(self) -> Look:
+        end = self._end  # before the segments: they then reach at least as far
+        unstable = self._ledger.first_unstable_offset
+        stable = end.offset if unstable is None else min(unstable, end.offset)
+        given = end.offset
+        if self._state is State.FAILED:  # an append may be under way that does not know it yet
+            end, given = self._flushed, self._next_offset
+            stable = min(stable, end.offset)
+        return Look(self._segments, self._log_start_offset, end, stable, self._epochs.entries, given)
+
+    def offsets(self) -> PartitionOffsets:
+        flushed = self._flushed.offset
+        return PartitionOffsets(self._log_start_offset, max(self._end.offset, flushed), flushed)
+
+    def aborted_between(self, look: Look, first: int, last: int) -> tuple[AbortedTransaction, ...]:
+        return tuple(t for t in self._ledger.aborted if t.first_offset <= last and t.last_offset >= first)
+
+    @property
+    def files(self) -> Files:
+        """What its segments share."""
+        return self._files
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the partition refuses appends; None where it does not."""
+        return self._why
+
+    @property
+    def leader_epoch(self) -> int:
+        return self._epoch
+
+    @property
+    def size(self) -> int:
+        """Bytes of records in all segments."""
+        return sum(segment.size for segment in self._segments)
+
+    @property
+    def recovery_point(self) -> int:
+        """Where the next opening has to begin checking; a damaged partition is to be found damaged again."""
+        return self._flushed.offset if self._damaged_from is None else self._damaged_from
+
+    @property
+    def dirty(self) -> bool:
+        """Are there records that have not been flushed?"""
+        return self._next_offset > self._flushed.offset
+
+    # -- appending -------------------------------------------------------------------------------------
+
+    def append(
+        self, batches: bytearray, *, flush: bool = False, expected_offset: int | None = None
+    ) -> Appended:
+        """Append encoded batches: all or nothing.
+
+        Args:
+            batches: whole record batches, one behind the other; their base offsets and leader epochs
+                are filled in, in place.
+            flush: return only when they are durable (waiters share one fsync).
+            expected_offset: append only if the log ends there.
+
+        Raises:
+            UnexpectedOffset, RecordTooLarge, DiskFull, LogFull, StorageError: nothing was appended.
+            PartitionFailed: it refuses appends since a write or fsync failed.
+            FlushFailed: the records were appended and may be lost.
+            OutOfOrderSequence, DuplicateSequence, InvalidProducerEpoch: nothing was appended.
+        """
+        # Before any lock: making room may delete segments of other partitions.
+        self._keeper.make_room(len(batches))
+        with self._append_lock:
+            appended, waits = self._append(batches, expected_offset)
+        for wake in self._listeners:
+            wake()
+        if waits or flush:
+            self.flush(appended.last_offset + 1)
+            return appended._replace(durable=True)
+        return appended
+
+    @contextlib.contextmanager
+    def exclusively(self) -> Iterator[Callable[[bytearray], Appended]]:
+        """Keep other appenders out: yields what appends meanwhile. Nothing is flushed by it."""
+        with self._append_lock:
+            yield lambda batches: self._append(batches, None)[0]
+        for wake in self._listeners:
+            wake()
+
+    def _append(
+        self, batches: bytearray, expected_offset: int | None, *, as_is: bool = False
+    ) -> tuple[Appended, bool]:
+        """Append lock held. What was appended, and whether it completes flush_messages."""
+        if self._state is not _ONLINE:
+            raise self._refusal()
+        base = self._next_offset
+        if expected_offset is not None and expected_offset != base:
+            raise UnexpectedOffset(
+                f"{self.name}: the log ends at {base:,}, not at {expected_offset:,}; nothing was appended",
+                expected=expected_offset,
+                actual=base,
+            )
+        if self._new_epoch:
+            self._start_epoch()
+        size = len(batches)
+        placed, sequenced, next_offset = assign_all(batches, base, self._epoch)
+        if sequenced and not as_is:
+            sent = self._ledger.repeated(batches, sequenced)
+            if sent is not None:
+                durable = sent.last_offset < self._flushed.offset
+                return Appended(sent.base_offset, sent.last_offset, sent.timestamp_ms, durable), False
+        segment = self._segments[-1]
+        end = self._end
+        if self._rolling or end.pos != segment.size or end.offset != base or segment.builder is None:
+            # An exception out of nowhere (Ctrl-C) stopped an append between two steps.
+            raise self.fail("an append was interrupted half-way")
+        if segment.size and (
+            segment.size + size > self.settings.segment_bytes or next_offset - segment.base_offset > MAX_INT32
+        ):
+            segment = self._roll()
+        elif size > MAX_INT32:
+            raise RecordTooLarge(
+                f"{size:,} bytes in one append: a segment holds at most {MAX_INT32:,}; split it"
+            )
+        if self._fd < 0:
+            self._open_active(segment)
+        self._write(segment, batches)
+        for batch_size, last_offset, timestamp_ms in placed:
+            segment.grow(batch_size, last_offset, timestamp_ms)
+        self._next_offset = next_offset
+        if sequenced:
+            self._ledger.note(batches, sequenced)
+        self._end = _new(End, (next_offset, segment.size, segment))
+        if self._state is not _ONLINE:  # a flush failed meanwhile: nobody may see this
+            self._end = self._flushed
+            raise self._refusal()
+        if not self._dirty:
+            self._keeper.became_dirty(self)
+            self._dirty = True
+        self._keeper.grew(size)
+        self.publish()
+        appended = _new(Appended, (base, next_offset - 1, placed[-1][2], False))
+        return appended, next_offset - self._flushed.offset >= self.settings.flush_messages
+
+    def _write(self, segment: Segment, batches: bytearray) -> None:
+        try:
+            self._files.fs.pwrite_all(self._fd, batches, segment.size)
+        except OSError as error:
+            try:
+                self._files.fs.truncate(self._fd, segment.size)
+            except OSError as worse:
+                raise self.fail(f"an append could not be undone ({worse})") from worse
+            raise self._append_error(error, segment.path) from error
+
+    def _append_error(self, error: OSError, path: str) -> StorageError:
+        if error.errno in _NO_ROOM:
+            return DiskFull(
+                f"{self.name}: no room for the append ({error.strerror}): nothing was appended; "
+                "free some room and append again",
+                path=path,
+            )
+        return StorageError(f"{self.name}: the append failed, nothing was appended: {error}", path=path)
+
+    def _start_epoch(self) -> None:
+        try:
+            self._epochs.start(self._epoch + 1, self._next_offset)
+        except OSError as error:
+            raise self._append_error(error, self.directory) from error
+        self._epoch += 1
+        self._new_epoch = False
+
+    def _open_active(self, segment: Segment) -> None:
+        try:
+            self._fd = self._files.fs.open_write(segment.path)
+            if self.settings.preallocate and self._files.fs.size(segment.path) <= segment.size:
+                self._files.fs.allocate(self._fd, self.settings.segment_bytes)
+        except OSError as error:
+            if self._fd >= 0:
+                self._files.fs.close(self._fd)
+                self._fd = -1
+            raise self._append_error(error, segment.path) from error
+        self._keeper.opened_for_append(self)
+
+    # -- rolling ---------------------------------------------------------------------------------------
+
+    def roll(self) -> bool:
+        """Begin a new segment, unless the active one is empty. Says whether it did."""
+        with self._append_lock:
+            if self._state is not State.ONLINE or not self._segments[-1].size:
+                return False
+            self._roll()
+            return True
+
+    def roll_if_older(self, than_ms: int) -> bool:
+        """Begin a new segment if the active one was made before a time."""
+        return self._segments[-1].created_ms < than_ms and self.roll()
+
+    def _roll(self) -> Segment:
+        """Append lock held: begin a new segment. Raises StorageError, and then either nothing has changed
+        or the partition has failed; after anything else (Ctrl-C) the next append finds it half done."""
+        self._rolling = True
+        try:
+            new = self._begin_segment()
+        except StorageError:
+            self._rolling = False
+            raise
+        self._rolling = False
+        return new
+
+    def _begin_segment(self) -> Segment:
+        """The old segment is durable before the new one is there."""
+        old = self._segments[-1]
+        fs = self._files.fs
+        with self._sync_lock:
+            if self._fd < 0:
+                self._open_active(old)
+            try:
+                if self.settings.preallocate:
+                    fs.truncate(self._fd, old.size)
+                fs.sync(self._fd)
+            except OSError as error:
+                raise self.fail(f"fsync of {old.path} failed ({error})") from error
+            self._flushed = self._end
+            try:
+                self._ledger.save_transactions(old.base_offset)
+                self._ledger.save(self._next_offset)
+                new = create_segment(
+                    self._files, self.directory, self._next_offset, self.settings, self._keeper.now_ms()
+                )
+            except LeftBehind as error:
+                # Appends must not go on in the old segment while a name says that it ends here.
+                raise self.fail(str(error)) from error
+            except OSError as error:
+                raise self._append_error(error, self.directory) from error
+            sealed_fd, self._fd = self._fd, -1
+            fs.close(sealed_fd)
+        old.seal(self._keeper.now_ms())
+        self._segments = (*self._segments, new)
+        self._layout_version += 1
+        self._end = self._flushed = End(self._next_offset, 0, new)
+        self.publish()
+        self._keeper.rolled(self)
+        return new
+
+    # -- flushing --------------------------------------------------------------------------------------
+
+    def flush(self, up_to: int | None = None) -> None:
+        """Return when everything appended before `up_to` (default: before now) is durable.
+
+        Concurrent callers share fsyncs. Raises FlushFailed; the partition refuses appends from then on.
+        """
+        self._group_commit.wait(self._next_offset if up_to is None else up_to)
+
+    def _sync(self) -> None:
+        with self._sync_lock:
+            if self._state is not State.ONLINE and self.dirty:
+                raise FlushFailed(f"{self.name} cannot be flushed: {self._why}", path=self.directory)
+            end = self._end
+            if end.offset <= self._flushed.offset:
+                return
+            try:
+                self._files.fs.sync(self._fd)
+            except OSError as error:
+                raise self.fail(f"fsync of {end.segment.path} failed ({error})") from error
+            self._flushed = end
+        self.publish()
+
+    def fail(self, why: str) -> FlushFailed:
+        """From now on: no appends, no reads past the flushed offset. Returns the error to raise."""
+        self._why = why
+        self._state = State.FAILED
+        self._end = self._flushed
+        logger.error("%s refuses appends: %s", self.name, why)
+        self.publish()
+        for wake in self._listeners:
+            wake()
+        return FlushFailed(
+            f"{self.name}: {why}; records from offset {self._flushed.offset:,} on may be lost. "
+            f"log.reopen({self.name.topic!r}, {self.name.partition}) keeps what can be read",
+            path=self.directory,
+        )
+
+    def _refusal(self) -> PartitionFailed:
+        if self._state is State.DAMAGED:
+            what = f"`embedlog repair` (topic {self.name.topic}, partition {self.name.partition}) decides"
+        elif self._state is State.CLOSED:
+            what = "it has been closed"
+        else:
+            what = f"log.reopen({self.name.topic!r}, {self.name.partition}) recovers it"
+        return PartitionFailed(f"{self.name} refuses appends: {self._why}; {what}", path=self.directory)
+
+    # -- what follows a flush (the housekeeping calls these) ---------------------------------------------
+
+    def checkpoint(self) -> int:
+        """Flush, save the hints, and tell the recovery point: everything before it is durable.
+
+        Raises FlushFailed; StorageError where a file beside the records cannot be written.
+        """
+        with self._append_lock:
+            self._dirty = False
+            snapshot = self._ledger.take_snapshot()
+            at = self._next_offset
+        try:
+            self.flush(at)
+            with self._append_lock:
+                if self._state is State.ONLINE:
+                    if self._ledger.save_transactions(self._segments[-1].base_offset):
+                        self.publish()
+                    with contextlib.suppress(OSError):
+                        self._segments[-1].save_indexes()
+            if snapshot is not None:
+                self._ledger.write_snapshot(at, snapshot)
+        except OSError as error:
+            self._ledger.snapshot_failed()
+            raise StorageError(f"{self.name}: {error}", path=self.directory) from error
+        return at
+
+    def park(self) -> bool:
+        """Give up the descriptor of the active segment, if nobody is appending. Says whether it did."""
+        if not self._append_lock.acquire(blocking=False):
+            return False
+        try:
+            if self._fd < 0:
+                return True
+            with contextlib.suppress(FlushFailed):
+                self._sync()
+            with self._sync_lock:
+                if self._end.offset > self._flushed.offset:
+                    return False
+                self._files.fs.close(self._fd)
+                self._fd = -1
+            return True
+        finally:
+            self._append_lock.release()
+
+    # -- telling ---------------------------------------------------------------------------------------
+
+    def publish_through(self, store: Callable[[Edges], None] | None) -> None:
+        """Where reader processes are told (None: nowhere). Stores the present edges at once."""
+        with self._publish_lock:
+            self._store_edges = store
+        self.publish()
+
+    def publish(self) -> None:
+        with self._publish_lock:
+            store = self._store_edges
+            if store is None:
+                return
+            end, stable = self._end, self._end.offset
+            # Another process learns of aborted transactions from the .txnindex files only.
+            for bound in (self._ledger.first_unstable_offset, self._ledger.first_unsaved_offset):
+                if bound is not None and bound < stable:
+                    stable = bound
+            edges = (
+                self._log_start_offset,
+                end.offset,
+                self._flushed.offset,
+                stable,
+                end.segment.base_offset,
+                end.pos,
+                self._epoch,
+                self._state,
+                self._layout_version,
+            )
+            store(_new(Edges, edges))
+
+    def add_listener(self, wake: Callable[[], None]) -> None:
+        """`wake` is called after each append and when the partition fails: quickly, and from any thread."""
+        with self._publish_lock:
+            self._listeners = (*self._listeners, wake)
+
+    def remove_listener(self, wake: Callable[[], None]) -> None:
+        with self._publish_lock:
+            # == rather than `is`: a bound method is a new object each time it is named
+            self._listeners = tuple(listener for listener in self._listeners if listener != wake)

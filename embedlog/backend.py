@@ -1,0 +1,193 @@
+"""The port between clients and a log: what producer, consumer and reader know, and all they know.
+
+`local.py` implements it over the engine in this process; over the wire it will be a Kafka client. What
+crosses it are encoded record batches and plain values, never segments, locks or sockets, so that every
+client is written once.
+
+Invariants a backend keeps: an append is all or nothing for its partition; `fetch` returns whole batches
+only; nothing past the last readable offset is ever returned; all methods may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import NamedTuple, Protocol
+
+from .config import TopicSettings
+from .model import (
+    Appended,
+    CommittedOffset,
+    Fetched,
+    OffsetAndTimestamp,
+    PartitionOffsets,
+    TopicDescription,
+    TopicPartition,
+)
+
+
+class Interrupt:
+    """A flag that ends somebody's sleep early: set by close(), wakeup(), or a rebalance, from any thread.
+
+    The sleeper clears it, looks at whatever it sleeps for, and then sleeps: what is set in between ends
+    that sleep at once. A backend attaches its own way of waking (say, an Event's set) for as long as it
+    waits. `set` never blocks for long and never calls back into a client, so it may be called under locks.
+    """
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._lock = threading.Lock()
+        self._wakers: list[Callable[[], object]] = []
+
+    def set(self) -> None:
+        self._event.set()
+        with self._lock:
+            wakers = tuple(self._wakers)
+        for wake in wakers:
+            wake()
+
+    def clear(self) -> None:
+        self._event.clear()
+
+    def is_set(self) -> bool:
+        return self._event.is_set()
+
+    def wait(self, timeout_ms: float) -> bool:
+        """Sleep until it is set or the time is over; True where it is set."""
+        return self._event.wait(timeout_ms / 1000)
+
+    @contextmanager
+    def waking(self, wake: Callable[[], object]) -> Iterator[None]:
+        """While inside, `set` also calls `wake`; it is called at once where the flag is set already."""
+        with self._lock:
+            self._wakers.append(wake)
+        try:
+            if self._event.is_set():
+                wake()
+            yield
+        finally:
+            with self._lock:
+                self._wakers.remove(wake)
+
+
+class JoinResult(NamedTuple):
+    """A completed join: `members` is filled in for the leader only (member id -> subscription bytes)."""
+
+    member_id: str
+    generation: int
+    protocol: str
+    leader_id: str
+    members: dict[str, bytes]
+
+
+class Coordinator(Protocol):
+    """Consumer groups and their offsets, by Kafka's classic group protocol.
+
+    `join_group` and `sync_group` answer with futures, because both wait for the other members: a client
+    that polls keeps the future from one poll to the next and never blocks its thread on somebody else.
+    """
+
+    def join_group(
+        self,
+        group: str,
+        member_id: str,
+        *,
+        session_timeout_ms: int,
+        rebalance_timeout_ms: int,
+        protocols: Sequence[tuple[str, bytes]],
+        client_id: str = "",
+        group_instance_id: str | None = None,
+        on_rebalance: Callable[[], object] | None = None,
+    ) -> Future[JoinResult]:
+        """Ask to be in the group's next generation (member_id "" at first; the result gives one).
+
+        on_rebalance is kept beside the member and called, from any thread and possibly under locks,
+        whenever the group starts to rebalance: a hint for a client asleep in `Backend.wait`, which its
+        next heartbeat confirms. A backend over the wire may never call it.
+        """
+
+    def sync_group(
+        self, group: str, member_id: str, generation: int, assignments: Mapping[str, bytes]
+    ) -> Future[bytes]: ...
+
+    def heartbeat(self, group: str, member_id: str, generation: int) -> None:
+        """Keep the membership alive. Raises RebalanceInProgress, UnknownMember, IllegalGeneration."""
+
+    def leave_group(self, group: str, member_id: str) -> None: ...
+
+    def commit_offsets(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        *,
+        member_id: str = "",
+        generation: int = -1,
+    ) -> None: ...
+
+    def committed_offsets(
+        self, group: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, CommittedOffset]: ...
+
+
+class Backend(Protocol):
+    """A log as its clients see it."""
+
+    def topics(self) -> list[str]:
+        """Names of the topics, internal ones included, sorted."""
+
+    def describe_topic(self, topic: str) -> TopicDescription: ...
+
+    def topic_settings(self, topic: str) -> TopicSettings: ...
+
+    def append(
+        self,
+        topic: str,
+        partition: int,
+        batches: bytearray,
+        *,
+        flush: bool = False,
+        expected_offset: int | None = None,
+    ) -> Appended:
+        """Append encoded batches (their base offsets and epochs are assigned here, in place)."""
+
+    def fetch(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        max_bytes: int,
+        *,
+        leader_epoch: int = -1,
+        read_committed: bool = False,
+    ) -> Fetched:
+        """Whole batches from the one that contains `offset`, about max_bytes, at least one batch.
+
+        leader_epoch is the epoch of the last record read before `offset` (-1: unknown): LogTruncated is
+        raised where that history ends before `offset`. OffsetOutOfRange outside the log.
+        """
+
+    def wait(
+        self,
+        positions: Mapping[TopicPartition, int],
+        timeout_ms: int,
+        *,
+        read_committed: bool,
+        interrupt: Interrupt | None = None,
+    ) -> bool:
+        """Sleep until a partition has something at or past its position, or the time is over.
+
+        True where there is something to read. Never a busy loop. Setting `interrupt` ends the sleep, from
+        any thread (False then, and at once where it is set already). Raises Closed when the log is closed
+        meanwhile.
+        """
+
+    def offsets(self, topic: str) -> dict[int, PartitionOffsets]: ...
+
+    def offset_for_time(self, topic: str, partition: int, time_ms: int) -> OffsetAndTimestamp | None:
+        """The first record whose timestamp is time_ms or later, in offset order; None where there is none."""
+
+    @property
+    def coordinator(self) -> Coordinator | None:
+        """Consumer groups; None where this handle cannot join any (a reader process)."""

@@ -1,0 +1,135 @@
+"""A copy of a log that is being written: for `log.backup` and `embedlog export`.
+
+    1  Flush everything, and write the recovery point: what is sealed now will never be cut again.
+    2  Per partition, under its upkeep lock (nothing is deleted or compacted meanwhile): hard-link the
+       sealed segments, copy the active one up to the end seen in step 1's flush, copy what stands beside.
+    3  Write the catalog and a clean-shutdown note; sync; rename the directory into place.
+
+The copy is a log directory of its own, with a log id of its own. Sealed segments may share their blocks
+with the original, because neither side changes a sealed file: they are deleted or replaced as a whole.
+Exporting is the same with the other layout's names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+
+from .catalog import Catalog
+from .checkpoints import write_offsets
+from .errors import DirectoryError, StorageError
+from .filenames import (
+    INDEX,
+    LAYOUTS,
+    LEADER_EPOCH_FILE,
+    LOG_START_FILE,
+    RECOVERY_POINT_FILE,
+    SNAPSHOT,
+    TIME_INDEX,
+    TXN_INDEX,
+    Layout,
+)
+from .fs import FileSystem
+from .model import TopicPartition
+from .partition import Partition
+from .recovery import CleanEnd
+from .segment import Segment
+from .store import Store
+
+
+def backup(store: Store, destination: str, *, layout: str | None = None) -> None:
+    """Copy a store's directory, consistent by partition, into a new directory.
+
+    Args:
+        destination: must not exist, or be an empty directory.
+        layout: the names to use there; by default the original's.
+
+    Raises DirectoryError, StorageError (a partition that cannot be flushed cannot be backed up).
+    """
+    destination = os.path.abspath(destination)
+    if os.path.lexists(destination) and (not os.path.isdir(destination) or os.listdir(destination)):
+        raise DirectoryError(f"{destination} exists: a backup needs a new directory", path=destination)
+    unfinished = destination + ".unfinished"
+    try:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        with store.topics_lock:
+            _Copy(store, unfinished, LAYOUTS[layout] if layout else store.catalog.layout).make()
+        if os.path.isdir(destination):
+            os.rmdir(destination)
+        store.fs.rename(unfinished, destination)
+        store.fs.sync_dir(os.path.dirname(destination))
+    except OSError as error:
+        raise StorageError(f"the backup to {destination} failed: {error}", path=destination) from error
+
+
+class _Copy:
+    """One copy in the making."""
+
+    def __init__(self, store: Store, path: str, layout: Layout) -> None:
+        self._store = store
+        self._fs: FileSystem = store.fs
+        self._path = path
+        self._layout = layout
+        self._ends: dict[TopicPartition, CleanEnd] = {}
+        self._starts: dict[TopicPartition, int] = {}
+
+    def make(self) -> None:
+        catalog = Catalog(self._fs, self._path)
+        catalog.create(self._layout.name)
+        topics = {name: self._store.topic(name) for name in self._store.topics()}
+        partitions = [partition for name in topics for partition in self._store.partitions_of(name)]
+        points = {partition.name: partition.checkpoint() for partition in partitions}
+        self._store.upkeep.advance_recovery_points(points)
+        for partition in partitions:
+            with partition.upkeep_lock:
+                self._copy_partition(partition, points[partition.name])
+        catalog.save_topics(topics)
+        ends = {name: end.log_end_offset for name, end in self._ends.items()}
+        write_offsets(self._fs, catalog.file(RECOVERY_POINT_FILE), ends)
+        write_offsets(self._fs, catalog.file(LOG_START_FILE), self._starts)
+        catalog.note_clean_shutdown(self._ends)
+
+    def _copy_partition(self, partition: Partition, end: int) -> None:
+        directory = os.path.join(self._path, self._layout.partition_directory(*partition.name))
+        self._fs.make_dir(directory)
+        start = partition.offsets().log_start_offset
+        if start:
+            self._starts[partition.name] = start
+        chosen = [each for each in partition.readable_segments() if each[0].base_offset <= end]
+        for segment, size in chosen:
+            to = os.path.join(directory, self._layout.stem(segment.base_offset))
+            # The last one is what the copy's next appends go to: never a file that the original has too.
+            if segment is not chosen[-1][0]:
+                self._link(segment.path, to + self._layout.records)
+            else:
+                size = segment.locate(end, size)
+                self._fs.copy_range(segment.path, to + self._layout.records, 0, size)
+            self._copy_companions(segment, to)
+            copied = CleanEnd(end, segment.base_offset, size, segment.created_ms)
+            self._ends[partition.name] = copied
+        self._copy_snapshots(partition, directory, end)
+        with contextlib.suppress(FileNotFoundError):
+            source = os.path.join(partition.directory, LEADER_EPOCH_FILE)
+            self._fs.write_file(os.path.join(directory, LEADER_EPOCH_FILE), self._fs.read_file(source))
+        self._fs.sync_dir(directory)
+
+    def _copy_companions(self, segment: Segment, to: str) -> None:
+        stem = segment.path[: -len(self._store.catalog.layout.records)]
+        for suffix in (INDEX, TIME_INDEX, TXN_INDEX):
+            with contextlib.suppress(FileNotFoundError):
+                self._fs.copy_range(stem + suffix, to + suffix, 0, self._fs.size(stem + suffix))
+
+    def _copy_snapshots(self, partition: Partition, directory: str, end: int) -> None:
+        layout = self._store.catalog.layout
+        for entry in self._fs.list(partition.directory):
+            offset = layout.parse_snapshot(entry.name)
+            if offset is not None and offset <= end:
+                to = os.path.join(directory, self._layout.stem(offset) + SNAPSHOT)
+                self._fs.copy_range(os.path.join(partition.directory, entry.name), to, 0, entry.size)
+
+    def _link(self, source: str, destination: str) -> None:
+        try:
+            self._fs.link(source, destination)
+        except OSError:  # another file system, or one without links
+            self._fs.copy_range(source, destination, 0, self._fs.size(source))

@@ -1,0 +1,313 @@
+"""What a log directory says about itself: its format, its topics, who writes it, how it was closed.
+
+    embedlog.json      {"format": 1, "layout": "classic", "log_id": "..."}   written once; the writer's lock
+    topics.json        {"version": 1, "topics": {name: {"id", "partitions", "settings", "gaps"}}}
+    writer.json        {"pid", "program", "since_ms"}   for people: the lock is flock on embedlog.json
+    clean-shutdown     {"version": 1, "crc32", "partitions": {"clicks 0": [end, last segment, size, created]}}
+
+A topic exists when topics.json says so: its directories are made before, and removed after. embedlog.json
+is never replaced, so that its lock cannot be held twice; a directory without it is not ours, and is refused
+unchanged unless it is empty.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import errno
+import json
+import os
+import sys
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from zlib import crc32
+
+from .config import TopicSettings
+from .errors import (
+    CorruptCheckpoint,
+    DirectoryError,
+    DirectoryLocked,
+    InvalidArgument,
+    InvalidType,
+    NotALog,
+    ReadOnly,
+    StorageError,
+    UnsupportedFormat,
+)
+from .filenames import (
+    CLASSIC,
+    CLEAN_SHUTDOWN_FILE,
+    FORMAT_FILE,
+    INTERNAL_TOPICS,
+    LAYOUTS,
+    TOPICS_FILE,
+    WRITER_FILE,
+    Layout,
+    check_topic_name,
+)
+from .fs import FileSystem
+from .model import TopicDescription, TopicPartition
+from .recovery import CleanEnd
+
+FORMAT_VERSION: Final = 1
+MAX_PARTITIONS: Final = 100_000
+
+_UNWRITABLE: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as it stands in topics.json. `settings` are those of its own, checked.
+
+    gaps: compaction, repair or import may have left gaps between its offsets.
+    """
+
+    name: str
+    topic_id: str
+    partitions: int
+    settings: dict[str, Any]
+    gaps: bool = False
+
+    def description(self) -> TopicDescription:
+        return TopicDescription(
+            self.name, self.topic_id, self.partitions, self.settings, self.name in INTERNAL_TOPICS
+        )
+
+    def names(self) -> list[TopicPartition]:
+        return [TopicPartition(self.name, number) for number in range(self.partitions)]
+
+
+def new_id() -> str:
+    """22 characters of URL-safe base64: a UUID, as Kafka writes its ids (never beginning with a dash)."""
+    while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()).startswith("-"):
+        pass
+    return text
+
+
+class Catalog:
+    """The small files at a directory's root."""
+
+    def __init__(self, fs: FileSystem, path: str) -> None:
+        self._fs = fs
+        self.path = path
+        self.layout: Layout = CLASSIC
+        self.log_id = ""
+
+    def file(self, name: str) -> str:
+        return os.path.join(self.path, name)
+
+    # -- the directory ---------------------------------------------------------------------------------
+
+    def create(self, layout: str | None) -> None:
+        """Make the directory a log, unless it is one. Raises DirectoryError, NotALog, ReadOnly."""
+        if layout is not None and layout not in LAYOUTS:
+            raise InvalidArgument(f"layout must be one of {', '.join(LAYOUTS)}, not {layout!r}")
+        try:
+            os.makedirs(self.path, exist_ok=True)
+            if self._fs.exists(self.file(FORMAT_FILE)):
+                return
+            if not all(_is_attempt(entry.name) for entry in self._fs.list(self.path)):
+                raise self._not_a_log()
+            text = {"format": FORMAT_VERSION, "layout": layout or CLASSIC.name, "log_id": new_id()}
+            temporary = self.file(f"{FORMAT_FILE}.{os.getpid()}.tmp")
+            self._fs.write_file(temporary, _json(text))
+            try:
+                # Not a rename: of two processes that create the log at once one must find the other's.
+                with contextlib.suppress(FileExistsError):
+                    self._fs.link(temporary, self.file(FORMAT_FILE))
+            finally:
+                self._fs.unlink(temporary)
+            self._fs.sync_dir(self.path)
+        except (FileExistsError, NotADirectoryError):
+            raise DirectoryError(f"{self.path} is a file: a log is a directory", path=self.path) from None
+        except OSError as error:
+            if error.errno in _UNWRITABLE:
+                raise self._read_only(error) from error
+            raise DirectoryError(
+                f"{self.path} cannot be made a log directory: {error.strerror}", path=self.path
+            ) from error
+
+    def load(self, layout: str | None) -> None:
+        """Read embedlog.json. Raises NotALog, UnsupportedFormat, CorruptCheckpoint, InvalidArgument."""
+        path = self.file(FORMAT_FILE)
+        try:
+            found = self._read_json(FORMAT_FILE)
+        except FileNotFoundError:
+            if not os.path.isdir(self.path):
+                what = "is a file: a log is a directory" if os.path.exists(self.path) else "does not exist"
+                raise DirectoryError(f"{self.path} {what}", path=self.path) from None
+            raise self._not_a_log() from None
+        except NotADirectoryError:
+            raise DirectoryError(f"{self.path} is a file: a log is a directory", path=self.path) from None
+        version = found.get("format")
+        if version != FORMAT_VERSION:
+            raise UnsupportedFormat(
+                f"{path}: format {version!r} is not one this version of embedlog knows "
+                f"(it knows {FORMAT_VERSION}); nothing was changed",
+                path=self.path,
+            )
+        if found.get("layout") not in LAYOUTS or not isinstance(found.get("log_id"), str):
+            raise CorruptCheckpoint("layout or log id is missing", path=path)
+        self.layout = LAYOUTS[found["layout"]]
+        self.log_id = found["log_id"]
+        if layout is not None and layout != self.layout.name:
+            raise InvalidArgument(
+                f"{self.path} has the layout {self.layout.name!r}, not {layout!r}: leave the layout out, or "
+                f"make another directory with `embedlog export --layout {layout}`"
+            )
+
+    def lock(self) -> int:
+        """Become the one writer: the lock's descriptor. Raises DirectoryLocked, ReadOnly."""
+        try:
+            fd = self._fs.try_lock(self.file(FORMAT_FILE))
+        except OSError as error:
+            raise self._read_only(error) from error
+        if fd is None:
+            raise self._locked()
+        return fd
+
+    def note_writer(self, now_ms: int) -> None:
+        """Say who holds the lock."""
+        program = os.path.basename(sys.argv[0] or sys.executable) if sys.argv else "python"
+        try:
+            self._fs.write_file(
+                self.file(WRITER_FILE),
+                _json({"pid": os.getpid(), "program": program, "since_ms": now_ms}),
+            )
+        except OSError as error:
+            if error.errno in _UNWRITABLE:
+                raise self._read_only(error) from error
+            raise
+
+    def _locked(self) -> DirectoryLocked:
+        holder: dict[str, Any] = {}
+        with contextlib.suppress(OSError, CorruptCheckpoint):
+            holder = self._read_json(WRITER_FILE)
+        pid, program, since_ms = holder.get("pid"), holder.get("program"), holder.get("since_ms")
+        who = f"process {pid} ({program})" if pid != os.getpid() else "this process, by another handle"
+        return DirectoryLocked(
+            f"{self.path} is open for writing in {who if pid else 'another process'}. "
+            'Open it with mode="r" to read. Several processes append through a broker, which later versions '
+            f"bring: embedlog serve {self.path}",
+            path=self.path,
+            pid=pid,
+            program=program,
+            since_ms=since_ms,
+        )
+
+    def _not_a_log(self) -> NotALog:
+        return NotALog(
+            f"{self.path} is not an embedlog directory (it has files and no {FORMAT_FILE}); it is left as it "
+            "is. Name a new directory; `embedlog import` copies Kafka's and 0.7's log files into one",
+            path=self.path,
+        )
+
+    def _read_only(self, error: OSError) -> ReadOnly:
+        return ReadOnly(f'{self.path} cannot be written ({error.strerror}); mode="r" reads it')
+
+    # -- topics ----------------------------------------------------------------------------------------
+
+    def _refuse_if_there_are_records(self, path: str) -> None:
+        """A log whose list of topics is lost must not pass for an empty one."""
+        for entry in self._fs.list(self.path):
+            if not entry.is_dir or self.layout.parse_partition_directory(entry.name) is None:
+                continue
+            files = self._fs.list(os.path.join(self.path, entry.name))
+            if any(file.size and self.layout.parse_segment(file.name) is not None for file in files):
+                raise CorruptCheckpoint(
+                    f"missing, but {entry.name} holds records; restore it from a backup, or open another "
+                    "directory and `embedlog import` this one's partitions",
+                    path=path,
+                )
+
+    def load_topics(self) -> dict[str, Topic]:
+        """Raises CorruptCheckpoint."""
+        path = self.file(TOPICS_FILE)
+        try:
+            found = self._read_json(TOPICS_FILE)
+        except FileNotFoundError:
+            self._refuse_if_there_are_records(path)
+            return {}
+        try:
+            if found["version"] != 1:
+                raise UnsupportedFormat(f"{path}: unknown version {found['version']!r}", path=self.path)
+            return {check_topic_name(name): _topic(name, **topic) for name, topic in found["topics"].items()}
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise CorruptCheckpoint(f"not a list of topics ({error})", path=path) from error
+
+    def save_topics(self, topics: Mapping[str, Topic]) -> None:
+        """Durable on return. Raises OSError."""
+        text = {
+            name: {"id": t.topic_id, "partitions": t.partitions, "settings": t.settings, "gaps": t.gaps}
+            for name, t in sorted(topics.items())
+        }
+        self._fs.write_file(self.file(TOPICS_FILE), _json({"version": 1, "topics": text}))
+
+    # -- clean shutdown --------------------------------------------------------------------------------
+
+    def take_clean_shutdown(self) -> dict[TopicPartition, CleanEnd] | None:
+        """How the last writer left; None after a crash. The note is gone, durably, when this returns."""
+        try:
+            found = self._read_json(CLEAN_SHUTDOWN_FILE)
+        except FileNotFoundError:
+            return None
+        except CorruptCheckpoint:
+            found = {}
+        self._fs.unlink(self.file(CLEAN_SHUTDOWN_FILE))
+        self._fs.sync_dir(self.path)
+        ends: dict[TopicPartition, CleanEnd] = {}
+        try:
+            if found["crc32"] != crc32(_json(found["partitions"])):
+                return None
+            for name, numbers in found["partitions"].items():
+                topic, _, number = name.rpartition(" ")
+                ends[TopicPartition(topic, int(number))] = CleanEnd(*map(int, numbers))
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError):
+            return None
+        return ends
+
+    def note_clean_shutdown(self, ends: Mapping[TopicPartition, CleanEnd]) -> None:
+        partitions = {str(name): list(end) for name, end in ends.items()}
+        text = {"version": 1, "crc32": crc32(_json(partitions)), "partitions": partitions}
+        self._fs.write_file(self.file(CLEAN_SHUTDOWN_FILE), _json(text))
+
+    def _read_json(self, name: str) -> dict[str, Any]:
+        path = self.file(name)
+        try:
+            found = json.loads(self._fs.read_file(path))
+        except (FileNotFoundError, NotADirectoryError):
+            raise
+        except OSError as error:
+            raise StorageError(f"{path} cannot be read: {error.strerror}", path=path) from error
+        except (ValueError, RecursionError) as error:
+            raise CorruptCheckpoint(f"not JSON ({error})", path=path) from error
+        if not isinstance(found, dict):
+            raise CorruptCheckpoint("not a JSON object", path=path)
+        return found
+
+
+def _topic(name: str, *, id: str, partitions: int, settings: dict[str, Any], gaps: bool) -> Topic:
+    """A topic as topics.json gives it. Raises TypeError or ValueError where it cannot be one."""
+    if not isinstance(id, str) or not isinstance(settings, dict) or not isinstance(gaps, bool):
+        raise TypeError(f"of {name!r}")
+    check_partition_count(partitions)
+    return Topic(name, id, partitions, TopicSettings.parse(settings), gaps)
+
+
+def check_partition_count(partitions: object) -> None:
+    """Raises InvalidArgument for what cannot be a topic's number of partitions."""
+    if isinstance(partitions, bool) or not isinstance(partitions, int):
+        raise InvalidType(f"partitions must be int, not {type(partitions).__name__} ({partitions!r:.80})")
+    if not 1 <= partitions <= MAX_PARTITIONS:
+        raise InvalidArgument(f"partitions must be from 1 to {MAX_PARTITIONS:,}, not {partitions:,}")
+
+
+def _is_attempt(name: str) -> bool:
+    """Is this what somebody leaves, or has for a moment, who makes a directory a log?"""
+    return name.startswith(f"{FORMAT_FILE}.") and name.endswith(".tmp")
+
+
+def _json(value: object) -> bytes:
+    return (json.dumps(value, indent=1) + "\n").encode()

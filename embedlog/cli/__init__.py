@@ -1,0 +1,123 @@
+"""The command line: `embedlog <command> DIR ...`, which is also `python -m embedlog`.
+
+    main          find the command's module, parse, run, turn errors into one line and an exit code
+    arguments.py  what commands' arguments have in common, and the note on the writer's lock
+    opening.py    opening the directory for a command
+    ui.py         everything that is printed: lines, tables, JSON, progress
+    units.py      sizes, times and counts as people read them
+    text.py       a record as text and as JSON, and back
+    problems.py   an error as a line that says what to do, and its exit code
+    <command>.py  a family of commands: add_parser(subparsers), run(args, ui) -> exit code
+
+Exit codes: 0 done; 1 damage found, or not done as asked; 2 a mistake of the user, or refused (the directory
+is locked, say); 130 interrupted by Ctrl-C. A reader that closes the pipe ends a command quietly, with 0.
+
+Only the module of the command that is asked for is imported, and `rich` only where a table or a progress
+bar is drawn: `embedlog append` must start fast.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Final, Never
+
+from ..errors import EmbedlogError
+from .problems import exit_code, explain
+from .ui import UI
+
+# Command -> its module; the order is that of the help.
+COMMANDS: Final = {
+    "topics": "topics",
+    "append": "append",
+    "cat": "read",
+    "tail": "read",
+    "groups": "groups",
+    "stats": "stats",
+    "dump": "dump",
+    "verify": "check",
+    "repair": "check",
+    "compact": "compact",
+    "backup": "copies",
+    "export": "copies",
+    "import": "importing",
+    "demo": "demo",
+}
+
+FAILED: Final = 1
+INTERRUPTED: Final = 130
+REFUSED: Final = 2
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, and where to read more; argparse prints the whole usage first."""
+
+    def error(self, message: str) -> Never:
+        self.exit(REFUSED, f"{self.prog}: {message}\n{self.prog} --help explains\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; returns its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    ui = UI()
+    try:
+        args = _parser(arguments).parse_args(arguments)
+        if args.command is None:
+            _parser([]).print_help(sys.stderr)
+            return REFUSED
+        module = importlib.import_module(f".{COMMANDS[args.command]}", __name__)
+        code = _run(module, args, ui)
+        ui.flush()
+        return code
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else REFUSED
+    except BrokenPipeError:
+        _let_go_of_stdout()
+        return 0
+    except KeyboardInterrupt:
+        with contextlib.suppress(BrokenPipeError):
+            ui.flush()
+        return INTERRUPTED
+
+
+def _run(module: ModuleType, args: argparse.Namespace, ui: UI) -> int:
+    try:
+        return int(module.run(args, ui))
+    except EmbedlogError as error:
+        ui.flush()
+        ui.error(explain(error, args))
+        return exit_code(error)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        ui.error(f"the system refused: {error}")
+        return FAILED
+
+
+def _parser(arguments: Sequence[str]) -> Parser:
+    """The parser with the command that is asked for; with all of them for help and for a misspelt one."""
+    from .. import __version__
+
+    parser = Parser(
+        prog="embedlog",
+        description="Kafka without the server: a durable, replayable, partitioned log in a directory.",
+        epilog="embedlog COMMAND --help explains a command, and says whether it needs the writer's lock.",
+    )
+    parser.add_argument("--version", action="version", version=f"embedlog {__version__}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+    wanted = next((argument for argument in arguments if not argument.startswith("-")), "")
+    names = [COMMANDS[wanted]] if wanted in COMMANDS else dict.fromkeys(COMMANDS.values())
+    for name in names:
+        importlib.import_module(f".{name}", __name__).add_parser(subparsers)
+    return parser
+
+
+def _let_go_of_stdout() -> None:
+    """Nobody reads it any more: what is still buffered must not fail again at exit."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

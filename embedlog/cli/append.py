@@ -1,0 +1,247 @@
+"""`embedlog append`: lines from standard input or a file become records.
+
+Whatever is there to be read is appended at once, at most `--batch` records together: a pipe that trickles
+is appended line by line, what comes fast in large batches. `ACK <partition> <offset>` is written after the
+append that it speaks of has returned; with --flush that is after the fsync.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import select
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from ..config import COMPRESSION_TYPES
+from ..errors import InvalidArgument, PartialAppend, RecordTooLarge
+from ..log import Log
+from ..model import Record
+from .arguments import JSON_NOTE, WRITES, add_command, add_directory, add_topic, count, positive
+from .opening import writer
+from .text import record_from_json
+from .ui import UI
+from .units import counted, duration, size
+
+_READ_BYTES: Final = 1 << 20
+_LINGER_S: Final = 0.005
+_LOOK_UP_S: Final = 1.0
+_JSON_GROWTH: Final = 8  # a byte takes at most six characters in JSON, and names come on top
+_DESCRIPTION: Final = f"""\
+Append lines from standard input or FILE as records, as they come.
+
+A line is a value (its newline does not belong to it); with --key-separator, a key and a value; with --json,
+an object with value, key, headers, timestamp_ms (or timestamp, also as ISO time) and partition, as `embedlog
+cat --json` writes it: {JSON_NOTE},
+and any JSON that is no string as its text."""
+
+_Given = bytes | tuple[bytes, bytes] | Record
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = add_command(
+        subparsers, "append", "append lines as records", lock=WRITES, description=_DESCRIPTION
+    )
+    add_directory(parser)
+    add_topic(parser)
+    parser.add_argument("file", metavar="FILE", nargs="?", default="-", help="default: standard input")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--key-separator", metavar="TEXT", help="what stands between key and value")
+    form.add_argument("--json", action="store_true", help="each line is a record as a JSON object")
+    parser.add_argument(
+        "--partition", type=count, metavar="N", help="default: by key, or one for each batch without keys"
+    )
+    parser.add_argument(
+        "--compression",
+        choices=[name for name in COMPRESSION_TYPES if name != "producer"],
+        metavar="CODEC",
+        help="none, gzip, snappy, lz4 or zstd; default: as the topic's compression_type says",
+    )
+    parser.add_argument(
+        "--batch", type=positive, default=10_000, metavar="N", help="at most N records at once (10,000)"
+    )
+    parser.add_argument(
+        "--flush", action="store_true", help="make each append durable (fsync) before the next"
+    )
+    parser.add_argument(
+        "--ack",
+        action="store_true",
+        help="print ACK <partition> <offset> for each record, once it is appended; with --flush, durable",
+    )
+    parser.add_argument("--create", action="store_true", help="make the directory and the topic if missing")
+    parser.add_argument("-q", "--quiet", action="store_true", help="no summary")
+
+
+def run(args: argparse.Namespace, ui: UI) -> int:
+    if args.key_separator == "":
+        raise InvalidArgument("--key-separator must not be empty")
+    with _input(args.file) as fd, writer(args, ui, create=args.create) as log:
+        if args.create and args.topic not in log.topics(internal=True):
+            log.create_topic(args.topic)
+        appending = _Appending(args, ui, log)
+        try:
+            appending.all(fd)
+        finally:
+            if not args.ack and not args.quiet and appending.records:
+                ui.line(appending.summary())
+    return 0
+
+
+@contextmanager
+def _input(path: str) -> Iterator[int]:
+    if path == "-":
+        yield sys.stdin.fileno()
+        return
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except OSError as error:
+        raise InvalidArgument(f"{path} cannot be read: {error.strerror}") from None
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+class _Appending:
+    """The work of one run, and what it came to."""
+
+    def __init__(self, args: argparse.Namespace, ui: UI, log: Log) -> None:
+        self._args = args
+        self._ui = ui
+        self._log = log
+        self._parse = _parser(args)
+        self._partitions: set[int] = set()
+        self._bytes = 0
+        self._started = time.perf_counter()
+        self._line = 0
+        self.records = 0
+
+    def all(self, fd: int) -> None:
+        """Append what comes until the end. Raises InvalidArgument for a line that is no record."""
+        limit = self._log.backend.topic_settings(self._args.topic).max_message_bytes
+        longest = limit * (_JSON_GROWTH if self._args.json else 1) + 1
+        rest = bytearray()
+        while data := self._read(fd):
+            lines = data.split(b"\n")
+            if len(lines) > 1:
+                lines[0] = bytes(rest) + lines[0]
+                rest = bytearray(lines.pop())
+                self._append(lines)
+            else:
+                rest += data
+            if len(rest) > longest:
+                raise RecordTooLarge(
+                    f"line {self._line + 1:,} is longer than max_message_bytes of topic "
+                    f"{self._args.topic!r} allows ({limit:,}); {self._landed()}"
+                )
+        if rest:
+            self._append([bytes(rest)])
+
+    def summary(self) -> str:
+        took = time.perf_counter() - self._started
+        rate = f" · {self.records / took:,.0f}/s" if self.records >= 1000 else ""
+        durable = " and flushed" if self._args.flush else ""
+        return (
+            f"{self._args.topic}: {counted(self.records, 'record')} appended{durable} to "
+            f"{counted(len(self._partitions), 'partition')} · {size(self._bytes)} in {duration(took)}{rate}"
+        )
+
+    def _read(self, fd: int) -> bytes:
+        """What there is; without --ack also what comes within a moment, up to a batch's worth."""
+        try:
+            # A signal that comes just before a read that blocks would wait for its end.
+            while not select.select([fd], [], [], _LOOK_UP_S)[0]:
+                pass
+            data = os.read(fd, _READ_BYTES)
+            if self._args.ack or not data:
+                return data
+            parts = [data]
+            while (room := _READ_BYTES - sum(map(len, parts))) > 0:
+                if not select.select([fd], [], [], _LINGER_S)[0] or not (data := os.read(fd, room)):
+                    break
+                parts.append(data)
+            return b"".join(parts)
+        except OSError as error:
+            raise InvalidArgument(f"{self._args.file} cannot be read: {error.strerror}") from None
+
+    def _append(self, lines: list[bytes]) -> None:
+        for start in range(0, len(lines), self._args.batch):
+            part = lines[start : start + self._args.batch]
+            records: list[_Given] = []
+            problem: InvalidArgument | None = None
+            for line in part:
+                self._line += 1
+                try:
+                    records.append(self._parse(line))
+                except InvalidArgument as error:
+                    problem = error
+                    break
+            self._append_records(records)
+            if problem is not None:
+                raise InvalidArgument(f"line {self._line:,}: {problem}; {self._landed()}")
+            self._bytes += sum(map(len, part))
+
+    def _append_records(self, records: list[_Given]) -> None:
+        for partition, group in _by_partition(records, self._args.partition):
+            try:
+                appended = self._log.append_many(
+                    self._args.topic,
+                    group,
+                    partition=partition,
+                    compression=self._args.compression,
+                    flush=self._args.flush,
+                )
+            except PartialAppend as error:
+                self._acknowledge(list(error.landed))
+                self.records += len(error.landed)
+                raise
+            self.records += len(group)
+            self._partitions.update(appended.by_partition)
+            if self._args.ack:
+                self._acknowledge(appended)
+
+    def _acknowledge(self, appended: Any) -> None:
+        if self._args.ack:
+            lines = [f"ACK {metadata.partition} {metadata.offset}\n" for metadata in appended]
+            self._ui.out.write("".join(lines))
+            self._ui.flush()
+
+    def _landed(self) -> str:
+        return (
+            f"{counted(self.records, 'record')} before it {'was' if self.records == 1 else 'were'} appended"
+        )
+
+
+def _parser(args: argparse.Namespace) -> Callable[[bytes], _Given]:
+    """What turns a line into what append_many takes."""
+    if args.json:
+        return record_from_json
+    if args.key_separator is None:
+        return bytes
+    separator = args.key_separator.encode(errors="surrogateescape")
+
+    def parse(line: bytes) -> tuple[bytes, bytes]:
+        key, found, value = line.partition(separator)
+        if not found:
+            raise InvalidArgument(f"there is no {args.key_separator!r} between key and value")
+        return key, value
+
+    return parse
+
+
+def _by_partition(records: list[_Given], chosen: int | None) -> Iterator[tuple[int | None, list[_Given]]]:
+    """The records as groups for one append each: those that name a partition of their own, and the others."""
+    if chosen is not None or not any(
+        isinstance(record, Record) and record.partition >= 0 for record in records
+    ):
+        if records:
+            yield chosen, records
+        return
+    groups: dict[int | None, list[_Given]] = {}
+    for record in records:
+        named = record.partition if isinstance(record, Record) and record.partition >= 0 else None
+        groups.setdefault(named, []).append(record)
+    yield from groups.items()

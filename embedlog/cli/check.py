@@ -1,0 +1,177 @@
+"""`embedlog verify`: say what is wrong, where, and what to do. `embedlog repair`: do it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+from ..repair import RepairReport, repair_partition
+from ..verify import DAMAGE, TORN_TAIL, Finding, VerifyReport, verify_log
+from .arguments import READS, WRITES, add_command, add_directory, add_json, add_topic, count
+from .opening import follower
+from .ui import UI
+from .units import counted, duration, size
+
+_REPAIR = """\
+Take damaged bytes out of a partition, so that reading and appending go on around them. Nothing is thrown
+away: every byte taken out is kept in a .cut file beside the segment. Running it again does nothing. With
+--dry-run it exits with 1 where there is something to repair."""
+_DESCRIPTION = """\
+Read a log, or one topic or partition of it: each batch (CRC, offsets, epochs), each index entry, the
+checkpoints. Changes nothing. Exits with 1 where something is damaged."""
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = add_command(
+        subparsers, "verify", "check every batch and index", lock=READS, description=_DESCRIPTION
+    )
+    add_directory(parser)
+    parser.add_argument("topic", metavar="TOPIC", nargs="?", help="default: all")
+    parser.add_argument("partition", metavar="PARTITION", nargs="?", type=count, help="default: all")
+    parser.add_argument("--deep", action="store_true", help="also open each batch and decode its records")
+    add_json(parser, "a JSON object a finding, and one for the whole")
+
+    parser = add_command(
+        subparsers, "repair", "take damage out of a partition", lock=WRITES, description=_REPAIR
+    )
+    add_directory(parser)
+    add_topic(parser)
+    parser.add_argument("partition", metavar="PARTITION", type=count)
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would be done; takes the lock as well"
+    )
+    add_json(parser, "a JSON object")
+    parser.set_defaults(refused="A partition is repaired while nobody writes it: close the log there first.")
+
+
+def run(args: argparse.Namespace, ui: UI) -> int:
+    return _verify(args, ui) if args.command == "verify" else _repair(args, ui)
+
+
+def _repair(args: argparse.Namespace, ui: UI) -> int:
+    report = repair_partition(args.directory, args.topic, args.partition, dry_run=args.dry_run)
+    if args.json:
+        ui.json(
+            {
+                **report._asdict(),
+                "set_aside": [each._asdict() for each in report.set_aside],
+                "relabelled": [each._asdict() for each in report.relabelled],
+                "changed": report.changed,
+            }
+        )
+    else:
+        _tell_repair(args, report, ui)
+    return 1 if report.changed and args.dry_run else 0
+
+
+def _tell_repair(args: argparse.Namespace, report: RepairReport, ui: UI) -> None:
+    name = f"{report.topic} {report.partition}"
+    if not report.changed:
+        ui.line(f"{name}: nothing to repair")
+        return
+    would = "would be " if report.dry_run else ""
+    for cut in report.set_aside:
+        ui.line(f"{_relative(args, cut.segment)} at byte {cut.pos:,}: {cut.reason}")
+        where = f" in {_relative(args, cut.cut_path)}" if cut.cut_path else ""
+        ui.line(f"         {size(cut.size)} {would}set aside{where}")
+    for label in report.relabelled:
+        where = f"{_relative(args, label.segment)} at byte {label.pos:,}"
+        ui.line(f"{where}: {label.reason}; {would}put right, its records kept")
+    for first, last in report.offsets_gone:
+        ui.line(f"gone     {counted(last - first + 1, 'record')}: offsets {first:,}-{last:,}")
+    if report.dry_run:
+        ui.line(f"{name}: nothing was changed")
+    else:
+        edges = f"the log goes from {report.log_start_offset:,} to {report.log_end_offset:,}"
+        ui.line(f"{name}: {counted(report.segments_rewritten, 'segment')} rewritten; {edges}")
+
+
+def _verify(args: argparse.Namespace, ui: UI) -> int:
+    with follower(args.directory) as engine:
+        if args.partition is not None:
+            engine.partition(args.topic, args.partition)
+        elif args.topic is not None:
+            engine.topic(args.topic)
+        with ui.progress() as bars:
+            report = verify_log(
+                engine.path,
+                topic=args.topic,
+                partition=args.partition,
+                deep=args.deep,
+                progress=lambda done, total: bars.update("verifying", done, total),
+            )
+    if args.json:
+        _tell_machines(report, ui)
+    else:
+        _tell_people(args, report, ui)
+    return 0 if report.ok else 1
+
+
+def _tell_machines(report: VerifyReport, ui: UI) -> None:
+    for finding in report.findings:
+        ui.json(finding._asdict())
+    for leftover in report.leftovers:
+        ui.json({"kind": "leftover", **leftover._asdict()})
+    ui.json(
+        {
+            "kind": "summary",
+            "ok": report.ok,
+            "segments": report.segments,
+            "bytes": report.bytes,
+            "batches": report.batches,
+            "records": report.records,
+            "records_lost": report.records_lost,
+            "findings": len(report.findings),
+            "seconds": round(report.seconds, 6),
+        }
+    )
+
+
+def _tell_people(args: argparse.Namespace, report: VerifyReport, ui: UI) -> None:
+    for finding in report.findings:
+        _tell(args, finding, ui)
+    for leftover in report.leftovers:
+        ui.line(f"left over  {_relative(args, leftover.path)}: {size(leftover.size)}, {leftover.what}")
+    rate = (
+        f" · {size(int(report.bytes / report.seconds))}/s"
+        if report.bytes > 1 << 24 and report.seconds
+        else ""
+    )
+    ui.line(
+        f"{counted(report.segments, 'segment')}, {size(report.bytes)}, {counted(report.batches, 'batch')}, "
+        f"{counted(report.records, 'record')} read in {duration(report.seconds)}{rate}"
+    )
+    if report.ok:
+        ui.line("no damage found")
+    else:
+        lost = counted(report.records_lost, "record")
+        ui.line(f"{len(report.findings):,} wrong · at most {lost} cannot be read")
+
+
+def _relative(args: argparse.Namespace, path: str) -> str:
+    """A file's path within the log's directory: everything here is in it."""
+    return os.path.relpath(path, args.directory)
+
+
+def _tell(args: argparse.Namespace, finding: Finding, ui: UI) -> None:
+    """The finding, what it means, and what to do."""
+    head = finding.kind.upper() if finding.kind == DAMAGE else finding.kind
+    if finding.kind == DAMAGE:
+        head = "DAMAGED"
+    where = f" at byte {finding.pos:,}" if finding.pos >= 0 else ""
+    ui.line(f"{head}  {_relative(args, finding.path)}{where}: {finding.reason}")
+    if finding.records_lost:
+        ui.line(
+            f"         {counted(finding.records_lost, 'record')} cannot be read: offsets "
+            f"{finding.first_offset:,}-{finding.last_offset:,}"
+        )
+    if finding.kind == DAMAGE:
+        ui.line(
+            f"         embedlog repair {args.directory} {finding.topic} {finding.partition}   "
+            "sets the damaged bytes aside; offsets behind them stay"
+        )
+    elif finding.kind == TORN_TAIL:
+        ui.line("         what a crash leaves behind the last whole batch: the next open for writing cuts it")
+    else:
+        ui.line("         rebuilt when the directory is next opened for writing")

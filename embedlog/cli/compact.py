@@ -1,0 +1,58 @@
+"""`embedlog compact`: compact topics now, instead of when enough of them is dirty."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from ..errors import InvalidArgument
+from .arguments import WRITES, add_command, add_directory, add_json
+from .opening import writer
+from .ui import UI
+from .units import size
+
+_DESCRIPTION = """\
+Keep the last record of each key, now. Only topics whose cleanup_policy has compact in it are compacted, and
+of those the sealed segments. The files that were replaced are removed when the directory is next opened for
+writing."""
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = add_command(
+        subparsers, "compact", "keep the last record of each key", lock=WRITES, description=_DESCRIPTION
+    )
+    add_directory(parser)
+    parser.add_argument("topics", metavar="TOPIC", nargs="*", help="default: all that are compacted")
+    add_json(parser, "a JSON object a topic")
+    parser.set_defaults(inside="log.compact(topic)")
+
+
+def run(args: argparse.Namespace, ui: UI) -> int:
+    with writer(args, ui) as log:
+        for topic in args.topics:
+            args.topic = topic  # for what an error says
+            policy = log.backend.topic_settings(topic).cleanup_policy
+            if "compact" not in policy:
+                raise InvalidArgument(
+                    f"{topic} has cleanup_policy {policy}: compacting it would delete records that are to be "
+                    f"kept; embedlog topics alter {args.directory} {topic} --config cleanup_policy=compact"
+                )
+        compacted = [name for name in log.topics(internal=True) if log.backend.topic_settings(name).compacts]
+        names = args.topics or compacted
+        with ui.progress(sizes=False) as bars:
+            freed = {}
+            for done, topic in enumerate(names, 1):
+                freed[topic] = log.compact(topic)
+                bars.update("compacting", done, len(names))
+    for topic, count in freed.items():
+        if args.json:
+            ui.json({"topic": topic, "freed_bytes": count})
+        else:
+            ui.line(
+                f"{topic}: {size(count)} freed"
+                if count
+                else f"{topic}: nothing to compact in its sealed segments"
+            )
+    if not names and not args.json:
+        ui.line("no topic has cleanup_policy=compact")
+    return 0

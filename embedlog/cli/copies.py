@@ -1,0 +1,67 @@
+"""`embedlog backup` and `embedlog export`: a copy of a log, with the same file names or with others."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from typing import Any
+
+from ..backup import backup
+from .arguments import WRITES, add_command, add_directory
+from .opening import store
+from .ui import UI
+from .units import counted, duration, size
+
+_BACKUP = """\
+Copy a log, group offsets included, into a new directory that is a log of its own.
+
+On the same file system sealed segments are hard links: they take no room as long as the original is there."""
+_EXPORT = """\
+Copy a log into a new directory with other file names: kafka (topic-0/00000000000000000000.log, as a Kafka
+broker has them; a partition's files may be copied into a topic of one) or classic
+(topic_0/00000000000.kafka)."""
+
+
+def add_parser(subparsers: Any) -> None:
+    for name, summary, text in (
+        ("backup", "copy a log", _BACKUP),
+        ("export", "copy a log, with Kafka's file names", _EXPORT),
+    ):
+        parser = add_command(subparsers, name, summary, lock=WRITES, description=text)
+        add_directory(parser)
+        parser.add_argument("destination", metavar="DEST", help="a new or empty directory")
+        if name == "export":
+            parser.add_argument(
+                "--layout", choices=("kafka", "classic"), default="kafka", help="default: kafka"
+            )
+        parser.set_defaults(layout=None if name == "backup" else "kafka", inside="log.backup(destination)")
+
+
+def run(args: argparse.Namespace, ui: UI) -> int:
+    started = time.perf_counter()
+    with store(args, ui) as engine:
+        backup(engine, args.destination, layout=args.layout)
+        partitions = len(engine.partitions())
+    files, copied, linked = _measure(args.destination)
+    took = time.perf_counter() - started
+    shared = f" ({size(linked)} of it hard links)" if linked else ""
+    ui.line(
+        f"{args.destination}: {counted(partitions, 'partition')}, {counted(files, 'file')}, "
+        f"{size(copied + linked)}{shared} in {duration(took)}"
+    )
+    return 0
+
+
+def _measure(directory: str) -> tuple[int, int, int]:
+    """(files, bytes in files of its own, bytes in files that have other names too)."""
+    files = own = shared = 0
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            stat = os.lstat(os.path.join(parent, name))
+            files += 1
+            if stat.st_nlink > 1:
+                shared += stat.st_size
+            else:
+                own += stat.st_size
+    return files, own, shared

@@ -1,0 +1,114 @@
+"""`embedlog import`: copy log files of Kafka, from 0.7 on, into a log."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any, Final
+
+from ..config import COMPRESSION_TYPES
+from ..errors import InvalidArgument
+from ..import_source import FORMATS
+from ..importing import ImportReport, PartitionImport, import_files
+from .arguments import WRITES, add_command, add_directory, add_json
+from .opening import writer
+from .ui import UI, Column
+from .units import counted, duration, size
+
+_DESCRIPTION = """\
+Copy log files of Kafka, from 0.7 to today's, into a log; SOURCE stays as it is. The log, and topics and
+partitions that it lacks, are made.
+
+SOURCE is a segment file, a partition's directory (my_topic-0, my_topic_0), or a directory of such. Offsets
+are kept; those of 0.7, which were byte positions, become 0, 1, 2 ... An import that was interrupted is run
+again and goes on."""
+
+
+_SHOWN_LEFT_OUT: Final = 5
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = add_command(
+        subparsers, "import", "copy Kafka's log files into a log", lock=WRITES, description=_DESCRIPTION
+    )
+    add_directory(parser)
+    parser.add_argument("source", metavar="SOURCE", help="a file, or a directory")
+    parser.add_argument(
+        "--topic", metavar="TOPIC", help="the name here; or, of several topics in SOURCE, the one to import"
+    )
+    parser.add_argument(
+        "--format",
+        choices=FORMATS,
+        metavar="FORMAT",
+        help=f"{', '.join(FORMATS)}; default: as the bytes tell",
+    )
+    parser.add_argument(
+        "--compression",
+        choices=[name for name in COMPRESSION_TYPES if name != "producer"],
+        metavar="CODEC",
+        help="for messages of before 0.11; default: as the topic's compression_type says, or as in SOURCE",
+    )
+    parser.add_argument(
+        "--on-damage",
+        choices=("stop", "skip"),
+        default="stop",
+        metavar="WHAT",
+        help="stop (default), or skip: go on behind damage and report it",
+    )
+    add_json(parser, "a JSON object a partition")
+
+
+def run(args: argparse.Namespace, ui: UI) -> int:
+    if not os.path.exists(args.source):
+        raise InvalidArgument(f"{args.source} does not exist")  # before a directory is made for it
+    with writer(args, ui, create=True) as log, ui.progress() as bars:
+        report = import_files(
+            args.source,
+            log,
+            topic=args.topic,
+            format=args.format,
+            compression=args.compression,
+            on_damage=args.on_damage,
+            progress=lambda done, total: bars.update("importing", done, total),
+        )
+    if args.json:
+        for partition in report.partitions:
+            ui.json({**partition._asdict(), "problems": [each._asdict() for each in partition.problems]})
+    else:
+        _tell(report, ui)
+    return 1 if any(not problem.ends_file for problem in report.problems) else 0
+
+
+def _tell(report: ImportReport, ui: UI) -> None:
+    columns = (
+        Column("topic", folds=True),
+        Column("partition", right=True),
+        Column("files", right=True),
+        Column("size", right=True),
+        Column("records", right=True),
+        Column("there before", right=True),
+        Column("offsets", right=True),
+    )
+    ui.table(columns, [_row(partition) for partition in report.partitions])
+    if len(report.skipped) > _SHOWN_LEFT_OUT:
+        ui.line(f"left out  {len(report.skipped)} directories, the first for this reason:")
+    for text in report.skipped[: 1 if len(report.skipped) > _SHOWN_LEFT_OUT else None]:
+        ui.line(f"left out  {text}")
+    for problem in report.problems:
+        ui.line(f"{'torn end' if problem.ends_file else 'DAMAGED '}  {problem}")
+    ui.line(f"\n{counted(report.records, 'record')} imported and durable in {duration(report.seconds)}")
+    if any(not partition.offsets_kept for partition in report.partitions):
+        ui.line("0.7's offsets were byte positions: the records have new ones")
+
+
+def _row(partition: PartitionImport) -> tuple[object, ...]:
+    offsets = f"{partition.first_offset:,}-{partition.log_end_offset - 1:,}"
+    return (
+        partition.topic,
+        str(partition.partition),
+        partition.files,
+        size(partition.bytes),
+        partition.records,
+        partition.records_present,
+        offsets if partition.log_end_offset > partition.first_offset else None,
+    )

@@ -1,0 +1,99 @@
+"""Opening a log's directory for a command.
+
+Only commands that are told to make something create a directory: a misspelt path must not become a log.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from .. import api
+from ..follower import Follower
+from ..log import Log
+from ..model import TopicPartition
+from ..recovery import Progress, RecoveryReport
+from ..store import Store
+from .ui import UI
+from .units import counted, duration, size
+
+
+@contextlib.contextmanager
+def follower(directory: str) -> Iterator[Follower]:
+    """The engine beneath a log for reading: for commands that look at segments."""
+    with contextlib.closing(Follower(_checked(directory))) as engine:
+        yield engine
+
+
+def shown_topics(engine: Follower, *, internal: bool = False) -> list[str]:
+    """The names of the topics; internal ones only if asked for."""
+    return [name for name in engine.topics() if internal or not engine.describe_topic(name).internal]
+
+
+@contextlib.contextmanager
+def reader(directory: str) -> Iterator[Log]:
+    """The log, for reading, without a lock."""
+    with api.open(directory, mode="r") as log:
+        yield log
+
+
+@contextlib.contextmanager
+def writer(args: argparse.Namespace, ui: UI, *, create: bool = False, **settings: Any) -> Iterator[Log]:
+    """The log, with the writer's lock; what recovery did is told on standard error.
+
+    Raises DirectoryLocked, and whatever opening raises.
+    """
+    if not create:
+        _checked(args.directory)
+    with _recovering(ui) as progress:
+        log = api.open(args.directory, progress=progress, **settings)
+    with log:
+        report(log.recovery, ui)
+        yield log
+
+
+@contextlib.contextmanager
+def store(args: argparse.Namespace, ui: UI) -> Iterator[Store]:
+    """The engine beneath a log for writing. Raises as `writer` does."""
+    directory = _checked(args.directory)
+    with _recovering(ui) as progress:
+        engine = Store(directory, progress=progress)
+    with contextlib.closing(engine):
+        report(engine.recovery, ui)
+        yield engine
+
+
+def _checked(directory: str) -> str:
+    """The absolute path of what is a log; raises what `embedlog.open` raises for anything else."""
+    with api.open(directory, mode="r") as log:
+        return log.path
+
+
+@contextlib.contextmanager
+def _recovering(ui: UI) -> Iterator[Progress]:
+    with ui.progress() as bars:
+
+        def progress(partition: TopicPartition, done: int, total: int) -> None:
+            bars.update(f"checking {partition}", done, total)
+
+        yield progress
+
+
+def report(recovery: RecoveryReport, ui: UI) -> None:
+    """What recovery found, if it cut or missed anything."""
+    if not recovery.bytes_cut:
+        return  # damage is logged by the engine as it finds it
+    read = sum(partition.bytes_read for partition in recovery.partitions)
+    ui.note(
+        f"recovery  {counted(len(recovery.partitions), 'partition')} · {size(read)} read in "
+        f"{duration(recovery.duration_ms / 1000)}"
+    )
+    for partition in recovery.partitions:
+        if partition.bytes_cut:
+            kept = f", kept in {partition.cut_path}" if partition.cut_path else ""
+            ui.note(
+                f"          {partition.topic} {partition.partition}: {size(partition.bytes_cut)} cut at "
+                f"offset {partition.log_end_offset:,} ({partition.cut_reason}){kept}"
+            )

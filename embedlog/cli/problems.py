@@ -1,0 +1,68 @@
+"""An error as one line that says what happened, and where it helps a second one that says what to do."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Final
+
+from ..errors import (
+    CorruptRecord,
+    DirectoryError,
+    DirectoryLocked,
+    EmbedlogError,
+    Located,
+    LogTruncated,
+    OffsetOutOfRange,
+    PartialAppend,
+    StorageError,
+    TopicNotFound,
+)
+from .units import moment
+
+_NOT_DONE: Final = (Located, StorageError, PartialAppend, LogTruncated)
+
+
+def exit_code(error: EmbedlogError) -> int:
+    """1 for damage and for what the system failed to do; 2 for a mistake or a refusal."""
+    return 1 if isinstance(error, _NOT_DONE) else 2
+
+
+def explain(error: EmbedlogError, args: argparse.Namespace) -> str:
+    """What to print for an error of a command."""
+    directory = getattr(args, "directory", "")
+    if isinstance(error, DirectoryLocked):
+        return _locked(error, args, directory)
+    if isinstance(error, DirectoryError) and directory and not os.path.lexists(directory):
+        return f"{directory} does not exist\nembedlog topics create {directory} NAME   makes it, with a topic"
+    if isinstance(error, TopicNotFound):
+        topic = getattr(args, "topic", None)
+        if isinstance(topic, str):
+            text = str(error).split(";")[0].removesuffix("; create_topic makes one")
+            return f"{text}\nembedlog topics create {directory} {topic}   makes it"
+    if isinstance(error, OffsetOutOfRange) and error.log_start_offset >= 0:
+        return (
+            f"{getattr(args, 'topic', '')}: offset {error.offset:,} is outside "
+            f"{error.log_start_offset:,}..{error.log_end_offset:,}; 'earliest' begins at "
+            f"{error.log_start_offset:,}"
+        )
+    if isinstance(error, CorruptRecord) and directory:
+        return f"DAMAGED  {error}\nembedlog verify {directory}   tells how much, and what can be done"
+    return str(error)
+
+
+def _locked(error: DirectoryLocked, args: argparse.Namespace, directory: str) -> str:
+    if error.pid is None:
+        holder = "another process"
+    else:
+        since = f", since {moment(error.since_ms)}" if error.since_ms is not None else ""
+        holder = f"process {error.pid} ({error.program}{since})"
+    inside = getattr(args, "inside", None)
+    lines = [f"{directory} is open for writing in {holder}."]
+    if hasattr(args, "refused"):
+        lines.append(args.refused)
+    elif inside:
+        lines.append(f"There it can be done by {inside}; or close it first.")
+    else:
+        lines.append(f"Several writers need a broker, as later versions bring it: embedlog serve {directory}")
+    return "\n".join(lines)

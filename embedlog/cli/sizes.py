@@ -1,0 +1,131 @@
+"""What is in a partition, told from its edges, its directory and a few headers: nothing is read through.
+
+Record counts are differences of offsets: compaction and control batches leave fewer records than that.
+The compression ratio is that of a few batches here and there, opened; the rest is assumed to be like them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Final, NamedTuple
+
+from ..codec import DEFAULT_MAX_BYTES, HEADER_SIZE, NONE, codec_name, decompress, read_header
+from ..errors import EmbedlogError
+from ..follower import Follower
+from ..reading import ReadablePartition
+from ..segment import Segment
+from ..shared_state import State
+
+_SEGMENTS_SAMPLED: Final = 4
+_BATCHES_SAMPLED: Final = 4
+
+
+class PartitionSize(NamedTuple):
+    """One partition's edges and size."""
+
+    topic: str
+    partition: int
+    log_start_offset: int
+    log_end_offset: int
+    flushed_offset: int
+    segments: int
+    bytes: int
+    state: str
+
+    @property
+    def records(self) -> int:
+        """How many offsets there are from start to end."""
+        return self.log_end_offset - self.log_start_offset
+
+    def as_json(self) -> dict[str, Any]:
+        return self._asdict()
+
+
+class Contents(NamedTuple):
+    """What a few reads tell of a partition's records: times in milliseconds, -1 where there are none."""
+
+    oldest_ms: int
+    newest_ms: int
+    codecs: frozenset[str]
+    sampled_bytes: int
+    sampled_raw_bytes: int
+
+
+def partition_sizes(engine: Follower, topic: str) -> list[PartitionSize]:
+    """The sizes of a topic's partitions. Raises TopicNotFound, StorageError."""
+    sizes = []
+    for partition in engine.partitions_of(topic):
+        readable = partition.readable_segments()
+        taken = sum(size for _, size in readable)
+        state = "ok" if partition.state in (State.ONLINE, State.CLOSED) else partition.state.name.lower()
+        sizes.append(PartitionSize(*partition.name, *partition.offsets(), len(readable), taken, state))
+    return sizes
+
+
+def contents(partition: ReadablePartition) -> Contents:
+    """A look into a partition. Raises CorruptRecord or StorageError where what it looks at is damaged."""
+    readable = [(segment, size) for segment, size in partition.readable_segments() if size >= HEADER_SIZE]
+    if not readable:
+        return Contents(-1, -1, frozenset(), 0, 0)
+    codecs: set[str] = set()
+    stored = raw = 0
+    for segment, size in _spread(readable, _SEGMENTS_SAMPLED):
+        for pos in _spread(_batches(segment, size), _BATCHES_SAMPLED):
+            sample = _sample(segment, pos, size)
+            if sample is not None:
+                codecs.add(sample[0])
+                stored += sample[1]
+                raw += sample[2]
+    return Contents(_oldest(readable), _newest(readable), frozenset(codecs), stored, raw)
+
+
+def _batches(segment: Segment, size: int) -> list[int]:
+    """Where batches begin: those that the index knows, or all where it knows few."""
+    with contextlib.suppress(EmbedlogError, OSError):
+        indexed = segment.entries()[0].positions
+        if len(indexed) >= _BATCHES_SAMPLED:
+            return [0, *indexed]
+        return [header.pos for header in segment.walk(0, size)]
+    return [0]
+
+
+def _sample(segment: Segment, pos: int, end: int) -> tuple[str, int, int] | None:
+    """(codec, bytes stored, bytes raw) of the batch at `pos`, where one stands there whole."""
+    try:
+        header = read_header(segment.pread(HEADER_SIZE, pos))
+        if header.is_control or pos + header.size > end:
+            return None
+        codec = header.compression
+        if codec == NONE:
+            return codec_name(codec), header.size, header.size
+        body = segment.pread(header.size - HEADER_SIZE, pos + HEADER_SIZE)
+        return codec_name(codec), header.size, HEADER_SIZE + len(decompress(codec, body, DEFAULT_MAX_BYTES))
+    except (EmbedlogError, OSError):
+        return None  # damage is for `verify` to report
+
+
+def _oldest(readable: list[tuple[Segment, int]]) -> int:
+    """The base timestamp of the first batch: near enough the oldest."""
+    try:
+        return read_header(readable[0][0].pread(HEADER_SIZE, 0)).base_timestamp_ms
+    except (EmbedlogError, OSError):
+        return -1
+
+
+def _newest(readable: list[tuple[Segment, int]]) -> int:
+    """The largest timestamp of the last segment: from its time index, and the batches behind that."""
+    segment, size = readable[-1]
+    try:
+        offsets, times = segment.entries()
+        newest = times.timestamps[-1] if times.timestamps else -1
+        pos = offsets.positions[-1] if offsets.positions else 0
+        return max([newest, *(header.max_timestamp_ms for header in segment.walk(pos, size))])
+    except (EmbedlogError, OSError):
+        return -1
+
+
+def _spread(items: list[Any], count: int) -> list[Any]:
+    """At most `count` of the items, evenly spread, the first and the last among them."""
+    if len(items) <= count:
+        return items
+    return [items[number * (len(items) - 1) // (count - 1)] for number in range(count)]

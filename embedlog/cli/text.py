@@ -1,0 +1,176 @@
+r"""A record as a line of text or of JSON, and back: `cat --json | append --json` changes nothing.
+
+    {"topic":"clicks","partition":0,"offset":7,"timestamp_ms":1714552867123,"timestamp_type":"CreateTime",
+     "key":"user-7","value":"{\"page\": \"/\"}","headers":[["trace","9f"]]}
+
+Bytes that are UTF-8 stand as a string, others as {"base64": "..."}, none at all as null. Given to append,
+only value matters (absent or null: a null value); key, headers (pairs or an object), partition and
+timestamp_ms (or `timestamp`, as ISO time too) may be there, and what else `cat` writes is passed over. A
+value or key that is any other JSON (a number, an object, a list) is stored as its JSON text.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+import string
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, Final
+
+from ..errors import EmbedlogError, InvalidArgument
+from ..log_reader import time_ms
+from ..model import LOG_APPEND_TIME, Headers, Record
+from .units import iso
+
+FIELDS: Final = ("topic", "partition", "offset", "timestamp", "timestamp_ms", "key", "value", "headers")
+_ESCAPES: Final = {"\\t": "\t", "\\n": "\n", "\\r": "\r", "\\0": "\0", "\\\\": "\\"}
+_ESCAPE: Final = re.compile(r"\\[tnr0\\]")
+# What could drive a terminal, or what it cannot show: control characters but tab and newline, lone bytes.
+_UNPRINTABLE: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\udc80-\udcff]")
+
+
+def bytes_as_json(data: bytes | None) -> Any:
+    """A string, {"base64": ...} or None."""
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+def bytes_from_json(value: Any, what: str) -> bytes | None:
+    """The bytes that a JSON value stands for. Raises InvalidArgument."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        try:
+            return value.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidArgument(f"{what} is not text that UTF-8 can hold ({error.reason})") from None
+    if isinstance(value, dict) and value.keys() == {"base64"}:
+        try:
+            return base64.b64decode(value["base64"], validate=True)
+        except (binascii.Error, ValueError, TypeError) as error:
+            raise InvalidArgument(f"{what} is not base64 ({error})") from None
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
+
+
+def record_as_json(record: Record) -> dict[str, Any]:
+    """A record as `cat --json` writes it."""
+    return {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp_ms": record.timestamp_ms,
+        "timestamp_type": "LogAppendTime" if record.timestamp_type == LOG_APPEND_TIME else "CreateTime",
+        "key": bytes_as_json(record.key),
+        "value": bytes_as_json(record.value),
+        "headers": [[name, bytes_as_json(value)] for name, value in record.headers],
+    }
+
+
+def record_from_json(line: bytes) -> Record:
+    """The record that a line of JSON describes; partition -1 where none is given. Raises InvalidArgument."""
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument(f"not JSON ({error})") from None
+    if not isinstance(fields, dict):
+        raise InvalidArgument('not a JSON object, such as {"key": "user-7", "value": "text"}')
+    partition = fields.get("partition")
+    if partition is None:
+        partition = -1
+    elif not isinstance(partition, int) or isinstance(partition, bool) or partition < 0:
+        raise InvalidArgument(f"partition must be a number from 0 on, not {partition!r}")
+    return Record(
+        partition=partition,
+        timestamp_ms=_timestamp(fields),
+        key=bytes_from_json(fields.get("key"), "key"),
+        value=bytes_from_json(fields.get("value"), "value"),
+        headers=_headers(fields.get("headers")),
+    )
+
+
+def _timestamp(fields: dict[str, Any]) -> int:
+    given = fields.get("timestamp_ms", fields.get("timestamp"))
+    if given is None:
+        return -1
+    if isinstance(given, int) and not isinstance(given, bool):
+        return given
+    if isinstance(given, str):
+        try:
+            return time_ms(datetime.fromisoformat(given))
+        except ValueError:
+            pass
+    raise InvalidArgument(f"timestamp must be milliseconds since the epoch or an ISO time, not {given!r}")
+
+
+def _headers(given: Any) -> Headers:
+    if given is None:
+        return ()
+    pairs = list(given.items()) if isinstance(given, dict) else given
+    if not isinstance(pairs, list):
+        raise InvalidArgument(f"headers must be [name, value] pairs or an object, not {given!r:.80}")
+    headers = []
+    for pair in pairs:
+        if not isinstance(pair, (list, tuple)) or len(pair) != 2 or not isinstance(pair[0], str):
+            raise InvalidArgument(f"a header must be a [name, value] pair, not {pair!r:.80}")
+        headers.append((pair[0], bytes_from_json(pair[1], f"header {pair[0]!r}")))
+    return tuple(headers)
+
+
+# -- text --------------------------------------------------------------------------------------------
+
+
+def formatter(template: str) -> Callable[[Record], bytes]:
+    r"""A function that writes a record by a template such as '{offset:>10}\t{key}'. Bytes stay bytes.
+
+    A null key or value is empty. Raises InvalidArgument for a template that cannot be filled in.
+    """
+    if template == "{value}":
+        return lambda record: record.value or b""
+    template = _ESCAPE.sub(lambda found: _ESCAPES[found[0]], template)
+    try:
+        wanted = {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
+        unknown = sorted(wanted.difference(FIELDS))
+        if unknown:
+            known = ", ".join(FIELDS)
+            raise InvalidArgument(f"--format has no field {{{unknown[0]}}}; the fields are {known}")
+        _filled(template, Record())
+    except EmbedlogError:
+        raise
+    except (ValueError, IndexError, KeyError, AttributeError) as error:
+        raise InvalidArgument(f"--format {template!r}: {error}") from None
+    return lambda record: _filled(template, record)
+
+
+def _filled(template: str, record: Record) -> bytes:
+    headers = b",".join(name.encode() + b"=" + (value or b"") for name, value in record.headers)
+    return template.format(
+        topic=record.topic,
+        partition=record.partition,
+        offset=record.offset,
+        timestamp=iso(record.timestamp_ms),
+        timestamp_ms=record.timestamp_ms,
+        key=_lossless(record.key),
+        value=_lossless(record.value),
+        headers=_lossless(headers),
+    ).encode(errors="surrogateescape")
+
+
+def _lossless(data: bytes | None) -> str:
+    return "" if data is None else data.decode(errors="surrogateescape")
+
+
+def printable(data: bytes) -> str:
+    r"""Bytes for a terminal: what could drive it, and what is not UTF-8, stands as \x1b."""
+    return _UNPRINTABLE.sub(_escaped, data.decode(errors="surrogateescape"))
+
+
+def _escaped(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code - 0xDC00 if code >= 0xDC80 else code:02x}"

@@ -1,0 +1,272 @@
+"""`embedlog topics`: list, create, describe, alter and delete topics."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from ..config import TopicSettings
+from ..errors import InvalidArgument
+from ..follower import Follower
+from ..model import TopicDescription
+from .arguments import (
+    READS,
+    WRITES,
+    add_command,
+    add_directory,
+    add_json,
+    add_topic,
+    positive,
+    settings,
+)
+from .opening import follower, shown_topics, writer
+from .sizes import PartitionSize, partition_sizes
+from .ui import UI, Column
+from .units import counted, size
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = add_command(
+        subparsers,
+        "topics",
+        "list, create, describe, alter, delete topics",
+        lock="list and describe take no lock; create, alter and delete need the writer's lock.",
+    )
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+
+    each = add_command(actions, "list", "list the topics", lock=READS)
+    add_directory(each)
+    each.add_argument("--internal", action="store_true", help="also internal ones (__consumer_offsets)")
+    add_json(each, "a JSON object a topic, with exact values")
+
+    each = add_command(
+        actions,
+        "create",
+        "create a topic",
+        lock=WRITES,
+        description="Create a topic, and its log directory where there is none.",
+    )
+    add_directory(each)
+    add_topic(each)
+    each.add_argument("--partitions", type=positive, default=1, metavar="N", help="how many (1)")
+    each.add_argument("--if-not-exists", action="store_true", help="leave a topic that is there as it is")
+    _add_config(each)
+    each.add_argument(
+        "--layout", choices=("classic", "kafka"), help="the file names of a new directory (classic)"
+    )
+    each.set_defaults(inside="log.create_topic(...)")
+
+    each = add_command(actions, "describe", "show topics with their partitions and settings", lock=READS)
+    add_directory(each)
+    each.add_argument("topics", metavar="TOPIC", nargs="*", help="default: all but internal ones")
+    each.add_argument("--all-settings", action="store_true", help="also those that have their default")
+    add_json(each, "a JSON object a topic, with exact values")
+
+    each = add_command(
+        actions,
+        "alter",
+        "change a topic's settings, or add partitions",
+        lock=WRITES,
+        description="Change a topic's settings, or add partitions. Keys may go to other partitions then.",
+    )
+    add_directory(each)
+    add_topic(each)
+    each.add_argument(
+        "--partitions", type=positive, metavar="N", help="how many there are to be; never fewer"
+    )
+    _add_config(each)
+    each.add_argument(
+        "--default", action="append", default=[], metavar="NAME", help="return a setting to its default"
+    )
+    each.set_defaults(inside="log.alter_topic(...), log.create_partitions(...)")
+
+    each = add_command(
+        actions,
+        "delete",
+        "delete a topic with all its records",
+        lock=WRITES,
+        description="Delete a topic with all its records: gone, durably, when the command returns. Its files "
+        "are removed when the directory is next opened for writing.",
+    )
+    add_directory(each)
+    add_topic(each)
+    each.add_argument("--yes", action="store_true", help="do not ask (it is asked only on a terminal)")
+    each.set_defaults(inside="log.delete_topic(...)")
+
+
+def _add_config(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help=f"may be repeated; Kafka's names, with dots or underscores: {', '.join(TopicSettings.names())}",
+    )
+
+
+def run(args: argparse.Namespace, ui: UI) -> int:
+    return {"list": _list, "create": _create, "describe": _describe, "alter": _alter, "delete": _delete}[
+        args.action
+    ](args, ui)
+
+
+def _list(args: argparse.Namespace, ui: UI) -> int:
+    with follower(args.directory) as engine:
+        rows = []
+        for name in shown_topics(engine, internal=args.internal):
+            sizes = partition_sizes(engine, name)
+            records = sum(each.records for each in sizes)
+            taken = sum(each.bytes for each in sizes)
+            description = engine.describe_topic(name)
+            own = description.settings
+            if args.json:
+                ui.json(
+                    {
+                        "topic": name,
+                        "topic_id": description.topic_id,
+                        "partitions": description.partitions,
+                        "offsets": records,
+                        "bytes": taken,
+                        "settings": own,
+                        "internal": description.internal,
+                    }
+                )
+            else:
+                rows.append((name, len(sizes), records, size(taken), _settings_text(own)))
+    if rows:
+        columns = (
+            Column("topic", folds=True),
+            Column("partitions", right=True),
+            Column("offsets", right=True),
+            Column("size", right=True),
+            Column("settings", folds=True),
+        )
+        ui.table(columns, rows)
+    elif not args.json:
+        ui.line(f"no topics yet; embedlog topics create {args.directory} NAME   makes one")
+    return 0
+
+
+def _create(args: argparse.Namespace, ui: UI) -> int:
+    own = settings(args.config)
+    options = {"layout": args.layout} if args.layout else {}
+    with writer(args, ui, create=True, **options) as log:
+        description = log.create_topic(args.topic, args.partitions, exist_ok=args.if_not_exists, **own)
+    given = _settings_text(description.settings)
+    ui.line(
+        f"created {description.name}: {counted(description.partitions, 'partition')}"
+        + (f", {given}" if given else "")
+    )
+    return 0
+
+
+def _describe(args: argparse.Namespace, ui: UI) -> int:
+    with follower(args.directory) as engine:
+        for number, name in enumerate(args.topics or shown_topics(engine)):
+            args.topic = name  # for what an error says
+            description = engine.describe_topic(name)
+            sizes = partition_sizes(engine, name)
+            if args.json:
+                ui.json(_as_json(engine, description, sizes))
+                continue
+            if number:
+                ui.line()
+            _describe_one(args, ui, engine, description, sizes)
+    return 0
+
+
+def _as_json(engine: Follower, description: TopicDescription, sizes: list[PartitionSize]) -> dict[str, Any]:
+    return {
+        "topic": description.name,
+        "topic_id": description.topic_id,
+        "internal": description.internal,
+        "settings": description.settings,
+        "effective_settings": engine.topic_settings(description.name).as_dict(),
+        "partitions": [each.as_json() for each in sizes],
+    }
+
+
+def _describe_one(
+    args: argparse.Namespace,
+    ui: UI,
+    engine: Follower,
+    description: TopicDescription,
+    sizes: list[PartitionSize],
+) -> None:
+    ui.line(
+        f"{description.name}   id {description.topic_id} · {counted(description.partitions, 'partition')} · "
+        f"{size(sum(each.bytes for each in sizes))}"
+    )
+    effective = engine.topic_settings(description.name).as_dict()
+    shown = effective if args.all_settings else description.settings
+    if shown:
+        ui.table(
+            (Column("setting"), Column("value", folds=True), Column("")),
+            [
+                (name, str(value), "" if name in description.settings else "default")
+                for name, value in shown.items()
+            ],
+        )
+        ui.line()
+    columns = (
+        Column("partition", right=True),
+        Column("log start", right=True),
+        Column("log end", right=True),
+        Column("not flushed", right=True),
+        Column("segments", right=True),
+        Column("size", right=True),
+        Column("state"),
+    )
+    ui.table(
+        columns,
+        [
+            (
+                each.partition,
+                each.log_start_offset,
+                each.log_end_offset,
+                each.log_end_offset - each.flushed_offset,
+                each.segments,
+                size(each.bytes),
+                each.state,
+            )
+            for each in sizes
+        ],
+    )
+
+
+def _alter(args: argparse.Namespace, ui: UI) -> int:
+    changes: dict[str, Any] = {**settings(args.config), **dict.fromkeys(args.default)}
+    if not changes and args.partitions is None:
+        raise InvalidArgument("nothing to alter: give --config, --default or --partitions")
+    with writer(args, ui) as log:
+        if args.partitions is not None:
+            log.create_partitions(args.topic, args.partitions)
+        if changes:
+            log.alter_topic(args.topic, **changes)
+        description = log.describe_topic(args.topic)
+    own = _settings_text(description.settings) or "all settings have their defaults"
+    ui.line(f"altered {description.name}: {counted(description.partitions, 'partition')}, {own}")
+    return 0
+
+
+def _delete(args: argparse.Namespace, ui: UI) -> int:
+    with writer(args, ui) as log:
+        with follower(args.directory) as engine:
+            sizes = partition_sizes(engine, args.topic)
+        offsets = counted(sum(each.records for each in sizes), "offset")
+        taken = size(sum(each.bytes for each in sizes))
+        what = f"{args.topic}: {counted(len(sizes), 'partition')}, {offsets}, {taken}"
+        if not args.yes and sys.stdin.isatty() and ui.out.isatty():
+            ui.out.write(f"Delete {what}? [y/N] ")
+            ui.flush()
+            if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+                ui.line("nothing was deleted")
+                return 1
+        log.delete_topic(args.topic)
+    ui.line(f"deleted {what}; its files go when the directory is next opened for writing")
+    return 0
+
+
+def _settings_text(own: dict[str, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in own.items())

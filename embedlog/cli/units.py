@@ -1,0 +1,63 @@
+"""Numbers as people read them. Machines get the exact ones: these functions are for tables and lines only.
+
+Sizes count in thousands (1 kB = 1,000 bytes), as disks and networks do. Times are local, with the offset
+from UTC where a date is given.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
+
+_SIZES: Final = ("B", "kB", "MB", "GB", "TB", "PB")
+_AGES: Final = ((365 * 86_400, "years"), (2 * 86_400, "days"), (2 * 3_600, "h"), (120, "min"))
+_AGE_UNITS: Final = {"years": 365 * 86_400, "days": 86_400, "h": 3_600, "min": 60}
+
+
+def size(count: int) -> str:
+    """Bytes: 812 B, 14.2 kB, 2.1 GB."""
+    value = float(count)
+    for unit in _SIZES:
+        if abs(value) < 999.95 or unit == _SIZES[-1]:
+            return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    raise AssertionError
+
+
+def moment(timestamp_ms: int) -> str:
+    """A time, to the second: 2024-05-01 10:41:07; - where there is none."""
+    if timestamp_ms < 0:
+        return "-"
+    try:
+        return datetime.fromtimestamp(timestamp_ms / 1000).isoformat(" ", "seconds")
+    except (OverflowError, ValueError, OSError):
+        return f"{timestamp_ms} ms"
+
+
+def iso(timestamp_ms: int) -> str:
+    """A time, to the millisecond, in UTC: 2024-05-01T08:41:07.123Z; empty where there is none."""
+    if timestamp_ms < 0:
+        return ""
+    try:
+        seconds, milliseconds = divmod(timestamp_ms, 1000)
+        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{milliseconds:03d}Z"
+    except (OverflowError, ValueError, OSError):
+        return f"{timestamp_ms} ms"
+
+
+def duration(seconds: float) -> str:
+    """A span of time: 3 ms, 2.4 s, 7 min, 5 h, 12 days."""
+    if seconds < 1:
+        return f"{max(seconds, 0) * 1000:.0f} ms"
+    for least, unit in _AGES:
+        if seconds >= least:
+            return f"{seconds / _AGE_UNITS[unit]:,.0f} {unit}"
+    return f"{seconds:.1f} s"
+
+
+def counted(count: int, noun: str) -> str:
+    """A number with its noun: 1 record, 1,200 records, 2 entries."""
+    if count == 1:
+        return f"1 {noun}"
+    plural = noun[:-1] + "ies" if noun.endswith("ry") else noun + ("es" if noun.endswith("ch") else "s")
+    return f"{count:,} {plural}"

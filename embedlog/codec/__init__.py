@@ -1,0 +1,76 @@
+"""Bytes only: records to Kafka's formats and back, with no I/O and nothing kept between calls.
+
+The rest of embedlog imports the record batch (magic 2) from here:
+
+    encode_values / encode_pairs / encode_batch / encode_control_batch     records -> one batch
+    assign / set_append_time                                               what the log writes into a batch
+    scan / read_header / find_batch                                        a buffer -> its batches' headers
+    decode / decode_values / filter_batch                                  one batch -> records, or fewer
+
+The older formats, which only import and export and the broker's old versions need, are modules of their
+own: `message_set` (magic 0 and 1), `message_07` (0.7's), and `sniff`, which tells formats apart.
+
+Invariants: input is never trusted (a length is checked before it is used, decompression is bounded); wrong
+types raise InvalidType; every function is safe between threads. `plain` holds the hot loops.
+"""
+
+from .batch_decode import DEFAULT_MAX_BYTES, Scan, decode, decode_values, filter_batch, find_batch, scan
+from .batch_encode import (
+    ABORT,
+    COMMIT,
+    RecordTuple,
+    control_type,
+    encode_batch,
+    encode_control_batch,
+    encode_pairs,
+    encode_values,
+)
+from .checksum import IMPLEMENTATION as CHECKSUM_IMPLEMENTATION
+from .checksum import crc32, crc32c
+from .compression import GZIP, LZ4, NONE, SNAPPY, ZSTD, codec_name, codec_number, compress, decompress
+from .record_batch import (
+    HEADER_SIZE,
+    BatchHeader,
+    assign,
+    assign_all,
+    crc_matches,
+    read_header,
+    set_append_time,
+)
+
+__all__ = [
+    "ABORT",
+    "CHECKSUM_IMPLEMENTATION",
+    "COMMIT",
+    "DEFAULT_MAX_BYTES",
+    "GZIP",
+    "HEADER_SIZE",
+    "LZ4",
+    "NONE",
+    "SNAPPY",
+    "ZSTD",
+    "BatchHeader",
+    "RecordTuple",
+    "Scan",
+    "assign",
+    "assign_all",
+    "codec_name",
+    "codec_number",
+    "compress",
+    "control_type",
+    "crc32",
+    "crc32c",
+    "crc_matches",
+    "decode",
+    "decode_values",
+    "decompress",
+    "encode_batch",
+    "encode_control_batch",
+    "encode_pairs",
+    "encode_values",
+    "filter_batch",
+    "find_batch",
+    "read_header",
+    "scan",
+    "set_append_time",
+]

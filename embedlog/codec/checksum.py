@@ -1,0 +1,67 @@
+"""The two checksums: CRC-32C over record batches, CRC-32 over the older messages.
+
+`crc32c` comes from google-crc32c where its C part is installed, else from crcmod, which installs anywhere
+but may lack its own C part (then it is very slow). EMBEDLOG_CHECKSUM=crcmod forces crcmod: it is the
+second opinion in the tests. `IMPLEMENTATION` names what runs.
+
+Both functions are safe between threads. google-crc32c takes nothing but bytes, so other buffers are copied
+once on their way in.
+
+Source: Kafka 2.7 implementation, section 5.3.1 (CRC-32C, Castagnoli) and 5.4 (CRC-32).
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import warnings
+import zlib
+from collections.abc import Callable
+
+FORCE_VARIABLE = "EMBEDLOG_CHECKSUM"
+
+
+def crc32(data: bytes | bytearray | memoryview, crc: int = 0) -> int:
+    """CRC-32 (zlib's) of `data`, going on from `crc`."""
+    return zlib.crc32(data, crc)
+
+
+def _google() -> Callable[[int, bytes], int] | None:
+    try:
+        import google_crc32c
+    except ImportError:
+        return None
+    extend: Callable[[int, bytes], int] = google_crc32c.extend
+    return extend if google_crc32c.implementation == "c" else None
+
+
+def _crcmod() -> tuple[Callable[[bytes, int], int], str]:
+    import crcmod.predefined
+
+    function: Callable[[bytes, int], int] = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
+    # By name, since the package rebinds its attribute `crcmod` to itself.
+    compiled = importlib.import_module("crcmod.crcmod")._usingExtension
+    return function, "crcmod (C)" if compiled else "crcmod (Python)"
+
+
+with warnings.catch_warnings():
+    # Without its C part google-crc32c warns that it is slow: here that only means "take crcmod".
+    warnings.simplefilter("ignore")
+    _extend = None if os.environ.get(FORCE_VARIABLE) == "crcmod" else _google()
+    if _extend is None:
+        _update, IMPLEMENTATION = _crcmod()
+    else:
+        IMPLEMENTATION = "google-crc32c"
+
+if _extend is not None:
+    _google_extend = _extend
+
+    def crc32c(data: bytes | bytearray | memoryview, crc: int = 0) -> int:
+        """CRC-32C of `data`, going on from `crc` (the CRC of what came before)."""
+        return _google_extend(crc, data if type(data) is bytes else bytes(data))
+
+else:
+
+    def crc32c(data: bytes | bytearray | memoryview, crc: int = 0) -> int:
+        """CRC-32C of `data`, going on from `crc` (the CRC of what came before)."""
+        return _update(data if type(data) is bytes else bytes(data), crc)

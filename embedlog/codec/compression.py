@@ -1,0 +1,333 @@
+"""The five codecs of a record batch: none, gzip, snappy, lz4, zstd, each bounded when decompressing.
+
+    number  name    bytes                                        level (default)
+    0       none    as they are
+    1       gzip    RFC 1952, modification time 0                -1, 0..9 (-1: zlib's own, 6)
+    2       snappy  xerial framing, blocks of 32 KiB; raw snappy is read too
+    3       lz4     LZ4 frame, independent blocks of 64 KiB      0..16 (0, fast)
+    4       zstd    RFC 8878                                     -7..22 (3)
+
+Xerial framing: 82 'SNAPPY' 00, version i32 = 1, oldest compatible version i32 = 1, then for each block its
+compressed length i32 and raw snappy. Kafka's Java reader refuses lz4 blocks that lean on one another, hence
+the independent ones. Messages of magic 0 carry a wrong checksum in the lz4 frame's header (computed over
+the frame's magic number too): `broken_lz4_header` writes it, or accepts it beside the right one.
+
+Invariants: `decompress` never returns more than max_size bytes and never allocates much more on the way
+(lengths stated by the input are checked first; buffers grow with what really comes out; a zstd window may
+take what max_size allows, at least 8 MiB and at most 128 MiB). Truncated input and trailing garbage are
+errors. All functions are safe between threads; zstd contexts are kept one set a thread.
+
+Source: Kafka 2.7 implementation, section 5.3.1 (attributes, bits 0-2); KIP-57 (lz4), KIP-110 (zstd).
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+import zlib
+from collections.abc import Callable
+
+import lz4.frame
+import snappy
+import zstandard
+
+from ..errors import CompressionUnavailable, DecompressedTooLarge, DecompressionError, InvalidArgument
+
+NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
+
+_NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
+_NUMBERS = {name: number for number, name in enumerate(_NAMES)} | {"uncompressed": NONE}
+_LEVELS = {GZIP: (-1, 9), LZ4: (0, 16), ZSTD: (-7, 22)}
+
+XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+_XERIAL_BLOCK = 32 * 1024
+_LENGTH = struct.Struct(">i")
+
+_LZ4_MAGIC = b"\x04\x22\x4d\x18"
+_FIRST_CHUNK = 64 * 1024
+_MIN_WINDOW, _MAX_WINDOW = 8 << 20, 128 << 20
+# A frame of nine equal bytes, run-length encoded. Put behind a stream it comes out whole only if the stream
+# before it was complete: the zstd reader itself keeps silent about an end that is missing.
+_SENTINEL = b"\xa5" * 9
+_SENTINEL_FRAME = b"\x28\xb5\x2f\xfd\x20\x09\x4b\x00\x00\xa5"
+
+_thread = threading.local()
+
+
+def codec_number(name_or_number: str | int) -> int:
+    """The number of a codec, given its name (any case) or its number. Raises CompressionUnavailable."""
+    if isinstance(name_or_number, str):
+        number = _NUMBERS.get(name_or_number.lower())
+        if number is not None:
+            return number
+    elif isinstance(name_or_number, int) and 0 <= name_or_number < len(_NAMES):
+        return int(name_or_number)
+    raise CompressionUnavailable(f"no compression {name_or_number!r}: choose one of {', '.join(_NAMES)}")
+
+
+def codec_name(number: int) -> str:
+    """The name of a codec. Raises CompressionUnavailable for a number that means none."""
+    return _NAMES[codec_number(number)]
+
+
+def compress(codec: int, data: bytes, level: int | None = None, *, broken_lz4_header: bool = False) -> bytes:
+    """`data` compressed by a codec (a number), at `level` or the codec's default (snappy has none).
+
+    Raises CompressionUnavailable for an unknown codec, InvalidArgument for a level outside its range.
+    """
+    if level is not None and codec in _LEVELS:
+        low, high = _LEVELS[codec]
+        if not low <= level <= high:
+            raise InvalidArgument(f"{codec_name(codec)} level {level} is outside {low}..{high}")
+    if codec == NONE:
+        return bytes(data)
+    if codec == GZIP:
+        packer = zlib.compressobj(-1 if level is None else level, zlib.DEFLATED, 31)
+        return packer.compress(data) + packer.flush()
+    if codec == SNAPPY:
+        return _compress_snappy(data)
+    if codec == LZ4:
+        framed: bytes = lz4.frame.compress(
+            data,
+            compression_level=0 if level is None else level,
+            block_size=lz4.frame.BLOCKSIZE_MAX64KB,
+            block_linked=False,
+            store_size=False,
+        )
+        return _with_lz4_checksum(framed, from_pos=0) if broken_lz4_header else framed
+    if codec == ZSTD:
+        return _zstd_compressor(3 if level is None else level).compress(data)
+    raise CompressionUnavailable(f"no compression number {codec}")
+
+
+def decompress(codec: int, data: bytes, max_size: int, *, broken_lz4_header: bool = False) -> bytes:
+    """What `data` holds, at most `max_size` bytes.
+
+    Raises DecompressedTooLarge where it holds more, DecompressionError where it is damaged, truncated or
+    followed by garbage, CompressionUnavailable for an unknown codec.
+    """
+    if codec == NONE:
+        if len(data) > max_size:
+            raise _too_large(max_size)
+        return bytes(data)
+    if codec == LZ4 and broken_lz4_header:
+        data = _mended_lz4(data)
+    return _decompressor(codec)(data, max_size)
+
+
+def _decompressor(codec: int) -> Callable[[bytes, int], bytes]:
+    function = _DECOMPRESSORS.get(codec)
+    if function is None:
+        raise CompressionUnavailable(f"no compression number {codec}")
+    return function
+
+
+def _too_large(max_size: int) -> DecompressedTooLarge:
+    return DecompressedTooLarge(f"decompresses to more than {max_size:,} bytes")
+
+
+# -- gzip --------------------------------------------------------------------------------------------
+
+
+def _decompress_gzip(data: bytes, max_size: int) -> bytes:
+    parts = []
+    size = 0
+    while True:
+        unpacker = zlib.decompressobj(31)
+        try:
+            part = unpacker.decompress(data, max_size - size + 1)
+        except zlib.error as error:
+            raise DecompressionError(f"gzip: {error}") from error
+        size += len(part)
+        if size > max_size:
+            raise _too_large(max_size)
+        if not unpacker.eof:
+            raise DecompressionError("gzip: the data ends too early")
+        parts.append(part)
+        data = unpacker.unused_data
+        if not data:
+            return b"".join(parts)
+
+
+# -- snappy ------------------------------------------------------------------------------------------
+
+
+def _compress_snappy(data: bytes) -> bytes:
+    parts = [_XERIAL_HEADER]
+    for start in range(0, len(data), _XERIAL_BLOCK):
+        block = snappy.compress(data[start : start + _XERIAL_BLOCK])
+        parts += (_LENGTH.pack(len(block)), block)
+    return b"".join(parts)
+
+
+def _decompress_snappy(data: bytes, max_size: int) -> bytes:
+    if not data.startswith(XERIAL_MAGIC):
+        return _decompress_raw_snappy(data, max_size)
+    if len(data) < len(_XERIAL_HEADER):
+        raise DecompressionError("snappy: the header ends too early")
+    parts = []
+    size = 0
+    pos = len(_XERIAL_HEADER)
+    while pos < len(data):
+        if len(data) - pos < _LENGTH.size:
+            raise DecompressionError("snappy: a block's length ends too early")
+        (length,) = _LENGTH.unpack_from(data, pos)
+        pos += _LENGTH.size
+        if not 0 < length <= len(data) - pos:
+            raise DecompressionError(f"snappy: a block of {length:,} bytes, {len(data) - pos:,} remain")
+        part = _decompress_raw_snappy(data[pos : pos + length], max_size, size)
+        parts.append(part)
+        size += len(part)
+        pos += length
+    return b"".join(parts)
+
+
+def _decompress_raw_snappy(data: bytes, max_size: int, size_before: int = 0) -> bytes:
+    declared = 0
+    for i, byte in enumerate(data[:5]):
+        declared |= (byte & 0x7F) << (7 * i)
+        if byte < 0x80:
+            break
+    else:
+        raise DecompressionError("snappy: the length at the start is not one")
+    if size_before + declared > max_size:
+        raise _too_large(max_size)
+    try:
+        unpacked: bytes = snappy.uncompress(data)
+    except Exception as error:
+        raise DecompressionError(f"snappy: {error.__cause__ or error}") from error
+    if len(unpacked) != declared:
+        raise DecompressionError(f"snappy: {len(unpacked):,} bytes came out, {declared:,} were declared")
+    return unpacked
+
+
+# -- lz4 ---------------------------------------------------------------------------------------------
+
+
+def _decompress_lz4(data: bytes, max_size: int) -> bytes:
+    unpacker = lz4.frame.LZ4FrameDecompressor()
+    parts = []
+    size = 0
+    chunk = max(_FIRST_CHUNK, 4 * len(data))
+    try:
+        while True:
+            part = unpacker.decompress(data, max_length=min(chunk, max_size - size + 1))
+            parts.append(part)
+            size += len(part)
+            if size > max_size:
+                raise _too_large(max_size)
+            if unpacker.eof:
+                break
+            if unpacker.needs_input or not part:
+                raise DecompressionError("lz4: the data ends too early")
+            data = b""
+            chunk *= 2
+    except (RuntimeError, ValueError) as error:
+        raise DecompressionError(f"lz4: {error}") from error
+    if unpacker.unused_data:
+        raise DecompressionError("lz4: garbage behind the frame")
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _lz4_checksum_pos(data: bytes) -> int:
+    """Where the frame header's checksum stands: behind magic, flags, block size and content size."""
+    return 14 if data[4] & 0x08 else 6
+
+
+def _with_lz4_checksum(data: bytes, *, from_pos: int) -> bytes:
+    pos = _lz4_checksum_pos(data)
+    return data[:pos] + bytes([_xxh32(data[from_pos:pos]) >> 8 & 0xFF]) + data[pos + 1 :]
+
+
+def _mended_lz4(data: bytes) -> bytes:
+    """The frame with the right header checksum, if it bears Kafka's wrong one."""
+    if len(data) < 7 or not data.startswith(_LZ4_MAGIC) or len(data) <= _lz4_checksum_pos(data):
+        return data
+    if data == _with_lz4_checksum(data, from_pos=0):
+        return _with_lz4_checksum(data, from_pos=4)
+    return data
+
+
+def _xxh32(data: bytes) -> int:
+    """xxHash32, seed 0, of fewer than 16 bytes: all that a frame's header takes."""
+    mask = 0xFFFFFFFF
+    value = (374761393 + len(data)) & mask
+    words = len(data) // 4 * 4
+    for (word,) in struct.iter_unpack("<I", data[:words]):
+        value = (value + word * 3266489917) & mask
+        value = ((value << 17 | value >> 15) & mask) * 668265263 & mask
+    for byte in data[words:]:
+        value = (value + byte * 374761393) & mask
+        value = ((value << 11 | value >> 21) & mask) * 2654435761 & mask
+    value = (value ^ value >> 15) * 2246822519 & mask
+    value = (value ^ value >> 13) * 3266489917 & mask
+    return value ^ value >> 16
+
+
+# -- zstd --------------------------------------------------------------------------------------------
+
+
+def _zstd_compressor(level: int) -> zstandard.ZstdCompressor:
+    # A context shared between threads crashes the process.
+    known: dict[int, zstandard.ZstdCompressor] | None = getattr(_thread, "compressors", None)
+    if known is None:
+        known = _thread.compressors = {}
+    if level not in known:
+        known[level] = zstandard.ZstdCompressor(level=level)
+    return known[level]
+
+
+def _zstd_decompressor(max_size: int) -> zstandard.ZstdDecompressor:
+    window = min(_MAX_WINDOW, max(_MIN_WINDOW, 1 << max(max_size - 1, 0).bit_length()))
+    known: dict[int, zstandard.ZstdDecompressor] | None = getattr(_thread, "decompressors", None)
+    if known is None:
+        known = _thread.decompressors = {}
+    if window not in known:
+        known[window] = zstandard.ZstdDecompressor(max_window_size=window)
+    return known[window]
+
+
+def _decompress_zstd(data: bytes, max_size: int) -> bytes:
+    try:
+        declared = zstandard.frame_content_size(data)
+    except zstandard.ZstdError as error:
+        raise DecompressionError(f"zstd: {error}") from error
+    if declared > max_size:
+        raise _too_large(max_size)
+    unpacker = _zstd_decompressor(max_size)
+    if declared > 0:
+        try:
+            return unpacker.decompress(data, allow_extra_data=False)
+        except zstandard.ZstdError as error:
+            if "unused data" not in str(error):
+                raise DecompressionError(f"zstd: {error}") from error
+    return _decompress_zstd_stream(unpacker, data, max_size)
+
+
+def _decompress_zstd_stream(unpacker: zstandard.ZstdDecompressor, data: bytes, max_size: int) -> bytes:
+    """For frames that do not state their size, and for several in a row."""
+    limit = max_size + len(_SENTINEL)
+    chunk = max(_FIRST_CHUNK, 4 * len(data))
+    out = bytearray()
+    try:
+        with unpacker.stream_reader(data + _SENTINEL_FRAME, read_across_frames=True) as reader:
+            while part := reader.read(min(chunk, limit - len(out) + 1)):
+                out += part
+                if len(out) > limit:
+                    raise _too_large(max_size)
+                chunk *= 2
+    except zstandard.ZstdError as error:
+        raise DecompressionError(f"zstd: {error}") from error
+    if not out.endswith(_SENTINEL):
+        raise DecompressionError("zstd: the data ends too early")
+    del out[-len(_SENTINEL) :]
+    return bytes(out)
+
+
+_DECOMPRESSORS: dict[int, Callable[[bytes, int], bytes]] = {
+    GZIP: _decompress_gzip,
+    SNAPPY: _decompress_snappy,
+    LZ4: _decompress_lz4,
+    ZSTD: _decompress_zstd,
+}

@@ -1,0 +1,246 @@
+"""The header of a record batch, magic 2: read, check, and the few changes allowed in place.
+
+     0  base offset           i64   of the first record; given by the log
+     8  batch length          i32   bytes behind this field: size - 12
+    12  leader epoch          i32   given by the log
+    16  magic                 i8    2
+    17  crc                   u32   CRC-32C from 21 to the end
+    21  attributes            i16   bits 0-2 codec, 3 timestamp type, 4 transactional, 5 control,
+                                    6 delete horizon
+    23  last offset delta     i32   last offset - base offset, kept by compaction
+    27  base timestamp        i64   the records' timestamps count from here
+    35  max timestamp         i64
+    43  producer id           i64   -1 for none
+    51  producer epoch        i16
+    53  base sequence         i32
+    57  record count          i32
+    61  records                     compressed as a whole, if they are
+
+The CRC leaves out what the log fills in (base offset, leader epoch) and what must be known before it can be
+computed (length, magic). Those are checked by continuity: a batch starts where the one before it ended, at
+an offset not below that one's next.
+
+With bit 6 (the delete horizon, Kafka 3.1) the base timestamp is at the same time the moment from which
+compaction may drop the batch's tombstones; the records' timestamps count from it all the same.
+
+Invariants: `read_header` lets no header pass that no encoder could have written, so that its numbers can be
+used as sizes; nothing is allocated by it.
+
+Source: Kafka 2.7 implementation, section 5.3.1 (record batch).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from ..errors import CorruptRecord, InvalidArgument, UnknownMagic
+from ..model import LOG_APPEND_TIME
+from .checksum import crc32c
+from .compression import ZSTD
+
+if TYPE_CHECKING:
+    from mmap import mmap
+
+    ReadBuffer: TypeAlias = bytes | bytearray | memoryview | mmap
+
+MAGIC = 2
+HEADER_SIZE = 61
+LENGTH_OVERHEAD = 12
+MIN_BATCH_LENGTH = HEADER_SIZE - LENGTH_OVERHEAD
+MIN_RECORD_SIZE = 7
+MAX_OFFSET = (1 << 63) - 1
+
+BASE_OFFSET_POS = 0
+LENGTH_POS = 8
+LEADER_EPOCH_POS = 12
+MAGIC_POS = 16
+CRC_POS = 17
+ATTRIBUTES_POS = 21
+LAST_OFFSET_DELTA_POS = 23
+BASE_TIMESTAMP_POS = 27
+MAX_TIMESTAMP_POS = 35
+PRODUCER_ID_POS = 43
+PRODUCER_EPOCH_POS = 51
+BASE_SEQUENCE_POS = 53
+RECORD_COUNT_POS = 57
+
+CODEC_MASK = 0x07
+TIMESTAMP_TYPE_BIT = 0x08
+TRANSACTIONAL_BIT = 0x10
+CONTROL_BIT = 0x20
+DELETE_HORIZON_BIT = 0x40
+ATTRIBUTES_MASK = 0x7F
+
+HEADER = struct.Struct(">qiibIhiqqqhii")
+HEAD = struct.Struct(">qiibI")
+TAIL = struct.Struct(">hiqqqhii")
+_APPENDED = struct.Struct(">qiib4xhi8xqq")
+_GIVEN = struct.Struct(">qii")
+_OFFSET = struct.Struct(">q")
+_EPOCH = struct.Struct(">i")
+_CRC = struct.Struct(">I")
+_ATTRIBUTES = struct.Struct(">h")
+
+
+class BatchHeader(NamedTuple):
+    """A batch's header, and where in the buffer it stands (`pos`). Timestamps in milliseconds."""
+
+    pos: int
+    base_offset: int
+    batch_length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp_ms: int
+    max_timestamp_ms: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch."""
+        return self.batch_length + LENGTH_OVERHEAD
+
+    @property
+    def last_offset(self) -> int:
+        """The offset of its last record, which compaction may have removed."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        """The first offset behind the batch."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def compression(self) -> int:
+        """The number of its codec."""
+        return self.attributes & CODEC_MASK
+
+    @property
+    def timestamp_type(self) -> int:
+        """0 create time, 1 log append time."""
+        return self.attributes >> 3 & 1
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether it belongs to a transaction."""
+        return bool(self.attributes & TRANSACTIONAL_BIT)
+
+    @property
+    def is_control(self) -> bool:
+        """Whether it ends a transaction; its record is never given to an application."""
+        return bool(self.attributes & CONTROL_BIT)
+
+    @property
+    def has_delete_horizon(self) -> bool:
+        """Whether base_timestamp_ms is also the time from which tombstones in it may be dropped."""
+        return bool(self.attributes & DELETE_HORIZON_BIT)
+
+    @property
+    def last_sequence(self) -> int:
+        """The sequence number of its last record; -1 without one. Behind 2**31-1 comes 0."""
+        if self.base_sequence < 0:
+            return -1
+        return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
+
+
+def read_header(buffer: ReadBuffer, pos: int = 0) -> BatchHeader:
+    """The header of the batch at `pos`. The batch itself may reach past the buffer's end.
+
+    Raises UnknownMagic for another format, CorruptRecord for what is none; `pos` is set in both.
+    """
+    if pos < 0 or len(buffer) - pos < HEADER_SIZE:
+        raise CorruptRecord(
+            f"{max(len(buffer) - pos, 0)} bytes remain, the header of a record batch takes {HEADER_SIZE}",
+            pos=pos,
+        )
+    header = BatchHeader(pos, *HEADER.unpack_from(buffer, pos))
+    reason = _impossible(header)
+    if reason is None:
+        return header
+    if header.magic != MAGIC and header.batch_length > 0:
+        raise UnknownMagic(reason, pos=pos)
+    raise CorruptRecord(reason, pos=pos)
+
+
+def _impossible(header: BatchHeader) -> str | None:
+    """Why no encoder can have written this header; None if one could."""
+    _, base_offset, length, leader_epoch, magic, _, attributes, last_delta = header[:8]
+    producer_id, epoch, sequence, count = header[10:]
+    if magic != MAGIC or length < MIN_BATCH_LENGTH:
+        if length == 0 and not any(header[1:]):
+            return "zeros where a record batch should be"
+        if length > 0 and magic != MAGIC:
+            return f"magic {magic}, not {MAGIC}: not a record batch, or of another format"
+        return f"a batch length of {length:,}, less than {MIN_BATCH_LENGTH}"
+    if base_offset < 0 or last_delta < 0 or base_offset > MAX_OFFSET - last_delta - 1:
+        return f"impossible offsets: base {base_offset}, last offset delta {last_delta}"
+    if not 0 <= count <= last_delta + 1:
+        return f"a record count of {count:,} for {last_delta + 1:,} offsets"
+    codec = attributes & CODEC_MASK
+    if codec > ZSTD:
+        return f"compression number {codec} means nothing"
+    if not codec and count * MIN_RECORD_SIZE > length - MIN_BATCH_LENGTH:
+        return f"{count:,} records cannot fit in {length - MIN_BATCH_LENGTH:,} bytes"
+    if leader_epoch < -1 or producer_id < -1 or epoch < -1 or sequence < -1:
+        return (
+            f"impossible numbers: leader epoch {leader_epoch}, producer id {producer_id}, "
+            f"producer epoch {epoch}, base sequence {sequence}"
+        )
+    return None
+
+
+def assign(batch: bytearray, base_offset: int, leader_epoch: int, pos: int = 0) -> None:
+    """Give the batch at `pos` its base offset and leader epoch, in place. The CRC covers neither."""
+    _OFFSET.pack_into(batch, pos + BASE_OFFSET_POS, base_offset)
+    _EPOCH.pack_into(batch, pos + LEADER_EPOCH_POS, leader_epoch)
+
+
+def set_append_time(batch: bytearray, timestamp_ms: int, pos: int = 0) -> None:
+    """Turn the batch at `pos` to log append time: type bit, max timestamp and CRC, in place.
+
+    From then on every record in it has `timestamp_ms`; what producers had set stays beneath, unseen.
+    Raises CorruptRecord where no batch stands at `pos`.
+    """
+    header = read_header(batch, pos)
+    _ATTRIBUTES.pack_into(batch, pos + ATTRIBUTES_POS, header.attributes | LOG_APPEND_TIME << 3)
+    _OFFSET.pack_into(batch, pos + MAX_TIMESTAMP_POS, timestamp_ms)
+    _CRC.pack_into(batch, pos + CRC_POS, crc32c(batch[pos + ATTRIBUTES_POS : pos + header.size]))
+
+
+def crc_matches(buffer: ReadBuffer, header: BatchHeader) -> bool:
+    """Whether the batch's bytes, all of which must be in the buffer, have the CRC that its header states."""
+    return crc32c(buffer[header.pos + ATTRIBUTES_POS : header.pos + header.size]) == header.crc
+
+
+def assign_all(
+    batches: bytearray, base: int, epoch: int
+) -> tuple[list[tuple[int, int, int]], list[int], int]:
+    """Fill in offsets and epochs. (size, last offset, max timestamp) of each batch, the positions of
+    those with a producer id or control records, and the next offset."""
+    placed = []
+    sequenced = []
+    pos, end = 0, len(batches)
+    while pos < end:
+        try:
+            _, length, _, magic, attributes, delta, timestamp_ms, producer_id = _APPENDED.unpack_from(
+                batches, pos
+            )
+        except struct.error:
+            raise InvalidArgument("an append must be whole record batches") from None
+        if magic != MAGIC or length < MIN_BATCH_LENGTH or delta < 0 or pos + LENGTH_OVERHEAD + length > end:
+            raise InvalidArgument(f"not a record batch at byte {pos} of the append")
+        _GIVEN.pack_into(batches, pos, base, length, epoch)
+        if producer_id >= 0 or attributes & (TRANSACTIONAL_BIT | CONTROL_BIT):
+            sequenced.append(pos)
+        base += delta + 1
+        placed.append((length + LENGTH_OVERHEAD, base - 1, timestamp_ms))
+        pos += length + LENGTH_OVERHEAD
+    if not placed:
+        raise InvalidArgument("an append must have at least one batch")
+    return placed, sequenced, base

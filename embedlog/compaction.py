@@ -1,0 +1,383 @@
+"""Compaction: a log that keeps the last record of each key (Kafka 2.7 design, section 4.8; its LogCleaner).
+
+    | segment | segment | segment | segment | segment | segment | active |
+    '---------- clean ---------'---------- dirty -------'-- not yet -----'
+    log start             first dirty           first uncleanable
+
+A round, which changes nothing for readers:
+
+    1  The dirty part is read, and the last offset of each of its keys noted, in bounded memory: where
+       that is full, the round ends there, and the next one goes on.
+    2  Everything up to that offset is read again, group by group of neighbouring segments, and what is
+       to stay (cleaning.py) written into a new file.
+    3  The file takes the group's place (swap.py: safe against a kill at any step); the old files are
+       unlinked a while later.
+
+Not cleaned: the active segment; segments with records of open transactions; segments with records
+younger than min_compaction_lag_ms.
+
+Invariants: offsets stay; a key's last record stays; a group is replaced as a whole or not at all; damage
+ends the round with CorruptRecord, and stays as it is. A round that ends early, for whatever reason, may
+be repeated. Appends, reads, flushes and retention go on meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
+from typing import Final, NamedTuple
+
+from .cleaning import MAX_BATCH_BYTES, BatchCleaner, OffsetMap, Transactions
+from .codec import BatchHeader, decode, scan
+from .config import MAX_INT32, MAX_INT64, TopicSettings
+from .errors import CorruptRecord, DiskFull, StorageError
+from .partition import Cleanable, Partition
+from .segment import Segment
+from .shared_state import State
+from .swap import cleaned_path
+
+logger = logging.getLogger(__name__)
+
+_CHUNK: Final = 1 << 20
+_SEGMENTS_IN_GROUP: Final = 64  # their descriptors are held open during the swap
+
+
+class CompactionResult(NamedTuple):
+    """What a round did.
+
+    first_dirty_offset is where the next round's map begins: it is to be remembered. bytes_read and
+    bytes_written are those of the segments that were cleaned. `finished` is False where the map was
+    full before the end of the dirty part, or the round was stopped or overtaken by retention.
+    """
+
+    first_dirty_offset: int
+    bytes_read: int
+    bytes_written: int
+    records_removed: int
+    segments_replaced: int
+    finished: bool
+
+
+class Throttle:
+    """Keeps a cleaner's reads and writes below a number of bytes per second, by sleeping (one thread).
+
+    `wake` ends the sleep at once, and all later ones, so that a log that is being closed need not wait.
+    """
+
+    def __init__(
+        self,
+        bytes_per_second: int,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] | None = None,
+    ) -> None:
+        self._rate = bytes_per_second
+        self._clock = clock
+        self._woken = threading.Event()
+        self._sleep = sleep if sleep is not None else self._woken.wait
+        self._free_at = clock()
+
+    def __call__(self, size: int) -> None:
+        now = self._clock()
+        if self._rate >= MAX_INT64:
+            return
+        self._free_at = max(self._free_at, now) + size / self._rate
+        if self._free_at - now > 0.001:
+            self._sleep(self._free_at - now)
+
+    def wake(self) -> None:
+        self._woken.set()
+
+
+def dirty_ratio(
+    partition: Partition, first_dirty_offset: int, now_ms: int, settings: TopicSettings | None = None
+) -> float:
+    """Which part of the bytes that could be compacted has not been yet: 0 to 1."""
+    sizes = _Sizes.of(partition, settings or partition.settings, now_ms, first_dirty_offset)
+    return sizes.dirty / (sizes.clean + sizes.dirty) if sizes.dirty else 0.0
+
+
+def should_compact(
+    partition: Partition, settings: TopicSettings, now_ms: int, first_dirty_offset: int
+) -> bool:
+    """Is it worth a round, by min_cleanable_dirty_ratio, or due by max_compaction_lag_ms?
+
+    (Rolling the active segment when its records reach max_compaction_lag_ms is the caller's part.)
+    """
+    if not settings.compacts or partition.state is not State.ONLINE:
+        return False
+    sizes = _Sizes.of(partition, settings, now_ms, first_dirty_offset)
+    if not sizes.dirty:
+        return False
+    if sizes.dirty / (sizes.clean + sizes.dirty) >= settings.min_cleanable_dirty_ratio:
+        return True
+    if settings.max_compaction_lag_ms >= MAX_INT64:
+        return False
+    first = (next(segment.walk(0, segment.size), None) for segment in sizes.dirty_segments)
+    oldest_ms = min((h.max_timestamp_ms for h in first if h and h.max_timestamp_ms >= 0), default=now_ms)
+    return now_ms - oldest_ms > settings.max_compaction_lag_ms
+
+
+def compact(
+    partition: Partition,
+    settings: TopicSettings,
+    now_ms: int,
+    *,
+    dedupe_buffer_bytes: int,
+    throttle: Callable[[int], None] | None = None,
+    first_dirty_offset: int = 0,
+    stopped: Callable[[], bool] | None = None,
+) -> CompactionResult:
+    """One round of compaction.
+
+    Args:
+        partition: it goes on working meanwhile; a second round of the same partition waits for this one.
+        settings: the topic's.
+        now_ms: decides which records are too young, and which tombstones have been kept long enough.
+        dedupe_buffer_bytes: memory for the keys (cleaning.BYTES_PER_KEY each).
+        throttle: called with the number of bytes after each read and write; may sleep.
+        first_dirty_offset: what the last round's result said; 0 if there was none. Where nothing is
+            dirty the round still drops tombstones whose time has come.
+        stopped: asked between chunks; True ends the round, which then has done a part of its work.
+
+    Returns what was done. Every segment that was replaced is durable.
+
+    Raises CorruptRecord where a batch cannot be read; StorageError from the system (DiskFull where there
+    is no room for the new file). What was replaced before stays so, nothing else has changed.
+    """
+    with partition.compaction_lock:
+        round_ = _Round(partition, settings, now_ms, throttle, stopped)
+        return round_.run(first_dirty_offset, dedupe_buffer_bytes)
+
+
+class _Stopped(Exception):
+    """The round is to end here."""
+
+
+class _Sizes(NamedTuple):
+    """Bytes of the clean and of the dirty segments; where cleaning may begin and has to end."""
+
+    clean: int
+    dirty: int
+    dirty_segments: tuple[Segment, ...]
+    first_dirty_offset: int
+    end_offset: int
+
+    @classmethod
+    def of(
+        cls, partition: Partition, settings: TopicSettings, now_ms: int, first_dirty_offset: int
+    ) -> _Sizes:
+        return cls.among(
+            partition.for_cleaning(),
+            partition.offsets().log_start_offset,
+            settings,
+            now_ms,
+            first_dirty_offset,
+        )
+
+    @classmethod
+    def among(
+        cls,
+        state: Cleanable,
+        log_start_offset: int,
+        settings: TopicSettings,
+        now_ms: int,
+        first_dirty_offset: int,
+    ) -> _Sizes:
+        # A position beyond the log is of records that a crash has taken: all has to be looked at again.
+        if not log_start_offset <= first_dirty_offset <= state.segments[-1].next_offset:
+            first_dirty_offset = log_start_offset
+        sealed = state.segments[:-1]
+        lag_ms = settings.min_compaction_lag_ms
+
+        def may_be_cleaned(segment: Segment) -> bool:
+            if segment.next_offset > state.last_stable_offset:
+                return False
+            return not lag_ms or segment.largest_timestamp_ms <= now_ms - lag_ms
+
+        clean = [segment for segment in sealed if segment.next_offset <= first_dirty_offset]
+        dirty = tuple(takewhile(may_be_cleaned, sealed[len(clean) :]))
+        return cls(
+            sum(segment.size for segment in clean),
+            sum(segment.size for segment in dirty),
+            dirty,
+            first_dirty_offset,
+            dirty[-1].next_offset if dirty else first_dirty_offset,
+        )
+
+
+class _Round:
+    """One round of compaction of one partition."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        settings: TopicSettings,
+        now_ms: int,
+        throttle: Callable[[int], None] | None,
+        stopped: Callable[[], bool] | None,
+    ) -> None:
+        self.partition = partition
+        self.settings = settings
+        self.now_ms = now_ms
+        self.throttle = throttle
+        self.stopped = stopped
+        self.bytes_read = self.bytes_written = self.segments_replaced = 0
+
+    def run(self, first_dirty_offset: int, buffer_bytes: int) -> CompactionResult:
+        partition = self.partition
+        state = partition.for_cleaning()
+        log_start = partition.offsets().log_start_offset
+        dirty = _Sizes.among(state, log_start, self.settings, self.now_ms, first_dirty_offset)
+        if partition.state is not State.ONLINE:
+            return CompactionResult(dirty.first_dirty_offset, 0, 0, 0, 0, False)
+        offsets = OffsetMap(buffer_bytes, dirty.first_dirty_offset)
+        cleaner = BatchCleaner(
+            offsets, state.aborted, state.last_batches, self.now_ms, self.settings.delete_retention_ms
+        )
+        stable = [s for s in state.segments[:-1] if s.next_offset <= state.last_stable_offset]
+        reached = dirty.first_dirty_offset
+        try:
+            self.fill(offsets, dirty.dirty_segments, state)
+            for group in self.groups([s for s in stable if s.base_offset < offsets.next_offset]):
+                self.clean_group(group, cleaner)
+            reached = offsets.next_offset
+        except _Stopped:
+            logger.debug("compaction of %s was stopped before its end", partition.name)
+        except OSError as error:
+            # The segments may have been deleted while they were read; else it is the disk.
+            if all(segment in partition.segments() for segment in stable):
+                raise StorageError(f"{partition.name}: compaction failed: {error}") from error
+        return CompactionResult(
+            reached,
+            self.bytes_read,
+            self.bytes_written,
+            cleaner.records_removed,
+            self.segments_replaced,
+            reached >= dirty.end_offset,
+        )
+
+    def fill(self, offsets: OffsetMap, segments: Sequence[Segment], state: Cleanable) -> None:
+        """Take in the dirty part, as far as there is room."""
+        transactions = Transactions(state.aborted)
+        first = offsets.next_offset
+        for segment in segments:
+            for buffer, header in self.batches(segment, segment.locate(first, segment.size)):
+                if header.is_control or transactions.is_aborted(header):
+                    offsets.add(header, ())
+                elif not offsets.add(header, decode(buffer, header, "", -1, max_bytes=MAX_BATCH_BYTES)):
+                    return
+            # Where batches were cleaned away, the next segment tells where this one ended.
+            offsets.next_offset = segment.next_offset
+
+    def groups(self, segments: Sequence[Segment]) -> Iterator[list[Segment]]:
+        """Neighbours that fit into one segment together."""
+        group: list[Segment] = []
+        size = 0
+        for segment in segments:
+            if group and (
+                size + segment.size > self.settings.segment_bytes
+                or segment.next_offset - group[0].base_offset > MAX_INT32
+                or len(group) == _SEGMENTS_IN_GROUP
+            ):
+                yield group
+                group, size = [], 0
+            group.append(segment)
+            size += segment.size
+        if group:
+            yield group
+
+    def clean_group(self, group: list[Segment], cleaner: BatchCleaner) -> None:
+        partition, fs = self.partition, self.partition.files.fs
+        path = cleaned_path(partition.files, partition.directory, group[0].base_offset)
+        with contextlib.ExitStack() as undo:
+            undo.callback(_unlink_if_there, partition, path)
+            size, changed = self.write(path, group, cleaner)
+            spent = cleaner.spent()
+            changed = changed or len(group) > 1
+            if changed or spent:
+                partition.save_aborted(group[0].base_offset, group[-1].next_offset, spent)
+            if not changed:
+                return
+            fs.set_modified(path, group[-1].modified_ms)
+            new = Segment(
+                partition.files,
+                partition.directory,
+                group[0].base_offset,
+                size,
+                group[-1].next_offset,
+                created_ms=group[0].created_ms,
+                modified_ms=group[-1].modified_ms,
+                index_interval_bytes=self.settings.index_interval_bytes,
+            )
+            with partition.upkeep_lock:
+                if not partition.swap_segments(group, new):
+                    raise _Stopped
+            undo.pop_all()
+            self.segments_replaced += len(group)
+
+    def write(self, path: str, group: list[Segment], cleaner: BatchCleaner) -> tuple[int, bool]:
+        """Write what is to stay of a group. (Bytes written, is anything different?)"""
+        fs = self.partition.files.fs
+        size = 0
+        changed = False
+        pending = bytearray()
+        fd = fs.open_write(path, create=True, truncate=True)
+        try:
+            for segment in group:
+                for data, header in self.batches(segment, 0):
+                    self.bytes_read += header.size
+                    cleaned = cleaner.clean(data, header)
+                    changed = changed or cleaned != data[header.pos : header.pos + header.size]
+                    if cleaned is not None:
+                        pending += cleaned
+                    if len(pending) >= _CHUNK:
+                        size += self.write_chunk(fd, pending, size)
+            size += self.write_chunk(fd, pending, size)
+        finally:
+            fs.close(fd)
+        return size, changed
+
+    def write_chunk(self, fd: int, pending: bytearray, pos: int) -> int:
+        size = len(pending)
+        try:
+            self.partition.files.fs.pwrite_all(fd, pending, pos)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise DiskFull(f"{self.partition.name}: no room to compact: {error}") from error
+        pending.clear()
+        self.bytes_written += size
+        self.pause(size)
+        return size
+
+    def batches(self, segment: Segment, pos: int) -> Iterator[tuple[bytes, BatchHeader]]:
+        """A sealed segment's batches, their CRCs checked, from byte `pos` on."""
+        want = _CHUNK
+        while pos < segment.size:
+            data = segment.pread(min(want, segment.size - pos), pos)
+            found = scan(data)
+            for header in found.headers:
+                yield data, header
+            self.pause(len(data))
+            want = _CHUNK if found.end else 2 * want
+            if found.error is not None or (not found.end and len(data) >= segment.size - pos):
+                reason = found.error.reason if found.error else "the last batch is cut short"
+                raise CorruptRecord(reason, path=segment.path, pos=pos + found.end)
+            pos += found.end
+
+    def pause(self, size: int) -> None:
+        if self.stopped is not None and self.stopped():
+            raise _Stopped
+        if self.throttle is not None:
+            self.throttle(size)
+
+
+def _unlink_if_there(partition: Partition, path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        partition.files.fs.unlink(path)

@@ -1,0 +1,201 @@
+"""Settings: one table that names, types, bounds and explains each; Kafka's names in Python's spelling.
+
+A setting may be typed with dots (`retention.ms`), as Kafka writes it, or with underscores
+(`retention_ms`), as a Python keyword needs it. A topic's own settings win over those given to
+`embedlog.open`, which win over the defaults here.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
+
+from .errors import InvalidSetting, InvalidType, UnknownSetting
+
+UNLIMITED = -1
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+MAX_INT32 = (1 << 31) - 1
+MAX_INT64 = (1 << 63) - 1
+
+COMPRESSION_TYPES = ("producer", "none", "uncompressed", "gzip", "snappy", "lz4", "zstd")
+
+
+def _choice(*allowed: str) -> dict[str, Any]:
+    return {"allowed": allowed}
+
+
+def _between(low: int, high: int) -> dict[str, Any]:
+    return {"low": low, "high": high}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the two kinds of settings share: reading, checking and showing them."""
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """The settings' names, with underscores."""
+        return tuple(f.name for f in fields(cls))
+
+    @classmethod
+    def parse(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Check settings as users give them: names with dots or underscores, values of the right type.
+
+        Text is accepted for numbers and truth values (a command line has nothing else). Returns them
+        with underscored names. Raises UnknownSetting, InvalidSetting or InvalidType.
+        """
+        checks = {f.name: f for f in fields(cls)}
+        parsed: dict[str, Any] = {}
+        for typed, value in given.items():
+            name = typed.replace(".", "_").replace("-", "_")
+            field = checks.get(name)
+            if field is None:
+                raise UnknownSetting(unknown_setting(typed, tuple(checks)))
+            default = field.default
+            parsed[name] = _checked(typed, value, type(default), _RULES.get(name, {}))
+        return parsed
+
+    def with_changes(self, given: Mapping[str, Any]) -> Self:
+        """These settings with others on top (checked by `parse`)."""
+        return replace(self, **self.parse(given))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Name -> value, in the order of the table."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings(Settings):
+    """A topic's settings. Times in milliseconds, sizes in bytes, -1 for no limit."""
+
+    cleanup_policy: str = "delete"
+    compression_type: str = "producer"
+    delete_policy: str = "record_timestamp,bytes"
+    delete_retention_ms: int = DAY_MS
+    file_delete_delay_ms: int = 60_000
+    flush_messages: int = MAX_INT64
+    flush_ms: int = 1_000
+    index_interval_bytes: int = 4 * KIB
+    max_compaction_lag_ms: int = MAX_INT64
+    max_message_bytes: int = MIB + 12
+    message_timestamp_type: str = "CreateTime"
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    preallocate: bool = False
+    retention_bytes: int = UNLIMITED
+    retention_ms: int = UNLIMITED
+    segment_bytes: int = GIB
+    segment_ms: int = 7 * DAY_MS
+
+    @property
+    def compacts(self) -> bool:
+        """The last record of each key is kept, the others go."""
+        return "compact" in self.cleanup_policy
+
+    @property
+    def deletes(self) -> bool:
+        """Whole segments go, by the delete policies."""
+        return "delete" in self.cleanup_policy
+
+    @property
+    def append_time(self) -> bool:
+        """Records carry the time of their append, whatever the producer said."""
+        return self.message_timestamp_type == "LogAppendTime"
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings(Settings):
+    """A whole log's settings."""
+
+    group_initial_rebalance_delay_ms: int = 0
+    group_max_session_timeout_ms: int = 1_800_000
+    log_cleaner_backoff_ms: int = 15_000
+    log_cleaner_dedupe_buffer_size: int = 128 * MIB
+    log_cleaner_io_max_bytes_per_second: int = MAX_INT64
+    log_retention_check_interval_ms: int = 300_000
+    max_bytes: int = UNLIMITED
+    max_open_files: int = UNLIMITED
+    offsets_topic_num_partitions: int = 50
+    offsets_topic_segment_bytes: int = 100 * MIB
+    on_full: str = "reject"
+
+
+_RULES: dict[str, dict[str, Any]] = {
+    "cleanup_policy": _choice("delete", "compact", "compact,delete", "delete,compact"),
+    "compression_type": _choice(*COMPRESSION_TYPES),
+    "delete_retention_ms": _between(0, MAX_INT64),
+    "file_delete_delay_ms": _between(0, MAX_INT64),
+    "flush_messages": _between(1, MAX_INT64),
+    "flush_ms": _between(1, MAX_INT64),
+    "index_interval_bytes": _between(0, MAX_INT32),
+    "max_compaction_lag_ms": _between(1, MAX_INT64),
+    # What a reader is willing to decompress (codec.DEFAULT_MAX_BYTES) must hold what an appender may write.
+    "max_message_bytes": _between(61, 128 * MIB),
+    "message_timestamp_type": _choice("CreateTime", "LogAppendTime"),
+    "min_cleanable_dirty_ratio": _between(0, 1),
+    "min_compaction_lag_ms": _between(0, MAX_INT64),
+    "retention_bytes": _between(UNLIMITED, MAX_INT64),
+    "retention_ms": _between(UNLIMITED, MAX_INT64),
+    "segment_bytes": _between(1024, MAX_INT32),
+    "segment_ms": _between(1, MAX_INT64),
+    "group_initial_rebalance_delay_ms": _between(0, HOUR_MS),
+    "group_max_session_timeout_ms": _between(1, MAX_INT32),
+    "log_cleaner_backoff_ms": _between(1, MAX_INT64),
+    "log_cleaner_dedupe_buffer_size": _between(64 * KIB, MAX_INT64),
+    "log_cleaner_io_max_bytes_per_second": _between(1, MAX_INT64),
+    "log_retention_check_interval_ms": _between(1, MAX_INT64),
+    "max_bytes": _between(UNLIMITED, MAX_INT64),
+    "max_open_files": _between(UNLIMITED, 1 << 20),
+    "offsets_topic_num_partitions": _between(1, 10_000),
+    "offsets_topic_segment_bytes": _between(1024, MAX_INT32),
+    "on_full": _choice("reject", "drop_oldest"),
+}
+
+_TRUTHS = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False}
+
+
+def unknown_setting(typed: str, known: tuple[str, ...]) -> str:
+    """What to tell somebody who typed a name that is none of the known ones."""
+    near = difflib.get_close_matches(typed.replace(".", "_"), known, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"the settings are {', '.join(known)}"
+    return f"unknown setting {typed!r}: {hint}"
+
+
+def _checked(name: str, value: Any, wanted: type, rule: dict[str, Any]) -> Any:
+    """The value as `wanted`, within the rule; or an error that says what would be right."""
+    value = _converted(name, value, wanted)
+    if "allowed" in rule:
+        # "compact, delete" is one choice written with a space, as people do.
+        value = value.replace(" ", "")
+        if value not in rule["allowed"]:
+            raise InvalidSetting(f"{name} must be one of {', '.join(rule['allowed'])}, not {value!r}")
+    elif "low" in rule and not rule["low"] <= value <= rule["high"]:
+        raise InvalidSetting(f"{name} must be between {rule['low']:,} and {rule['high']:,}, not {value:,}")
+    return value
+
+
+def _converted(name: str, value: Any, wanted: type) -> Any:
+    if wanted is bool:
+        if isinstance(value, bool):
+            return value
+        if isinstance(value, str) and value.lower() in _TRUTHS:
+            return _TRUTHS[value.lower()]
+    elif wanted in (int, float):
+        if isinstance(value, str):
+            try:
+                return wanted(value.replace("_", ""))
+            except ValueError:
+                pass
+        elif isinstance(value, wanted) and not isinstance(value, bool):
+            return value
+        elif wanted is float and isinstance(value, int) and not isinstance(value, bool):
+            return float(value)
+    elif isinstance(value, str):
+        return value
+    elif isinstance(value, (list, tuple)) and all(isinstance(part, str) for part in value):
+        return ",".join(value)
+    raise InvalidType(f"{name} must be {wanted.__name__}, not {type(value).__name__} ({value!r})")

@@ -1,0 +1,312 @@
+"""Consumer groups of one log: the state machine (groups.py), the offsets (offsets.py), and time.
+
+Embedded consumers and, later, the broker's connections call the same methods from any thread. A join or a
+sync is answered by a future when the other members have done their part. One lock guards all groups;
+futures are completed, and members woken, after it is let go.
+
+Members live in this process: when the log is opened anew, groups are there with their offsets and their
+generation, and nobody is in them.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+
+from .backend import JoinResult
+from .errors import Closed, EmbedlogError, InvalidCommit, InvalidType
+from .filenames import check_topic_name
+from .given import check_int
+from .group_effects import (
+    Effect,
+    GroupDescription,
+    JoinCompleted,
+    JoinFailed,
+    MetadataChanged,
+    RebalanceStarted,
+    SyncCompleted,
+    SyncFailed,
+)
+from .group_protocol import PROTOCOL_TYPE, same_topics
+from .groups import Group, Groups
+from .model import NO_EPOCH, CommittedOffset, TopicPartition
+from .offsets import Offsets
+from .store import Store
+
+_Completion = Callable[[], None]
+
+
+class GroupCoordinator:
+    """Implements `backend.Coordinator` over a store. Safe between threads."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = threading.RLock()
+        self._offsets = Offsets(store)
+        self._groups = Groups(
+            initial_rebalance_delay_ms=store.settings.group_initial_rebalance_delay_ms,
+            same_metadata=same_topics,
+        )
+        self._restored = False
+        # Who is to be woken when a group rebalances: first by the join that has not been answered yet,
+        # then by group and member. A member woken once joins again, and brings its waker along.
+        self._wakers_of_joins: dict[object, Callable[[], object]] = {}
+        self._wakers: dict[str, dict[str, Callable[[], object]]] = {}
+        self._closed = False
+        self._wake_timer = store.upkeep.timer("groups", self._tick)
+
+    # -- membership ------------------------------------------------------------------------------------
+
+    def join_group(
+        self,
+        group: str,
+        member_id: str,
+        *,
+        session_timeout_ms: int,
+        rebalance_timeout_ms: int,
+        protocols: Sequence[tuple[str, bytes]],
+        client_id: str = "",
+        group_instance_id: str | None = None,
+        on_rebalance: Callable[[], object] | None = None,
+    ) -> Future[JoinResult]:
+        joined: Future[JoinResult] = Future()
+        with self._changing(group) as changes:
+            if on_rebalance is not None:
+                self._wakers_of_joins[joined] = on_rebalance
+            changes.extend(
+                self._group(group).join(
+                    member_id,
+                    request=joined,
+                    session_timeout_ms=session_timeout_ms,
+                    rebalance_timeout_ms=rebalance_timeout_ms,
+                    protocol_type=PROTOCOL_TYPE,
+                    protocols=protocols,
+                    client_id=client_id,
+                    client_host=socket.gethostname(),
+                    now_ms=self._store.clock_ms(),
+                    group_instance_id=group_instance_id,
+                )
+            )
+        return joined
+
+    def sync_group(
+        self, group: str, member_id: str, generation: int, assignments: Mapping[str, bytes]
+    ) -> Future[bytes]:
+        synced: Future[bytes] = Future()
+        with self._changing(group) as changes:
+            changes.extend(
+                self._known(group).sync(
+                    member_id, generation, assignments, request=synced, now_ms=self._store.clock_ms()
+                )
+            )
+        return synced
+
+    def heartbeat(self, group: str, member_id: str, generation: int) -> None:
+        with self._lock:
+            self._check_open()
+            self._known(group).heartbeat(member_id, generation, now_ms=self._store.clock_ms())
+
+    def leave_group(self, group: str, member_id: str) -> None:
+        with self._changing(group) as changes:
+            self._wakers.get(group, {}).pop(member_id, None)
+            changes.extend(self._known(group).leave(member_id, now_ms=self._store.clock_ms()))
+
+    # -- offsets ---------------------------------------------------------------------------------------
+
+    def commit_offsets(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        *,
+        member_id: str = "",
+        generation: int = -1,
+    ) -> None:
+        """Commit for a member, or, with no member id, for a group that has no members."""
+        for name, committed in offsets.items():
+            _check_commit(name, committed)
+        with self._lock:
+            self._check_open()
+            found = self._group(group)
+            found.check_commit(member_id, generation, now_ms=self._store.clock_ms())
+            self._offsets.commit(group, offsets)
+
+    def committed_offsets(
+        self, group: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, CommittedOffset]:
+        with self._lock:
+            self._check_open()
+            return self._offsets.of(group, partitions)
+
+    def delete_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
+        """Forget offsets of a group that has no members."""
+        with self._lock:
+            self._check_open()
+            self._known(group).check_commit("", -1, now_ms=self._store.clock_ms())
+            self._offsets.delete(group, partitions)
+
+    # -- groups ----------------------------------------------------------------------------------------
+
+    def list_groups(self) -> list[str]:
+        """The groups with members or offsets, sorted."""
+        with self._lock:
+            self._check_open()
+            self._restore()
+            return sorted(group.name for group in self._groups)
+
+    def describe_group(self, group: str) -> GroupDescription:
+        """Raises GroupNotFound."""
+        with self._lock:
+            self._check_open()
+            return self._known(group).describe()
+
+    def delete_group(self, group: str) -> None:
+        """Forget a group without members, and its offsets. Raises GroupNotFound, GroupNotEmpty."""
+        with self._lock:
+            self._check_open()
+            self._known(group)
+            self._groups.delete(group)
+            self._offsets.delete(group, list(self._offsets.of(group, None)))
+            if group in self._offsets.load().metadata:
+                self._offsets.save_metadata(group, None)
+
+    def abandon(self) -> None:
+        """In a forked child: nothing waits here, and the inherited lock may be held for ever."""
+        self._lock = threading.RLock()
+        self._closed = True
+
+    def close(self) -> None:
+        """Everything that waits fails with Closed."""
+        with self._lock:
+            self._closed = True
+            completions = self._carry_out(self._groups.close(Closed("the log is closed")))
+            self._wakers.clear()
+        for complete in completions:
+            complete()
+
+    # -- inside ----------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        self._store.check_open()
+        if self._closed:
+            raise Closed("the log is closed")
+
+    def _restore(self) -> None:
+        """The groups of earlier times: with their generation, so that none is used twice; nobody in them."""
+        if self._restored:
+            return
+        loaded = self._offsets.load()
+        for name in loaded.names():
+            group = self._groups.get_or_create(name)
+            metadata = loaded.metadata.get(name)
+            if metadata is not None:
+                group.restore(metadata._replace(members=()), self._store.clock_ms())
+        self._restored = True
+
+    def _group(self, name: str) -> Group:
+        self._restore()
+        return self._groups.get_or_create(name)
+
+    def _known(self, name: str) -> Group:
+        self._restore()
+        return self._groups.get(name)
+
+    @contextmanager
+    def _changing(self, group: str) -> Iterator[list[Effect]]:
+        """Collect a change's effects under the lock, store what must be stored, then tell who waits."""
+        effects: list[Effect] = []
+        with self._lock:
+            self._check_open()
+            yield effects
+            completions = self._carry_out(effects, group)
+            due = self._groups.next_deadline_ms()
+            if due is not None:
+                self._wake_timer(max(due - self._store.clock_ms(), 0))
+        for complete in completions:
+            complete()
+
+    def _carry_out(self, effects: Iterable[Effect], group: str = "") -> list[_Completion]:
+        """Do what must be done under the lock; returns what is to be told after it."""
+        completions: list[_Completion] = []
+        failed: EmbedlogError | None = None
+        for effect in effects:
+            if isinstance(effect, MetadataChanged):
+                try:
+                    if not self._closed:
+                        self._offsets.save_metadata(effect.group, effect.metadata)
+                except EmbedlogError as error:
+                    failed = error
+                    again = self._groups.get(effect.group).rebalance(self._store.clock_ms())
+                    completions += self._carry_out(again, effect.group)
+            elif isinstance(effect, RebalanceStarted):
+                wakers = self._wakers.pop(effect.group, {})
+                completions += [_calling(wakers[m]) for m in effect.member_ids if m in wakers]
+            else:
+                wake = self._wakers_of_joins.pop(effect.request, None)
+                if wake is not None and isinstance(effect, JoinCompleted) and failed is None:
+                    self._wakers.setdefault(group, {})[effect.result.member_id] = wake
+                completions.append(_completion(effect, failed))
+        return completions
+
+    def _tick(self) -> int | None:
+        with self._lock:
+            if self._closed:
+                return None
+            now = self._store.clock_ms()
+            completions = [
+                completion
+                for group in self._groups
+                for completion in self._carry_out(group.tick(now), group.name)
+            ]
+            due = self._groups.next_deadline_ms()
+        for complete in completions:
+            complete()
+        return None if due is None else max(due - now, 1)
+
+
+def _calling(wake: Callable[[], object]) -> _Completion:
+    def call() -> None:
+        wake()
+
+    return call
+
+
+def _completion(
+    effect: JoinCompleted | JoinFailed | SyncCompleted | SyncFailed, failed: EmbedlogError | None
+) -> _Completion:
+    """What tells the caller its answer."""
+    future = effect.request
+    assert isinstance(future, Future)
+
+    def complete() -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        if failed is not None:
+            future.set_exception(failed)
+        elif isinstance(effect, (JoinFailed, SyncFailed)):
+            future.set_exception(effect.error)
+        elif isinstance(effect, SyncCompleted):
+            future.set_result(effect.assignment)
+        else:
+            result = effect.result
+            members = {member.member_id: member.metadata for member in result.members}
+            future.set_result(
+                JoinResult(result.member_id, result.generation, result.protocol, result.leader_id, members)
+            )
+
+    return complete
+
+
+def _check_commit(name: TopicPartition, committed: CommittedOffset) -> None:
+    if not isinstance(name, tuple) or len(name) != 2:
+        raise InvalidType(f"offsets are committed by TopicPartition, not by {name!r:.80}")
+    check_topic_name(name[0])
+    check_int("partition", name[1], low=0)
+    if not isinstance(committed, CommittedOffset) or not isinstance(committed.metadata, str):
+        raise InvalidType(f"a commit for {name} must be a CommittedOffset, not {committed!r:.80}")
+    check_int("offset", committed.offset)
+    check_int("leader_epoch", committed.leader_epoch, low=NO_EPOCH)
+    if committed.offset < 0:
+        raise InvalidCommit(f"offset {committed.offset} cannot be committed for {name}: offsets begin at 0")

@@ -1,0 +1,474 @@
+"""A log directory as a process sees it that does not write it: everything readable, nothing touched.
+
+The writer publishes each partition's edges (shared_state.py); a follower never looks past them. It lists a
+partition's directory only when the published layout version says that files have come or gone, or when
+another writer has taken over. No lock is taken: a writer may come, go and crash meanwhile.
+
+After a crash of the machine the published edges may promise more than the files hold: at the first look
+the tail past the recovery point is checked, and ends at the last valid batch, until a writer says
+otherwise. Without published edges (a copied directory) the same check finds the end by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeAlias, TypeVar
+
+from .catalog import Catalog, Topic
+from .checkpoints import LeaderEpochs, read_offsets
+from .codec import scan
+from .config import TopicSettings
+from .errors import (
+    Closed,
+    CorruptCheckpoint,
+    CorruptRecord,
+    ForkedHandle,
+    PartitionNotFound,
+    StorageError,
+    TopicNotFound,
+)
+from .filenames import (
+    LOG_START_FILE,
+    RECOVERY_POINT_FILE,
+    TOPICS_FILE,
+    TXN_INDEX,
+    WRITER_STATE_FILE,
+    check_topic_name,
+)
+from .fs import Descriptors, Entry, FileSystem
+from .index import IndexCache
+from .model import (
+    AbortedTransaction,
+    Fetched,
+    OffsetAndTimestamp,
+    PartitionOffsets,
+    TopicDescription,
+    TopicPartition,
+)
+from .producer_state import decode_aborted
+from .reading import End, Look, ReadablePartition
+from .segment import Files, Segment, list_segments
+from .shared_state import Edges, State, StateReader
+from .swap import pending_swaps
+
+_OPEN_FILES: Final = 64
+_CHUNK: Final = 4 << 20
+_LISTING_TRIES: Final = 20
+
+_Stamp: TypeAlias = tuple[int, int, int]
+_T = TypeVar("_T")
+
+
+class Follower:
+    """A log directory, open for reading. All methods are safe between threads."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        layout: str | None = None,
+        topic_settings: Mapping[str, Any] | None = None,
+        fs: FileSystem | None = None,
+    ) -> None:
+        """Raises DirectoryError and its children, CorruptCheckpoint, InvalidSetting."""
+        self.fs = fs or FileSystem()
+        self.catalog = Catalog(self.fs, path)
+        self.catalog.load(layout)
+        self.defaults = TopicSettings().with_changes(topic_settings or {})
+        self.descriptors = Descriptors(self.fs, _OPEN_FILES)
+        self.files = Files(self.fs, self.descriptors, IndexCache(), self.catalog.layout, writable=False)
+        self._lock = threading.Lock()
+        self._closed = self._forked = False
+        self._state: StateReader | None = None
+        self._state_file: _Stamp | None = None
+        self._topics: dict[str, Topic] = {}
+        self._topics_file: _Stamp | None = None
+        self._topics_fd = -1
+        self._checkpoints: dict[str, tuple[_Stamp | None, dict[TopicPartition, int]]] = {}
+        self._partitions: dict[TopicPartition, FollowedPartition] = {}
+
+    @property
+    def path(self) -> str:
+        return self.catalog.path
+
+    def topics(self) -> list[str]:
+        with self._lock:
+            return sorted(self._refreshed())
+
+    def topic(self, name: str) -> Topic:
+        """Raises TopicNotFound, Closed, InvalidTopicName."""
+        with self._lock:
+            return self._topic(name)
+
+    def describe_topic(self, name: str) -> TopicDescription:
+        return self.topic(name).description()
+
+    def topic_settings(self, name: str) -> TopicSettings:
+        return self.defaults.with_changes(self.topic(name).settings)
+
+    def partition(self, topic: str, number: int) -> FollowedPartition:
+        """Raises TopicNotFound, PartitionNotFound, Closed."""
+        with self._lock:
+            known = self._topic(topic)
+            if not isinstance(number, int) or not 0 <= number < known.partitions:
+                raise PartitionNotFound(
+                    f"topic {topic!r} has partitions 0 to {known.partitions - 1}, not {number!r}"
+                )
+            name = TopicPartition(topic, number)
+            found = self._partitions.get(name)
+            if found is None:
+                found = self._partitions[name] = FollowedPartition(self, name, known)
+            return found
+
+    def partitions_of(self, topic: str) -> list[FollowedPartition]:
+        return [self.partition(topic, number) for number in range(self.topic(topic).partitions)]
+
+    def offsets(self, topic: str) -> dict[int, PartitionOffsets]:
+        return {p.name.partition: p.offsets() for p in self.partitions_of(topic)}
+
+    def directory(self, name: TopicPartition) -> str:
+        return os.path.join(self.path, self.catalog.layout.partition_directory(*name))
+
+    def published(self, name: TopicPartition) -> tuple[int, Edges | None]:
+        """(who published, the partition's edges); edges are None where there are none to be had."""
+        with self._lock:
+            stamp = self._stamp(WRITER_STATE_FILE)
+            if stamp != self._state_file or (self._state is not None and self._state.superseded):
+                if self._state is not None:
+                    self._state.close()
+                self._state = None
+                with contextlib.suppress(FileNotFoundError, ValueError):
+                    self._state = StateReader(self.catalog.file(WRITER_STATE_FILE))
+                self._state_file = stamp
+            if self._state is None:
+                return 0, None
+            return self._state.writer_id, self._state.load(name)
+
+    def checkpoint(self, file: str, name: TopicPartition) -> int | None:
+        """A partition's offset in one of the checkpoint files."""
+        with self._lock:
+            stamp = self._stamp(file)
+            if file not in self._checkpoints or self._checkpoints[file][0] != stamp:
+                offsets: dict[TopicPartition, int] = {}
+                with contextlib.suppress(CorruptCheckpoint):
+                    offsets = read_offsets(self.fs, self.catalog.file(file))
+                self._checkpoints[file] = stamp, offsets
+            return self._checkpoints[file][1].get(name)
+
+    def check_current(self, partition: FollowedPartition) -> None:
+        """Raises TopicNotFound where its topic was deleted, Closed where the log is."""
+        if self.partition(*partition.name) is not partition:
+            raise TopicNotFound(f"{partition.name}: the topic was deleted, and is another one now")
+
+    def check_open(self) -> None:
+        if self._forked:
+            raise ForkedHandle(f"{self.path} was opened before this process was forked: open it again here")
+        if self._closed:
+            raise Closed(f"the log {self.path} is closed")
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self.descriptors.close()
+            if self._state is not None:
+                self._state.close()
+                self._state = None
+                self._state_file = None
+            if self._topics_fd >= 0:
+                self.fs.close(self._topics_fd)
+                self._topics_fd = -1
+
+    def abandon(self) -> None:
+        """In a forked child: wait for no inherited lock."""
+        self._closed = self._forked = True
+        self._lock = threading.Lock()
+        self._partitions = {}
+        self.descriptors.abandon()
+
+    def _topic(self, name: str) -> Topic:
+        """Lock held."""
+        topic = self._refreshed().get(name) if isinstance(name, str) else None
+        if topic is None:
+            check_topic_name(name)
+            raise TopicNotFound(f"no topic {name!r} in {self.path}; the process that writes it can make one")
+        return topic
+
+    def _refreshed(self) -> dict[str, Topic]:
+        """The topics as the file has them now; lock held."""
+        self.check_open()
+        stamp = self._stamp(TOPICS_FILE)
+        if stamp is not None and stamp == self._topics_file:
+            return self._topics
+        held = self._topics_fd
+        try:
+            # Held open as long as it counts: its inode then cannot be that of the next one.
+            self._topics_fd = self.fs.open_read(self.catalog.file(TOPICS_FILE))
+        except FileNotFoundError:
+            self._topics_fd = -1
+        except OSError as error:
+            raise StorageError(f"{self.path}: the topics cannot be read: {error}", path=self.path) from error
+        if held >= 0:
+            self.fs.close(held)
+        before, self._topics = self._topics, self.catalog.load_topics()
+        self._topics_file = stamp
+        for name, partition in list(self._partitions.items()):
+            topic = self._topics.get(name.topic)
+            if topic is None or topic.topic_id != before[name.topic].topic_id:
+                self._partitions.pop(name).let_go()
+            else:
+                partition.take_settings(topic)
+        return self._topics
+
+    def _stamp(self, file: str) -> _Stamp | None:
+        try:
+            stat = self.fs.stat(self.catalog.file(file))
+        except FileNotFoundError:
+            return None
+        return stat.st_ino, stat.st_mtime_ns, stat.st_size
+
+
+class FollowedPartition(ReadablePartition):
+    """One partition that another process writes, or nobody."""
+
+    def __init__(self, follower: Follower, name: TopicPartition, topic: Topic) -> None:
+        super().__init__(name)
+        self.directory = follower.directory(name)
+        self._follower = follower
+        self._refresh_lock = threading.Lock()
+        self._segments: tuple[Segment, ...] = ()
+        self._epochs = LeaderEpochs(follower.fs, self.directory)
+        self._listed_for: tuple[int, int, int, int] | None = None
+        self._listing: object = None  # the files of the segments, to compare with those of another time
+        self._checked_writer: int | None = None
+        self._cut_short: tuple[Edges, Edges] | None = None  # what is published, and what the files bear out
+        self._scan: tuple[list[Entry], Edges] | None = None  # a directory, and its edges by its files alone
+        self.take_settings(topic)
+
+    def take_settings(self, topic: Topic) -> None:
+        """The topic's settings as they are now."""
+        self.settings = self._follower.defaults.with_changes(topic.settings)
+        self.may_have_gaps = topic.gaps or self.settings.compacts
+
+    def let_go(self) -> None:
+        """Close what is open of its files."""
+        for segment in self._segments:
+            segment.forget()
+
+    def fetch(
+        self, offset: int, max_bytes: int, *, leader_epoch: int = -1, read_committed: bool = False
+    ) -> Fetched:
+        return self._reading(
+            lambda: super(FollowedPartition, self).fetch(
+                offset, max_bytes, leader_epoch=leader_epoch, read_committed=read_committed
+            )
+        )
+
+    def offset_for_time(self, time_ms: int) -> OffsetAndTimestamp | None:
+        return self._reading(lambda: super(FollowedPartition, self).offset_for_time(time_ms))
+
+    def offsets(self) -> PartitionOffsets:
+        edges = self._edges()
+        return PartitionOffsets(
+            edges.log_start_offset, edges.log_end_offset, min(edges.flushed_offset, edges.log_end_offset)
+        )
+
+    @property
+    def state(self) -> State:
+        """As the writer published it."""
+        return State(self._edges().state)
+
+    def _look(self) -> Look:
+        for _ in range(_LISTING_TRIES):
+            edges = self._edges()
+            segments = self._segments
+            active = next((s for s in segments if s.base_offset == edges.last_segment), None)
+            if active is not None:
+                break
+            self._listed_for = None  # the writer rolled while we listed
+        else:
+            raise StorageError(
+                f"{self.name}: the segment at {edges.last_segment:,} is missing", path=self.directory
+            )
+        active.size = edges.readable_bytes
+        active.next_offset = edges.log_end_offset
+        return Look(
+            segments,
+            edges.log_start_offset,
+            End(edges.log_end_offset, edges.readable_bytes, active),
+            edges.last_stable_offset,
+            self._epochs.entries,
+            edges.log_end_offset,
+        )
+
+    def aborted_between(self, look: Look, first: int, last: int) -> tuple[AbortedTransaction, ...]:
+        found = []
+        for segment in look.segments:
+            if segment.next_offset > first:
+                stem = self._follower.files.layout.stem(segment.base_offset)
+                path = os.path.join(self.directory, stem + TXN_INDEX)
+                with contextlib.suppress(FileNotFoundError):
+                    found += decode_aborted(self._follower.fs.read_file(path), path)
+        return tuple(t for t in found if t.first_offset <= last and t.last_offset >= first)
+
+    def _reading(self, act: Callable[[], _T]) -> _T:
+        """What goes wrong with reading counts if the files are still those that we had listed.
+
+        While the writer swaps or deletes segments, its word on it comes after the deed.
+        """
+        while True:
+            listed = self._listing
+            try:
+                return act()
+            except (CorruptRecord, StorageError, OSError) as error:
+                self._listed_for = None
+                self._edges()
+                if self._listing != listed:
+                    continue
+                if isinstance(error, OSError):
+                    raise StorageError(f"{self.name} cannot be read: {error}", path=self.directory) from error
+                raise
+
+    def _edges(self) -> Edges:
+        """The edges to go by, with the segments listed as they ask for. TopicNotFound, StorageError."""
+        for _ in range(_LISTING_TRIES):
+            try:
+                return self._found_edges()
+            except OSError as error:  # the writer may have moved a file just when we came to it
+                self._listed_for = None
+                failure = error
+        raise StorageError(f"{self.name} cannot be read: {failure}", path=self.directory) from failure
+
+    def _found_edges(self) -> Edges:
+        writer, edges = self._follower.published(self.name)
+        # Only now: of a topic that was deleted and made again these may be the new one's.
+        self._follower.check_current(self)
+        with self._refresh_lock:
+            if edges is None:
+                return self._scanned()
+            wanted = (writer, edges.layout_version, edges.last_segment, edges.leader_epoch)
+            if wanted != self._listed_for:
+                self._list(self._entries(), edges.last_segment)
+                self._listed_for = wanted
+            if writer != self._checked_writer:
+                checked = self._check_tail(edges)
+                self._cut_short = (edges, checked) if checked != edges else None
+                self._checked_writer = writer
+            if self._cut_short is not None and self._cut_short[0] == edges:
+                return self._cut_short[1]
+            return edges
+
+    def _entries(self) -> list[Entry]:
+        """The directory as it was at one moment: a listing may miss a file that is just being renamed."""
+        entries = self._follower.fs.list(self.directory)
+        for _ in range(_LISTING_TRIES):
+            before, entries = entries, self._follower.fs.list(self.directory)
+            if [entry.name for entry in entries] == [entry.name for entry in before]:
+                break
+        return entries
+
+    def _list(self, entries: list[Entry], last_segment: int | None) -> None:
+        """Take in a listing. Segments whose file was replaced must not be read through old descriptors."""
+        self.let_go()
+        self._scan = None
+        files = self._follower.files
+        swaps = pending_swaps(files, entries)
+        # A swap that is decided counts: what it replaces may be gone already, or go at any moment.
+        for swap, base_offset, next_offset in swaps:
+            final = swap._replace(name=files.layout.segment(base_offset))
+            entries = [e for e in entries if not _lies_in(files, e, base_offset, next_offset)] + [final]
+        found = list_segments(files, self.directory, entries, self.settings)
+        if last_segment is not None:
+            found = [segment for segment in found if segment.base_offset <= last_segment]
+        for swap, base_offset, _ in swaps:
+            for segment in found:
+                if segment.base_offset == base_offset:
+                    segment.stands_at(os.path.join(self.directory, swap.name))
+        self._listing = [
+            (segment.base_offset, segment.size, segment.modified_ms, swaps) for segment in found[:-1]
+        ]
+        self._segments = tuple(found)
+        self._hints.clear()
+        if found:
+            found[-1].grows_elsewhere = True
+        with contextlib.suppress(CorruptCheckpoint):
+            self._epochs.load()
+
+    def _check_tail(self, edges: Edges) -> Edges:
+        """The published edges, or, where the last segment does not bear them out, what it does."""
+        if not self._segments or self._segments[-1].base_offset != edges.last_segment:
+            return edges
+        active = self._segments[-1]
+        found = self._valid_end(active, min(edges.readable_bytes, active.size))
+        if found is None or found[0] >= edges.readable_bytes:
+            return edges
+        pos, end = found
+        return edges._replace(
+            log_end_offset=end,
+            readable_bytes=pos,
+            flushed_offset=min(edges.flushed_offset, end),
+            last_stable_offset=min(edges.last_stable_offset, end),
+        )
+
+    def _scanned(self) -> Edges:
+        """Edges from the files alone: a directory that was copied, or a topic that was made just now."""
+        entries = self._entries()
+        if self._scan is not None and self._scan[0] == entries:
+            return self._scan[1]
+        self._list(entries, None)
+        self._listed_for = None
+        if not self._segments:
+            raise StorageError(f"{self.name}: there are no segments in {self.directory}", path=self.directory)
+        active = self._segments[-1]
+        point = self._follower.checkpoint(RECOVERY_POINT_FILE, self.name) or 0
+        pos, end = self._valid_end(active, active.size) or (active.size, point)
+        start = self._follower.checkpoint(LOG_START_FILE, self.name) or 0
+        first = self._segments[0].base_offset
+        edges = Edges(
+            start if first < start <= end else first,
+            end,
+            end,
+            end,
+            active.base_offset,
+            pos,
+            self._epochs.latest,
+            State.ONLINE,
+            0,
+        )
+        self._scan = entries, edges
+        return edges
+
+    def _valid_end(self, segment: Segment, size: int) -> tuple[int, int] | None:
+        """(byte, next offset) behind the last valid batch, checked from the recovery point on.
+
+        None where records before that point are missing or damaged: that is no end of the log, but an
+        error to whoever reads them.
+        """
+        point = self._follower.checkpoint(RECOVERY_POINT_FILE, self.name) or 0
+        pos, next_offset = 0, segment.base_offset
+        if point > segment.base_offset:
+            try:
+                pos = segment.locate(point - 1, size)
+            except CorruptRecord:
+                return None
+            if pos >= size:
+                return (size, point) if self.may_have_gaps else None
+        want = _CHUNK
+        while pos < size:
+            data = segment.pread(min(want, size - pos), pos)
+            found = scan(data)
+            if found.headers:
+                next_offset = found.headers[-1].next_offset
+            pos += found.end
+            if found.error is not None or (pos + len(data) - found.end >= size):
+                break
+            want = _CHUNK if found.end else 2 * want
+        return (pos, next_offset) if next_offset >= point else None
+
+
+def _lies_in(files: Files, entry: Entry, base_offset: int, next_offset: int) -> bool:
+    """Is it the file of a segment that begins within these offsets?"""
+    base = files.layout.parse_segment(entry.name)
+    return base is not None and base_offset <= base < next_offset

@@ -1,0 +1,340 @@
+"""Every system call on a log's files goes through here, so that durability has one place to be right.
+
+A `FileSystem` has no state: it is a seam. Tests, and a fault laboratory, hand the engine one that fails
+where they want it to; the engine never calls `os` for its files itself.
+
+    What we assume of a disk, and what we do about it
+    write may be short, or fail half-way   -> pwrite_all goes on, or raises; the caller undoes
+    fsync may fail, and then lies          -> sync raises; nobody here tries again
+    a new name may vanish with the power   -> sync_dir after create, rename and unlink
+    a file may be replaced while it is read-> readers hold descriptors, never names
+
+`Descriptors` bounds how many files are open for reading at once, so that a thousand partitions live
+under an ordinary limit of 1,024.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import portalocker
+
+_COPY_CHUNK: Final = 1 << 20
+# O_NONBLOCK means nothing for a file; but a pipe of that name would keep us waiting for its other end.
+_OPENING: Final = os.O_CLOEXEC | os.O_NONBLOCK
+
+if sys.platform == "darwin":
+    import fcntl
+
+    def _sync(fd: int) -> None:
+        # fsync on macOS stops at the drive's cache; F_FULLFSYNC does not.
+        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+else:
+
+    def _sync(fd: int) -> None:
+        os.fdatasync(fd)
+
+
+class Entry(NamedTuple):
+    """One name in a directory."""
+
+    name: str
+    is_dir: bool
+    size: int
+    mtime_ms: int
+
+
+class FileSystem:
+    """The system calls, with Python's types. All raise OSError."""
+
+    def open_read(self, path: str) -> int:
+        return os.open(path, os.O_RDONLY | _OPENING)
+
+    def open_write(self, path: str, *, create: bool = False, truncate: bool = False) -> int:
+        flags = os.O_RDWR | _OPENING
+        if create:
+            flags |= os.O_CREAT
+        if truncate:
+            flags |= os.O_TRUNC
+        return os.open(path, flags, 0o644)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def pread(self, fd: int, size: int, pos: int) -> bytes:
+        """Up to `size` bytes from `pos`: fewer only at the end of the file."""
+        data = os.pread(fd, size, pos)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < size:
+            more = os.pread(fd, size - got, pos + got)
+            if not more:
+                break
+            parts.append(more)
+            got += len(more)
+        return b"".join(parts)
+
+    def pwrite_all(self, fd: int, data: bytes | bytearray | memoryview, pos: int) -> None:
+        """Write all of `data` at `pos`, going on after short writes. After an error part may be there."""
+        written = os.pwrite(fd, data, pos)
+        total = len(data)
+        while written < total:
+            written += os.pwrite(fd, memoryview(data)[written:], pos + written)
+
+    def sync(self, fd: int) -> None:
+        """Data and size are on the medium when this returns (fdatasync; F_FULLFSYNC on macOS)."""
+        _sync(fd)
+
+    def sync_dir(self, path: str) -> None:
+        """The directory's names are on the medium when this returns."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def truncate(self, fd: int, size: int) -> None:
+        os.ftruncate(fd, size)
+
+    def allocate(self, fd: int, size: int) -> None:
+        """Reserve `size` bytes of zeros, where the platform can."""
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(fd, 0, size)
+
+    def set_modified(self, path: str, modified_ms: int) -> None:
+        """Give a file the age of what it was made from."""
+        os.utime(path, ns=(modified_ms * 1_000_000, modified_ms * 1_000_000))
+
+    def rename(self, source: str, destination: str) -> None:
+        """Atomically, over what is there. Not durable before sync_dir."""
+        os.replace(source, destination)
+
+    def link(self, source: str, destination: str) -> None:
+        os.link(source, destination)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def make_dir(self, path: str) -> None:
+        os.mkdir(path)
+
+    def remove_dir(self, path: str) -> None:
+        os.rmdir(path)
+
+    def exists(self, path: str) -> bool:
+        return os.path.lexists(path)
+
+    def stat(self, path: str) -> os.stat_result:
+        return os.stat(path)
+
+    def size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def free_bytes(self, path: str) -> int:
+        stat = os.statvfs(path)
+        return stat.f_bavail * stat.f_frsize
+
+    def list(self, path: str) -> list[Entry]:
+        """The directory's names, sorted. A file that vanishes while we look is left out."""
+        entries = []
+        with os.scandir(path) as found:
+            for entry in found:
+                with contextlib.suppress(FileNotFoundError):
+                    stat = entry.stat()
+                    entries.append(
+                        Entry(entry.name, entry.is_dir(), stat.st_size, stat.st_mtime_ns // 1_000_000)
+                    )
+        entries.sort()
+        return entries
+
+    # -- whole small files -----------------------------------------------------------------------
+
+    def read_file(self, path: str, limit: int = 64 << 20) -> bytes:
+        """A whole file, at most `limit` bytes of it."""
+        fd = self.open_read(path)
+        try:
+            return self.pread(fd, min(limit, os.fstat(fd).st_size), 0)
+        finally:
+            self.close(fd)
+
+    def write_file(self, path: str, data: bytes) -> None:
+        """Replace a small file atomically and durably: temporary file, fsync, rename, fsync the directory."""
+        temporary = path + ".tmp"
+        fd = self.open_write(temporary, create=True, truncate=True)
+        try:
+            try:
+                self.pwrite_all(fd, data, 0)
+                self.sync(fd)
+            finally:
+                self.close(fd)
+            self.rename(temporary, path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self.unlink(temporary)
+            raise
+        self.sync_dir(os.path.dirname(path))
+
+    def copy_range(self, source: str, destination: str, start: int, end: int) -> None:
+        """Copy bytes start..end of one file into a new, durable file (the directory is the caller's)."""
+        reading = self.open_read(source)
+        try:
+            writing = self.open_write(destination, create=True, truncate=True)
+            try:
+                pos = start
+                while pos < end:
+                    chunk = self.pread(reading, min(_COPY_CHUNK, end - pos), pos)
+                    if not chunk:
+                        break
+                    self.pwrite_all(writing, chunk, pos - start)
+                    pos += len(chunk)
+                self.sync(writing)
+            finally:
+                self.close(writing)
+        finally:
+            self.close(reading)
+
+    # -- the writer's lock -----------------------------------------------------------------------
+
+    def try_lock(self, path: str) -> int | None:
+        """An exclusive lock on a file that exists: its descriptor, or None where somebody holds it.
+
+        flock, by portalocker: free as soon as the holder is dead. A file that was replaced under us
+        would admit a second owner, so the name must still mean the file that we locked.
+        """
+        while True:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                portalocker.lock(fd, portalocker.LockFlags.EXCLUSIVE | portalocker.LockFlags.NON_BLOCKING)
+            except portalocker.exceptions.LockException:
+                os.close(fd)
+                return None
+            except BaseException:
+                os.close(fd)
+                raise
+            ours, named = os.fstat(fd), os.stat(path)
+            if (ours.st_dev, ours.st_ino) == (named.st_dev, named.st_ino):
+                return fd
+            os.close(fd)
+
+
+class ReadHandle:
+    """A file that may be read: opened when needed, closed when others need the descriptor more.
+
+    It stays the file that it was when it was opened first: where another one has its name by now, that
+    is FileNotFoundError.
+    """
+
+    __slots__ = ("fd", "inode", "path", "users")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.fd = -1
+        self.inode = 0
+        self.users = 0
+
+    def open(self, fs: FileSystem) -> None:
+        fd = fs.open_read(self.path)
+        inode = os.fstat(fd).st_ino
+        if self.inode not in (0, inode):
+            fs.close(fd)
+            raise FileNotFoundError(errno.ENOENT, "another file has its name now", self.path)
+        self.fd, self.inode = fd, inode
+
+
+class Descriptors:
+    """At most about `limit` files open for reading: the least recently used are closed.
+
+    A handle in use is never closed, so the limit may be exceeded by as many readers as there are
+    threads. Safe between threads.
+    """
+
+    def __init__(self, fs: FileSystem, limit: int) -> None:
+        self._fs = fs
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._open: OrderedDict[int, ReadHandle] = OrderedDict()
+
+    @contextlib.contextmanager
+    def use(self, handle: ReadHandle) -> Iterator[int]:
+        """The handle's descriptor, which stays open as long as the block runs."""
+        fd = self._acquire(handle)
+        try:
+            yield fd
+        finally:
+            self._release(handle)
+
+    def pread(self, handle: ReadHandle, size: int, pos: int) -> bytes:
+        """Read through a handle."""
+        fd = self._acquire(handle)
+        try:
+            return self._fs.pread(fd, size, pos)
+        finally:
+            self._release(handle)
+
+    def forget(self, handle: ReadHandle) -> None:
+        """Close the handle's descriptor, now or when its last user lets go."""
+        with self._lock:
+            self._open.pop(id(handle), None)
+            if handle.users == 0:
+                self._close(handle)
+
+    def close(self) -> None:
+        """Close every idle descriptor; those in use close as their users let go."""
+        with self._lock:
+            self._limit = 0
+            for handle in list(self._open.values()):
+                if handle.users == 0:
+                    self._close(handle)
+            self._open.clear()
+
+    def abandon(self) -> None:
+        """In a forked child: the descriptors are copies; let go of them without waiting for a lock."""
+        for handle in self._open.values():
+            if handle.fd >= 0:
+                os.close(handle.fd)
+                handle.fd = -1
+        self._open = OrderedDict()
+
+    def _acquire(self, handle: ReadHandle) -> int:
+        with self._lock:
+            if handle.fd < 0:
+                handle.open(self._fs)
+            handle.users += 1
+            if self._limit > 0:  # else they are closed: this one goes with its last user
+                key = id(handle)
+                self._open[key] = handle
+                self._open.move_to_end(key)
+                if len(self._open) > self._limit:
+                    self._evict()
+            return handle.fd
+
+    def _release(self, handle: ReadHandle) -> None:
+        with self._lock:
+            handle.users -= 1
+            if handle.users == 0 and id(handle) not in self._open:
+                self._close(handle)
+
+    def _evict(self) -> None:
+        """Close the longest unused; those in use are passed over."""
+        surplus = len(self._open) - self._limit
+        for key, handle in list(self._open.items()):
+            if surplus <= 0:
+                break
+            if handle.users == 0:
+                del self._open[key]
+                self._close(handle)
+                surplus -= 1
+
+    def _close(self, handle: ReadHandle) -> None:
+        if handle.fd >= 0:
+            self._fs.close(handle.fd)
+            handle.fd = -1

@@ -1,0 +1,145 @@
+"""What users hand over to be written: checked, and turned into exactly what is written.
+
+Whoever appends (`appender`, `producer`) accepts bytes in several dresses, headers as pairs or as a dict,
+timestamps as numbers or as nothing; behind these functions there are only bytes, tuples and ints.
+
+Invariants: what they return cannot be changed by the caller afterwards (bytearrays and memoryviews are
+copied); what cannot be written is refused with the name of the thing, the type it has and what would do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+from .codec import HEADER_SIZE, NONE, codec_number
+from .codec.varint import varint_size
+from .config import MAX_INT64, TopicSettings
+from .errors import InvalidArgument, InvalidType, PartitionNotFound, RecordTooLarge
+from .model import NO_TIMESTAMP, Header, Headers
+
+Bytes: TypeAlias = bytes | bytearray | memoryview
+GivenHeaders: TypeAlias = Iterable[tuple[str, Bytes | None]] | Mapping[str, Bytes | None]
+
+RECORD_OVERHEAD = 36
+"""What a record takes at most besides key, value and headers: length 5, attributes 1, timestamp delta 10,
+offset delta 5, key length 5, value length 5, header count 5."""
+
+
+def now_ms() -> int:
+    """The wall clock, in milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+def as_bytes(given: object, what: str) -> bytes | None:
+    """A key, a value or a header's value as bytes (a copy of what could still change), or None.
+
+    Raises InvalidType for anything else and says what to do; `what` is its name in the message.
+    """
+    if given is None or type(given) is bytes:
+        return given
+    if isinstance(given, bytes | bytearray | memoryview):
+        return bytes(given)
+    if isinstance(given, str):
+        raise InvalidType(
+            f"{what} must be bytes, not str: encode it ({what.split()[-1]}.encode()), "
+            "or give the log an encoder"
+        )
+    raise InvalidType(
+        f"{what} must be bytes (or bytearray, memoryview, None), not {type(given).__name__}: turn it into "
+        "bytes (json.dumps(...).encode(), say), or give the log an encoder"
+    )
+
+
+def as_headers(given: GivenHeaders | None) -> Headers:
+    """Headers as a tuple of (name, value) pairs, from such pairs in any iterable, or from a dict.
+
+    Raises InvalidType where a name is not a str, or a value neither bytes nor None.
+    """
+    if not given:
+        return ()
+    pairs = given.items() if isinstance(given, Mapping) else given
+    headers: list[Header] = []
+    try:
+        for name, value in pairs:
+            if not isinstance(name, str):
+                raise InvalidType(f"a header's name must be str, not {type(name).__name__} ({name!r:.80})")
+            name.encode()  # a lone surrogate has no bytes
+            headers.append((name, as_bytes(value, "a header's value")))
+    except (TypeError, ValueError) as error:
+        if isinstance(error, InvalidType):
+            raise
+        raise InvalidType(
+            f"headers must be (name, value) pairs or a dict, not {given!r:.80}: {error}"
+        ) from error
+    return tuple(headers)
+
+
+def as_timestamp(given: int | None, now: int) -> int:
+    """Milliseconds since the epoch; `now` for None and -1. Raises InvalidType or InvalidArgument."""
+    if given is None:
+        return now
+    if type(given) is not int and (isinstance(given, bool) or not isinstance(given, int)):
+        raise InvalidType(
+            f"timestamp_ms must be int, milliseconds since the epoch, not {type(given).__name__}"
+            " (of a datetime: int(when.timestamp() * 1000))"
+        )
+    if 0 <= given <= MAX_INT64:
+        return given
+    if given == NO_TIMESTAMP:
+        return now
+    raise InvalidArgument(f"timestamp_ms must be milliseconds since the epoch (or -1: now), not {given}")
+
+
+def check_topic(topic: object) -> None:
+    """Raises InvalidType for a topic that is not a str; whether it exists is the backend's to say."""
+    if not isinstance(topic, str):
+        raise InvalidType(f"topic must be str, not {type(topic).__name__} ({topic!r:.80})")
+
+
+def check_partition(topic: str, partition: object, num_partitions: int) -> None:
+    """Raises InvalidType for what is no int, PartitionNotFound where the topic has no such partition."""
+    if isinstance(partition, bool) or not isinstance(partition, int):
+        raise InvalidType(f"partition must be int, not {type(partition).__name__} ({partition!r:.80})")
+    if not 0 <= partition < num_partitions:
+        raise PartitionNotFound(
+            f"topic {topic!r} has {num_partitions} partitions, numbered from 0: there is no {partition}"
+        )
+
+
+def check_int(name: str, given: object, *, low: int | None = None) -> None:
+    """Raises InvalidType for what is no int, InvalidArgument for one below `low`."""
+    if isinstance(given, bool) or not isinstance(given, int):
+        raise InvalidType(f"{name} must be int, not {type(given).__name__} ({given!r:.80})")
+    if low is not None and given < low:
+        raise InvalidArgument(f"{name} must be at least {low}, not {given:,}")
+
+
+def headers_size(headers: Headers) -> int:
+    """At most how many bytes the headers take in a record."""
+    return sum(len(name.encode()) + len(value or b"") + 10 for name, value in headers)
+
+
+def check_size(topic: str, limit: int, key: bytes | None, value: bytes | None, headers: Headers) -> None:
+    """Raises RecordTooLarge if the record, alone and uncompressed, makes a batch of more than limit bytes."""
+    body = 3 + _field_size(key) + _field_size(value) + varint_size(len(headers))
+    for name, header_value in headers:
+        body += _field_size(name.encode()) + _field_size(header_value)
+    size = HEADER_SIZE + varint_size(body) + body
+    if size > limit:
+        raise RecordTooLarge(
+            f"a record of {size:,} bytes (key {len(key or b''):,}, value {len(value or b''):,}, "
+            f"{len(headers)} headers, the batch around it {HEADER_SIZE}): topic {topic!r} takes {limit:,} "
+            "(max_message_bytes)"
+        )
+
+
+def _field_size(data: bytes | None) -> int:
+    return 1 if data is None else varint_size(len(data)) + len(data)
+
+
+def compression_number(given: str | int | None, settings: TopicSettings) -> int:
+    """The codec to write with: the one given, else the topic's; "producer" leaves it to whoever writes."""
+    chosen = settings.compression_type if given is None else given
+    return NONE if chosen == "producer" else codec_number(chosen)

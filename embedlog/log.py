@@ -1,0 +1,412 @@
+"""The face of a log: what `embedlog.open` returns.
+
+A thin room: it checks nothing that the rooms behind it check, and keeps only what must end with the log,
+its producers and consumers. Every method may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import weakref
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Any, NamedTuple, Self, Unpack
+
+from .appended_many import AppendedMany
+from .appender import Given, append, append_many
+from .backup import backup
+from .client_options import ConsumerOptions, ProducerOptions, check_options
+from .consumer import Consumer
+from .errors import InvalidArgument, InvalidGroup, ReadOnly
+from .follower import Follower
+from .given import Bytes, GivenHeaders, check_int
+from .local import ReaderBackend, WriterBackend
+from .log_reader import DEFAULT_FETCH_BYTES, Where, read_records
+from .model import (
+    OffsetAndTimestamp,
+    PartitionOffsets,
+    Record,
+    RecordMetadata,
+    TopicDescription,
+    TopicPartition,
+)
+from .partitioner import Partitioner, StickyPartitioner
+from .producer import Producer
+from .recovery import PartitionRecovery, RecoveryReport
+from .store import Store
+from .topic_watch import Topics
+
+# Not weak: a log that its program lost sight of is still to be closed at exit, and let go of after a fork.
+_open_logs: set[Log] = set()
+
+
+class Health(NamedTuple):
+    """How a log is. `status` is "ok", or "degraded" where a partition refuses appends or data is damaged."""
+
+    status: str
+    path: str
+    mode: str
+    topics: int
+    partitions: int
+    bytes: int
+    free_disk_bytes: int
+    unflushed_records: int
+    refusing: dict[TopicPartition, str]
+    damage: list[str]
+
+
+class Log:
+    """A log directory, open. Made by `embedlog.open`; a context manager. Open until `close`, or the exit.
+
+    With mode="rw" it is the directory's one writer; with mode="r" it reads what some process writes, and
+    every appending or altering method raises ReadOnly.
+    """
+
+    def __init__(self, engine: Store | Follower) -> None:
+        self._engine = engine
+        self._store = engine if isinstance(engine, Store) else None
+        self.backend = WriterBackend(engine) if isinstance(engine, Store) else ReaderBackend(engine)
+        self._partitioner: Partitioner = StickyPartitioner()
+        self._clients: weakref.WeakSet[Producer | Consumer] = weakref.WeakSet()
+        self._pid = os.getpid()
+        _open_logs.add(self)
+
+    def __repr__(self) -> str:
+        try:
+            health = self.health()
+        except Exception:
+            return f"<embedlog.Log {self.path!r}: closed>"
+        return (
+            f"<embedlog.Log {self.path!r}: {health.topics} topics, {health.partitions} partitions, "
+            f"{health.bytes:,} bytes, mode {health.mode!r}, {health.status}>"
+        )
+
+    @property
+    def path(self) -> str:
+        """The directory."""
+        return self._engine.path
+
+    @property
+    def mode(self) -> str:
+        """ "rw" or "r"."""
+        return "r" if self._store is None else "rw"
+
+    @property
+    def recovery(self) -> RecoveryReport:
+        """What opening found after a crash; `clean` where the last writer had closed in order."""
+        return self._writer().recovery
+
+    # -- topics ----------------------------------------------------------------------------------------
+
+    def create_topic(
+        self, name: str, partitions: int = 1, *, exist_ok: bool = False, **settings: Any
+    ) -> TopicDescription:
+        """Make a topic: its directories and first segments are durable on return.
+
+        Args:
+            name: 1 to 249 of a-z A-Z 0-9 . _ - (as Kafka).
+            partitions: how many.
+            exist_ok: where there is a topic of that name, leave it as it is, and describe it.
+            settings: see config.TopicSettings, e.g. retention_ms=86_400_000, compression_type="zstd".
+
+        Raises TopicExists, InvalidTopicName, InvalidSetting, UnknownSetting, StorageError, ReadOnly.
+        """
+        return self._writer().create_topic(name, partitions, settings, exist_ok=exist_ok)
+
+    def topics(self, *, internal: bool = False) -> list[str]:
+        """The topics' names, sorted; internal ones (`__consumer_offsets`) only if asked for."""
+        names = self._engine.topics()
+        return [name for name in names if internal or not self._engine.describe_topic(name).internal]
+
+    def describe_topic(self, name: str) -> TopicDescription:
+        """A topic's id, number of partitions and own settings. Raises TopicNotFound."""
+        description = self._engine.describe_topic(name)
+        return description._replace(settings=dict(description.settings))
+
+    def alter_topic(self, name: str, **settings: Any) -> TopicDescription:
+        """Change settings of a topic, durably; None returns one to its default."""
+        return self._writer().alter_topic(name, settings)
+
+    def create_partitions(self, name: str, partitions: int) -> TopicDescription:
+        """Raise the number of partitions to `partitions`. Keys may go to other partitions from then on."""
+        return self._writer().create_partitions(name, partitions)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic, durably; its files go after file_delete_delay_ms."""
+        self._writer().delete_topic(name)
+
+    # -- appending -------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        topic: str,
+        value: Bytes | None,
+        *,
+        key: Bytes | None = None,
+        headers: GivenHeaders | None = (),
+        timestamp_ms: int | None = None,
+        partition: int | None = None,
+        flush: bool = False,
+        expected_offset: int | None = None,
+    ) -> RecordMetadata:
+        """Append one record and say where it landed; readable, and safe from this process's death, on return.
+
+        Args:
+            value, key: bytes-like or None; a null value with a key is a tombstone.
+            headers: (name, value) pairs or a dict.
+            timestamp_ms: milliseconds since the epoch, now by default.
+            partition: by default murmur2 of the key; a random one, now and then, without a key.
+            flush: return only when it is durable, sharing the fsync with whoever else waits.
+            expected_offset: append only if the record gets this offset.
+
+        Raises TopicNotFound, PartitionNotFound, InvalidType, InvalidArgument, RecordTooLarge,
+        UnexpectedOffset, DiskFull, LogFull, PartitionFailed, Closed, ReadOnly: nothing was appended then.
+        After FlushFailed it may have been.
+        """
+        return append(
+            self.backend,
+            self._partitioner,
+            topic,
+            value,
+            key=key,
+            headers=headers,
+            timestamp_ms=timestamp_ms,
+            partition=partition,
+            flush=flush,
+            expected_offset=expected_offset,
+        )
+
+    def append_many(
+        self,
+        topic: str,
+        records: Iterable[Given],
+        *,
+        partition: int | None = None,
+        compression: str | int | None = None,
+        flush: bool = False,
+    ) -> AppendedMany:
+        """Append many records, fast: all or nothing for each partition.
+
+        Args:
+            records: values, (key, value) tuples or Records (of which key, value, headers and timestamp_ms
+                count), mixed as you like.
+            partition: for all of them; by default chosen for each, those without a key going together.
+            compression: "gzip", "snappy", "lz4", "zstd" or "none"; by default the topic's.
+            flush: return only when they are durable.
+
+        Returns a lazy sequence of RecordMetadata, in the records' order. Raises what `append` raises where
+        nothing landed; PartialAppend, which tells what did, where some partitions failed.
+        """
+        return append_many(
+            self.backend,
+            self._partitioner,
+            topic,
+            records,
+            partition=partition,
+            compression=compression,
+            flush=flush,
+        )
+
+    def producer(self, **options: Unpack[ProducerOptions]) -> Producer:
+        """A background sender, closed with the log; the options are those of embedlog.Producer.
+
+        Raises UnknownSetting, InvalidArgument, InvalidType, ReadOnly, Closed.
+        """
+        check_options(options, ProducerOptions.__annotations__)
+        self._writer().check_open()
+        producer = Producer(self.backend, **options)
+        self._clients.add(producer)
+        return producer
+
+    # -- reading ---------------------------------------------------------------------------------------
+
+    def read(
+        self,
+        topic: str,
+        partition: int | None = None,
+        *,
+        start: Where = "earliest",
+        end: Where | None = None,
+        max_bytes: int = DEFAULT_FETCH_BYTES,
+        follow: bool = False,
+        isolation_level: str = "read_uncommitted",
+    ) -> Iterator[Record]:
+        """Records of one partition in order, or of all partitions one after the other, without a group.
+
+        Args:
+            start: "earliest", "latest", an offset (of one partition), or a datetime: the first record at or
+                after it. Naive datetimes are local time.
+            end: where to stop, in the same kinds, not included; by default the end as it is now.
+            max_bytes: how much to fetch at a time; a larger batch still comes whole.
+            follow: wait at the end for what is yet to come (from all partitions as it comes).
+            isolation_level: "read_committed" leaves out records of aborted transactions.
+
+        Raises at once what is wrong with the arguments; while iterating CorruptRecord (behind the records
+        before the damage), OffsetOutOfRange, LogTruncated, StorageError, Closed.
+        """
+        return read_records(
+            self.backend,
+            topic,
+            partition,
+            start=start,
+            end=end,
+            max_bytes=max_bytes,
+            follow=follow,
+            isolation_level=isolation_level,
+        )
+
+    def consumer(
+        self, topics: Topics = (), group: str | None = None, **options: Unpack[ConsumerOptions]
+    ) -> Consumer:
+        """A consumer of topics (names or a compiled pattern), alone or in a group, closed with the log.
+
+        The options are those of embedlog.Consumer. Raises UnknownSetting, InvalidArgument, InvalidType,
+        InvalidGroup, TopicNotFound, Closed.
+        """
+        check_options(options, ConsumerOptions.__annotations__)
+        if group is not None and self._store is None and options.get("offset_store") is None:
+            raise InvalidGroup(
+                "a process that only reads cannot join a group: its offsets need a store of their own, e.g. "
+                'offset_store=embedlog.FileOffsetStore("billing.offsets")'
+            )
+        self._engine.check_open()
+        consumer = Consumer(self.backend, topics, group, **options)
+        self._clients.add(consumer)
+        return consumer
+
+    def offsets(self, topic: str) -> dict[int, PartitionOffsets]:
+        """Each partition's edges: log_start_offset, log_end_offset, flushed_offset."""
+        return self._engine.offsets(topic)
+
+    def offsets_before(self, topic: str, partition: int, time_ms: int, max_offsets: int) -> list[int]:
+        """Offsets where reading may begin, newest first; see reading.ReadablePartition.offsets_before."""
+        check_int("time_ms", time_ms)
+        check_int("max_offsets", max_offsets, low=0)
+        return self.backend.offsets_before(topic, partition, time_ms, max_offsets)
+
+    def offset_for_time(self, topic: str, partition: int, time_ms: int) -> OffsetAndTimestamp | None:
+        """The first record whose timestamp is time_ms or later; None where there is none."""
+        check_int("time_ms", time_ms)
+        return self.backend.offset_for_time(topic, partition, time_ms)
+
+    # -- the whole -------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Everything appended before the call is durable on return. Raises FlushFailed.
+
+        Records in a producer's buffer are not appended yet: `producer.flush()` first.
+        """
+        self._writer().flush()
+
+    def reopen(self, topic: str, partition: int) -> PartitionRecovery | None:
+        """Recover a partition that refuses appends since a write or fsync failed; what recovery did."""
+        return self._writer().reopen(topic, partition)
+
+    def delete_records(self, topic: str, partition: int, before_offset: int) -> int:
+        """Make records before an offset unreadable, durably; whole segments go. The new log start offset."""
+        found = self._writer().partition(topic, partition)
+        check_int("before_offset", before_offset, low=0)
+        with found.upkeep_lock:
+            found.advance_log_start(before_offset)
+        return found.offsets().log_start_offset
+
+    def compact(self, topic: str) -> int:
+        """Compact a topic now, as far as its sealed segments go; the bytes freed."""
+        store = self._writer()
+        if not store.topic_settings(topic).compacts:
+            raise InvalidArgument(
+                f"topic {topic!r} keeps every record (cleanup_policy=delete): alter_topic(..., "
+                'cleanup_policy="compact") first'
+            )
+        return sum(
+            store.upkeep.compact_partition(partition, None, force=True)
+            for partition in store.partitions_of(topic)
+        )
+
+    def backup(self, destination: str | os.PathLike[str]) -> None:
+        """A copy of the log, consistent by partition, group offsets included, while it is being written.
+
+        Sealed segments are hard-linked where the destination is on the same file system (they never
+        change), the active ones copied. Everything appended before the call is in it, and durable. The
+        destination must not exist; it is a log directory of its own. Raises StorageError, DirectoryError.
+        """
+        backup(self._writer(), os.fspath(destination))
+
+    def health(self) -> Health:
+        """How the log is; cheap enough to be asked every second."""
+        names = self._engine.topics()
+        edges = [offsets for name in names for offsets in self._engine.offsets(name).values()]
+        store = self._store
+        refusing = {} if store is None else {name: why for name, (_, why) in store.trouble().items()}
+        damage = [] if store is None else store.recovery.damage
+        size = sum(
+            segment_bytes
+            for name in names
+            for number in range(self._engine.describe_topic(name).partitions)
+            for _, segment_bytes in self._engine.partition(name, number).readable_segments()
+        )
+        return Health(
+            "degraded" if refusing or damage else "ok",
+            self.path,
+            self.mode,
+            len(names),
+            len(edges),
+            size,
+            self._engine.fs.free_bytes(self.path),
+            sum(edge.log_end_offset - edge.flushed_offset for edge in edges),
+            refusing,
+            damage,
+        )
+
+    def close(self) -> None:
+        """Send what producers hold, leave groups, flush, release the lock. Safe to call twice."""
+        if os.getpid() != self._pid:
+            return
+        with contextlib.ExitStack() as last_first:  # each of them, whatever the others raise
+            last_first.callback(_open_logs.discard, self)
+            last_first.callback(self._engine.close)
+            if isinstance(self.backend, WriterBackend):
+                last_first.callback(self.backend.coordinator.close)
+            for client in list(self._clients):
+                last_first.callback(client.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _writer(self) -> Store:
+        if self._store is None:
+            self._engine.check_open()
+            raise ReadOnly(f'{self.path} was opened with mode="r": only its writer can do that')
+        return self._store
+
+    def _abandon(self) -> None:
+        if isinstance(self.backend, WriterBackend):
+            self.backend.coordinator.abandon()
+        self._engine.abandon()
+
+
+@atexit.register
+def _close_all() -> None:
+    """What a program leaves open is closed in order: the next open then reads directories only."""
+    for log in list(_open_logs):
+        with contextlib.suppress(Exception):
+            log.close()
+
+
+def _abandon_all() -> None:
+    for log in list(_open_logs):
+        log._abandon()
+    _open_logs.clear()
+
+
+os.register_at_fork(after_in_child=_abandon_all)

@@ -1,0 +1,329 @@
+"""Reading a log from here to there: `log.read` and `tail -f`, without a group and without commits.
+
+`PartitionReader` is one position moving through one partition: fetch a chunk, decode it, move on. The
+consumer is made of the same readers, so that both see the same records and the same damage.
+
+`read_records` resolves where to begin and where to end when it is called, so that a mistake raises there
+and not at the first record; what it returns is a plain generator. Partitions are read one after the
+other; with follow=True a chunk from each in turn, as they grow.
+
+Invariants: a position only moves over what was checked; no records are held but those of one chunk; a
+reader that waits sleeps in the backend.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Final, Literal, TypeAlias
+
+from .backend import Backend, Interrupt
+from .decoding import decode_chunk
+from .errors import InvalidArgument, InvalidType, OffsetOutOfRange, PartitionNotFound
+from .model import NO_EPOCH, PartitionOffsets, Record, TopicPartition
+
+IsolationLevel: TypeAlias = Literal["read_uncommitted", "read_committed"]
+Where: TypeAlias = Literal["earliest", "latest"] | int | datetime
+
+DEFAULT_FETCH_BYTES: Final = 1 << 20
+# The first fetch; each further one is four times as large, up to max_bytes: whoever wants one record does
+# not wait for ten thousand, whoever reads on soon reads in large pieces.
+FIRST_FETCH_BYTES: Final = 1 << 14
+ISOLATION_LEVELS: Final = ("read_uncommitted", "read_committed")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LOOK_FOR_PARTITIONS_MS: Final = 5_000
+
+
+class PartitionReader:
+    """A position that moves through one partition, chunk by chunk.
+
+    `position` is the next offset to fetch, `epoch` the leader epoch of the last batch before it (-1 where
+    unknown). For one thread.
+    """
+
+    __slots__ = (
+        "_at_boundary",
+        "_backend",
+        "_fetch_bytes",
+        "_max_bytes",
+        "_read_committed",
+        "at_end",
+        "epoch",
+        "position",
+        "tp",
+    )
+
+    def __init__(
+        self,
+        backend: Backend,
+        tp: TopicPartition,
+        offset: int,
+        *,
+        epoch: int = NO_EPOCH,
+        max_bytes: int = DEFAULT_FETCH_BYTES,
+        read_committed: bool = False,
+    ) -> None:
+        self.tp = tp
+        self.position = offset
+        self.epoch = epoch
+        self.at_end = False
+        self._backend = backend
+        self._max_bytes = max_bytes
+        self._fetch_bytes = min(max_bytes, FIRST_FETCH_BYTES)
+        self._read_committed = read_committed
+        self._at_boundary = False
+
+    def read(self) -> list[Record]:
+        """The next chunk's records; none at the readable end (`at_end` is True then).
+
+        Raises OffsetOutOfRange, LogTruncated, CorruptRecord, and what the backend raises; the position
+        stays then.
+        """
+        topic, partition = self.tp
+        while True:
+            fetched = self._backend.fetch(
+                topic,
+                partition,
+                self.position,
+                self._fetch_bytes,
+                leader_epoch=self.epoch,
+                read_committed=self._read_committed,
+            )
+            self._fetch_bytes = min(self._fetch_bytes * 4, self._max_bytes)
+            if not fetched.data:
+                self.at_end = True
+                return []
+            decoded = decode_chunk(
+                fetched,
+                topic,
+                partition,
+                self.position,
+                at_boundary=self._at_boundary,
+                read_committed=self._read_committed,
+            )
+            self.at_end = False
+            self.position = decoded.next_offset
+            self.epoch = decoded.epoch
+            self._at_boundary = True
+            if decoded.records:
+                return decoded.records
+
+
+def read_records(
+    backend: Backend,
+    topic: str,
+    partition: int | None = None,
+    *,
+    start: Where = "earliest",
+    end: Where | None = None,
+    max_bytes: int = DEFAULT_FETCH_BYTES,
+    follow: bool = False,
+    isolation_level: str = "read_uncommitted",
+    interrupt: Interrupt | None = None,
+) -> Iterator[Record]:
+    """Records of a partition in the order of their offsets; or of all partitions, one after the other.
+
+    Args:
+        start: "earliest", "latest", an offset (of one partition: give `partition`), or a datetime: the
+            first record whose timestamp is at or after it. A naive datetime is local time, as everywhere
+            in Python; `datetime.now(timezone.utc)` is not naive.
+        end: where to stop, in the same kinds; the record there is not given any more. None: the log's end
+            as it is now, or with follow=True never.
+        max_bytes: how much to fetch at a time from one partition, at most (the first fetches are smaller);
+            a larger batch still comes whole.
+        follow: wait for more at the end. All partitions' records come as they arrive then, and partitions
+            that are added later are read too (unless `partition` or `end` says otherwise).
+        isolation_level: "read_committed" drops records of aborted transactions, and waits before those of
+            open ones.
+        interrupt: setting it, from any thread, ends the iteration at the next chunk.
+
+    Returns a generator, for one thread at a time. Raises at once InvalidArgument, InvalidType,
+    TopicNotFound, PartitionNotFound, OffsetOutOfRange; while iterating also LogTruncated, CorruptRecord
+    (after the records before the damage) and StorageError.
+    """
+    read_committed = checked_isolation(isolation_level)
+    checked_positive("max_bytes", max_bytes)
+    count = backend.describe_topic(topic).partitions
+    numbers = range(count) if partition is None else [checked_partition(topic, partition, count)]
+    edges = backend.offsets(topic)
+    spans = []
+    for number in numbers:
+        tp = TopicPartition(topic, number)
+        first = _start(backend, tp, start, edges[number], count if partition is None else 1)
+        last = (
+            None
+            if end is None
+            else _resolved(backend, tp, "end", end, edges[number], count if partition is None else 1)
+        )
+        if last is None and not follow:
+            last = edges[number].log_end_offset
+        reader = PartitionReader(backend, tp, first, max_bytes=max_bytes, read_committed=read_committed)
+        spans.append(_Span(reader, last, _before_ms(end)))
+    if not follow:
+        return _one_by_one(spans, interrupt)
+    grows = partition is None and end is None
+    return _followed(backend, topic, spans, max_bytes, read_committed, grows, interrupt)
+
+
+class _Span:
+    """A reader, and where it stops: before an offset, or before the first record of a time."""
+
+    def __init__(self, reader: PartitionReader, last: int | None, before_ms: int | None) -> None:
+        self.reader = reader
+        self._last = last
+        self._before_ms = before_ms if last is None else None
+        self.finished = last is not None and reader.position >= last
+
+    def read(self) -> list[Record]:
+        records = self.reader.read()
+        if self._last is not None:
+            if self.reader.position >= self._last:
+                self.finished = True
+                if records and records[-1].offset >= self._last:
+                    return [record for record in records if record.offset < self._last]
+        elif self._before_ms is not None:
+            for index, record in enumerate(records):
+                if record.timestamp_ms >= self._before_ms:
+                    self.finished = True
+                    return records[:index]
+        return records
+
+
+def _one_by_one(spans: list[_Span], interrupt: Interrupt | None) -> Iterator[Record]:
+    for span in spans:
+        while not span.finished:
+            yield from span.read()
+            if span.reader.at_end:
+                break
+            if interrupt is not None and interrupt.is_set():
+                return
+
+
+def _followed(
+    backend: Backend,
+    topic: str,
+    spans: list[_Span],
+    max_bytes: int,
+    read_committed: bool,
+    grows: bool,
+    interrupt: Interrupt | None,
+) -> Iterator[Record]:
+    turns = deque(spans)
+    known = len(spans)
+    while True:
+        idle = 0
+        while turns and idle < len(turns):
+            if interrupt is not None and interrupt.is_set():
+                return
+            span = turns.popleft()
+            if span.finished:
+                continue
+            records = span.read()
+            idle = 0 if records else idle + 1
+            yield from records
+            turns.append(span)
+        if not turns:
+            return
+        backend.wait(
+            {span.reader.tp: span.reader.position for span in turns},
+            _LOOK_FOR_PARTITIONS_MS,
+            read_committed=read_committed,
+            interrupt=interrupt,
+        )
+        if grows:
+            for number in range(known, backend.describe_topic(topic).partitions):
+                first = backend.offsets(topic)[number].log_start_offset
+                reader = PartitionReader(
+                    backend,
+                    TopicPartition(topic, number),
+                    first,
+                    max_bytes=max_bytes,
+                    read_committed=read_committed,
+                )
+                turns.append(_Span(reader, None, None))
+                known += 1
+
+
+# -- where to begin and to end -----------------------------------------------------------------------
+
+
+def time_ms(when: datetime) -> int:
+    """A datetime in milliseconds since the epoch, rounded up; a naive one is local time."""
+    aware = when if when.tzinfo is not None else when.astimezone()
+    return -((_EPOCH - aware) // timedelta(milliseconds=1))
+
+
+def checked_isolation(isolation_level: str) -> bool:
+    """Whether it is read_committed; InvalidArgument where it is neither level."""
+    if isolation_level not in ISOLATION_LEVELS:
+        raise InvalidArgument(
+            f"isolation_level must be one of {', '.join(ISOLATION_LEVELS)}, not {isolation_level!r}"
+        )
+    return isolation_level == "read_committed"
+
+
+def checked_positive(name: str, value: int) -> int:
+    """The value, a whole number above 0."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidType(f"{name} must be int, not {type(value).__name__}")
+    if value < 1:
+        raise InvalidArgument(f"{name} must be at least 1, not {value:,}")
+    return value
+
+
+def checked_partition(topic: str, partition: int, count: int) -> int:
+    """The partition, one that the topic has."""
+    if isinstance(partition, bool) or not isinstance(partition, int):
+        raise InvalidType(f"partition must be int, not {type(partition).__name__}")
+    if not 0 <= partition < count:
+        has = "one partition, 0" if count == 1 else f"partitions 0..{count - 1}"
+        raise PartitionNotFound(f"{topic} has {has}; there is no {partition}")
+    return partition
+
+
+def _start(
+    backend: Backend, tp: TopicPartition, where: Where, edges: PartitionOffsets, partitions: int
+) -> int:
+    offset = _resolved(backend, tp, "start", where, edges, partitions)
+    if offset is None:
+        return edges.log_end_offset
+    if isinstance(where, int) and not edges.log_start_offset <= offset <= edges.log_end_offset:
+        raise OffsetOutOfRange(
+            f"{tp}: offset {offset:,} is outside {edges.log_start_offset:,}..{edges.log_end_offset:,}; "
+            f'start="earliest" begins at {edges.log_start_offset:,}',
+            offset=offset,
+            log_start_offset=edges.log_start_offset,
+            log_end_offset=edges.log_end_offset,
+        )
+    return offset
+
+
+def _before_ms(end: Where | None) -> int | None:
+    return time_ms(end) if isinstance(end, datetime) else None
+
+
+def _resolved(
+    backend: Backend, tp: TopicPartition, name: str, where: Where, edges: PartitionOffsets, partitions: int
+) -> int | None:
+    """The offset that `where` means; None for a time that no record has reached."""
+    if isinstance(where, datetime):
+        found = backend.offset_for_time(tp.topic, tp.partition, time_ms(where))
+        return None if found is None else found.offset
+    if isinstance(where, str):
+        if where == "earliest":
+            return edges.log_start_offset
+        if where == "latest":
+            return edges.log_end_offset
+        raise InvalidArgument(f'{name} must be "earliest", "latest", an offset or a datetime, not {where!r}')
+    if isinstance(where, bool) or not isinstance(where, int):
+        raise InvalidType(
+            f'{name} must be "earliest", "latest", an offset or a datetime, not {type(where).__name__}'
+        )
+    if partitions > 1:
+        raise InvalidArgument(
+            f"{name}={where} is an offset, which belongs to one partition: give partition=0..{partitions - 1}"
+        )
+    if where < 0:
+        raise InvalidArgument(f"{name} must not be negative, not {where}")
+    return where

@@ -1,0 +1,164 @@
+"""The values that cross embedlog's rooms: records, metadata, positions, reports. No behaviour, no I/O.
+
+All are named tuples: immutable, cheap to make by the million, comparable, safe between threads.
+Timestamps are milliseconds since the epoch (UTC), as in Kafka; -1 means none.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+NO_TIMESTAMP = -1
+NO_OFFSET = -1
+NO_EPOCH = -1
+
+CREATE_TIME = 0
+LOG_APPEND_TIME = 1
+
+Header: TypeAlias = tuple[str, bytes | None]
+Headers: TypeAlias = tuple[Header, ...]
+
+
+class Record(NamedTuple):
+    """One entry of a log, as read; or as given to append_many (then topic, partition, offset are ignored).
+
+    timestamp_type is CREATE_TIME (0, set by the producer) or LOG_APPEND_TIME (1, set by the log).
+    """
+
+    topic: str = ""
+    partition: int = -1
+    offset: int = NO_OFFSET
+    timestamp_ms: int = NO_TIMESTAMP
+    timestamp_type: int = CREATE_TIME
+    key: bytes | None = None
+    value: bytes | None = None
+    headers: Headers = ()
+
+
+class TopicPartition(NamedTuple):
+    """A partition's name."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic} {self.partition}"
+
+
+class RecordMetadata(NamedTuple):
+    """Where a record landed. `durable` says that it was fsynced before this was returned."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    durable: bool
+
+
+class PartitionOffsets(NamedTuple):
+    """A partition's edges: first readable offset, next offset to be given, first offset not yet durable."""
+
+    log_start_offset: int
+    log_end_offset: int
+    flushed_offset: int
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """The first record at or after a time: its offset, its timestamp, its leader epoch."""
+
+    offset: int
+    timestamp_ms: int
+    leader_epoch: int
+
+
+class CommittedOffset(NamedTuple):
+    """A consumer's committed position: the offset of the next record to read.
+
+    leader_epoch is that of the last record consumed (-1 where unknown): it tells after a crash of the
+    machine whether the position still lies in the same history. commit_timestamp_ms is set by the store.
+    """
+
+    offset: int
+    leader_epoch: int = NO_EPOCH
+    metadata: str = ""
+    commit_timestamp_ms: int = NO_TIMESTAMP
+
+
+class AbortedTransaction(NamedTuple):
+    """A transaction whose records read_committed drops: from first_offset to its abort marker."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class Appended(NamedTuple):
+    """What an append of encoded batches tells: its first and last offset, its time, whether it is durable."""
+
+    base_offset: int
+    last_offset: int
+    timestamp_ms: int
+    durable: bool
+
+
+class Fetched(NamedTuple):
+    """A chunk of whole encoded batches, the first of which contains the offset asked for (or follows it).
+
+    `data` is empty at the log's end. `path` and `pos` locate its first byte where the log is local.
+    `may_have_gaps` says that compaction may have removed offsets: otherwise a gap is damage.
+    `aborted` lists the aborted transactions that touch the chunk (only for read_committed).
+    `leader_epochs` are the (epoch, start offset) pairs of the partition's history.
+    """
+
+    data: bytes
+    log_start_offset: int
+    log_end_offset: int
+    last_stable_offset: int
+    aborted: tuple[AbortedTransaction, ...] = ()
+    path: str | None = None
+    pos: int = 0
+    may_have_gaps: bool = False
+    leader_epochs: tuple[tuple[int, int], ...] = ()
+
+
+class TopicDescription(NamedTuple):
+    """A topic: its name, id (22 characters, URL-safe base64 of a UUID), partitions, its own settings."""
+
+    name: str
+    topic_id: str
+    partitions: int
+    settings: dict[str, object]
+    internal: bool = False
+
+
+class GroupMemberMetadata(NamedTuple):
+    """A member of a consumer group as `__consumer_offsets` keeps it.
+
+    subscription and assignment are opaque bytes of the group's protocol (for consumers: Kafka's
+    ConsumerProtocol). group_instance_id is None for a dynamic member.
+    """
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    subscription: bytes
+    assignment: bytes
+
+
+class GroupMetadata(NamedTuple):
+    """A consumer group between two rebalances: its generation, and who is in it with which assignment.
+
+    protocol is the chosen assignor's name, leader_id the member that assigns; both None where the group
+    has no members. state_timestamp_ms says when the group came into this state (-1 where unknown).
+    """
+
+    protocol_type: str
+    generation: int
+    protocol: str | None
+    leader_id: str | None
+    state_timestamp_ms: int
+    members: tuple[GroupMemberMetadata, ...] = ()

@@ -1,0 +1,292 @@
+"""One partition, open for writing: its life from opening to closing, and the segments it lets go.
+
+    compaction lock   one round of compaction at a time
+    upkeep lock       retention, import and compaction's swaps take turns
+
+They nest in this order, outside the locks of appending.py. What the background does with a partition
+(checkpoint, park, advance the log start, swap segments) is here; what appenders do is there, what readers
+do is in reading.py. (Kafka 2.7 design, section 5.4: deletes, and the copy-on-write segment list.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
+
+from .appending import GrowingPartition, Keeper, Opened
+from .codec import scan
+from .config import TopicSettings
+from .errors import FlushFailed, InvalidArgument, OffsetOutOfRange, StorageError
+from .filenames import SWAP
+from .model import AbortedTransaction, Appended, TopicPartition
+from .reading import End
+from .segment import Files, Segment
+from .shared_state import State
+from .swap import cleaned_path, commit_swap
+
+logger = logging.getLogger(__name__)
+
+
+class Cleanable(NamedTuple):
+    """What a round of compaction starts from (all of one moment).
+
+    `last_batches` gives each producer id's (epoch, last offset of its last data batch or -1): the batches
+    that its state is rebuilt from.
+    """
+
+    segments: tuple[Segment, ...]
+    last_stable_offset: int
+    aborted: tuple[AbortedTransaction, ...]
+    last_batches: dict[int, tuple[int, int]]
+
+
+class Partition(GrowingPartition):
+    """One partition, open for writing. All public methods are safe between threads."""
+
+    def __init__(
+        self,
+        name: TopicPartition,
+        directory: str,
+        files: Files,
+        settings: TopicSettings,
+        keeper: Keeper,
+        opened: Opened,
+    ) -> None:
+        super().__init__(name, directory, files, settings, keeper, opened)
+        self.upkeep_lock = threading.Lock()
+        self.compaction_lock = threading.Lock()
+
+    # -- import ----------------------------------------------------------------------------------------
+
+    def append_as_is(self, batches: bytearray) -> Appended:
+        """Append batches under the offsets they bear; what is between the log's end and them stays a gap.
+
+        For import. The topic must be one that may have gaps, durably (`Store.mark_gaps`), before there are
+        any. A partition without records begins at the first batch then. Leader epochs are filled in, in
+        place; sequences of producers are taken as they come, since what is copied may have been compacted.
+
+        Args:
+            batches: whole record batches without gaps between them, none below the log's end.
+
+        Raises InvalidArgument: they are not so, or gaps are not allowed. Else as `append`; a gap before
+        them may be left even so.
+        """
+        headers = scan(batches, check_crc=False).headers
+        following = [header.next_offset for header in headers[:-1]]
+        if not headers or [header.base_offset for header in headers[1:]] != following:
+            raise InvalidArgument("an append must be whole record batches, with no gaps between them")
+        first = headers[0].base_offset
+        self._keeper.make_room(len(batches))
+        with self.upkeep_lock:
+            with self._append_lock:
+                begins = self._skip_to(first)
+            if begins:
+                self.advance_log_start(first)
+            with self._append_lock:
+                appended, waits = self._append(batches, first, as_is=True)
+        for wake in self._listeners:
+            wake()
+        if waits:
+            self.flush(appended.last_offset + 1)
+        return appended
+
+    def _skip_to(self, offset: int) -> bool:
+        """Append lock held: the next record gets this offset. Does the partition begin with it?"""
+        if self._state is not State.ONLINE:
+            raise self._refusal()
+        empty = not any(each.size for each in self._segments)
+        if offset == self._next_offset:
+            return empty and offset > self._log_start_offset
+        if offset < self._next_offset or not self.may_have_gaps:
+            raise InvalidArgument(
+                f"{self.name} ends at {self._next_offset:,}: {offset:,} cannot be its next offset"
+            )
+        segment = self._segments[-1]
+        before = self._next_offset
+        if self._fd < 0:
+            self._open_active(segment)
+        self._next_offset = offset
+        self._end = End(offset, segment.size, segment)
+        if not segment.size:  # it is named by an offset that will not be in it
+            try:
+                self._roll()
+            except StorageError:
+                self._next_offset = before
+                self._end = End(before, 0, segment)
+                raise
+        return empty
+
+    # -- letting go of records ---------------------------------------------------------------------------
+
+    def advance_log_start(self, offset: int) -> int:
+        """Records before `offset` are no longer readable; segments wholly before it are deleted.
+
+        The new log start is durable before anything is renamed. Returns the bytes freed. Raises
+        OffsetOutOfRange, StorageError. The caller holds the upkeep lock.
+        """
+        if offset > self._end.offset:
+            raise OffsetOutOfRange(
+                f"{self.name}: records cannot be deleted up to {offset:,}: "
+                f"the log ends at {self._end.offset:,}",
+                offset=offset,
+                log_start_offset=self._log_start_offset,
+                log_end_offset=self._end.offset,
+            )
+        if offset <= self._log_start_offset:
+            return 0
+        # A crash of the machine must not leave a log that ends before it starts.
+        self.flush(offset)
+        before = self._log_start_offset
+        self._log_start_offset = offset
+        try:
+            self._keeper.log_start_moved()
+        except OSError as error:
+            self._log_start_offset = before
+            raise StorageError(f"{self.name}: {error}", path=self.directory) from error
+        with self._append_lock:
+            following = zip(self._segments, self._segments[1:], strict=False)
+            gone = [segment for segment, after in following if after.base_offset <= offset]
+            self._segments = self._segments[len(gone) :]
+            self._layout_version += 1
+            self._ledger.forget_before(offset)
+            self.publish()
+        return self._remove(gone)
+
+    def for_cleaning(self) -> Cleanable:
+        """What compaction has to know."""
+        with self._append_lock:
+            look = self._look()
+            return Cleanable(
+                look.segments, look.last_stable_offset, self._ledger.aborted, self._ledger.last_batches()
+            )
+
+    def save_aborted(self, base_offset: int, next_offset: int, spent: Collection[AbortedTransaction]) -> None:
+        """ProducerLedger.gather, for compaction. Raises OSError."""
+        with self._append_lock:
+            self._ledger.gather(base_offset, next_offset, spent)
+
+    def swap_segments(self, old: Sequence[Segment], new: Segment) -> bool:
+        """Compaction's last step: the .cleaned file of `new` replaces `old`, the same stretch of the log.
+
+        False, and nothing is done, where `old` is not what the partition has any more (retention or a
+        reopening came between). Raises StorageError: nothing has changed, or, where the swap had been
+        decided already, the partition has failed and reopening completes it. The caller holds the upkeep
+        lock.
+        """
+        segments = self._segments
+        first = next((i for i, segment in enumerate(segments) if segment is old[0]), -1)
+        if self._state is not State.ONLINE or first < 0 or segments[first : first + len(old)] != tuple(old):
+            return False
+        with contextlib.ExitStack() as held:
+            # Their names are about to mean other bytes: nobody may open them by these.
+            for segment in old:
+                held.enter_context(segment.held())
+            try:
+                deleted = commit_swap(self._files, self.directory, new.base_offset, new.next_offset)
+            except OSError as error:
+                raise self._swap_failed(old, error) from error
+            for segment in old:
+                segment.was_renamed()
+            with contextlib.suppress(OSError):  # a hint
+                self._files.indexes.put(new.path, new.rebuild_indexes())
+            with self._append_lock:
+                first = self._segments.index(old[0])
+                self._segments = (*self._segments[:first], new, *self._segments[first + len(old) :])
+                self._layout_version += 1
+                self.publish()
+        for segment in old:
+            segment.forget()
+        self._keeper.unlink_later(deleted, self.settings.file_delete_delay_ms)
+        self._keeper.grew(new.size - sum(segment.size for segment in old))
+        return True
+
+    def _swap_failed(self, old: Sequence[Segment], error: OSError) -> StorageError:
+        fs = self._files.fs
+        if fs.exists(cleaned_path(self._files, self.directory, old[0].base_offset)):
+            return StorageError(f"{self.name}: {error}; nothing has changed", path=self.directory)
+        pending = True
+        with contextlib.suppress(OSError):
+            pending = any(entry.name.endswith(SWAP) for entry in fs.list(self.directory))
+        for segment in old:
+            if not pending or not fs.exists(segment.path):
+                segment.was_renamed()
+        return self.fail(f"putting compacted segments in place failed ({error})")
+
+    def _remove(self, segments: list[Segment]) -> int:
+        freed = sum(segment.size for segment in segments)
+        paths = [path for segment in segments for path in segment.rename_deleted()]
+        for segment in segments:
+            segment.forget()
+        if paths:
+            self._files.fs.sync_dir(self.directory)
+            self._keeper.unlink_later(paths, self.settings.file_delete_delay_ms)
+            self._keeper.grew(-freed)
+        return freed
+
+    # -- the end ---------------------------------------------------------------------------------------
+
+    def reopen(self, recover: Callable[[int], Opened]) -> None:
+        """Recover from a failure: `recover(recovery point)` reads the files anew. Caller: the store."""
+        with self.upkeep_lock, self._append_lock, self._sync_lock:
+            if self._state is not State.FAILED:
+                return
+            self._let_go()
+            opened = recover(self._flushed.offset)
+            with self._publish_lock:
+                self._layout_version += 1
+                self._install(opened)
+        self.publish()
+
+    def close(self) -> bool:
+        """Flush and let go. True where the files are exactly what they should be (a clean end)."""
+        with self.upkeep_lock:
+            clean = self._state is State.ONLINE and not self._rolling
+            if clean:
+                try:
+                    self.checkpoint()
+                    if self._new_epoch and self._epoch >= 0:
+                        # Nothing was appended since a crash: the next opening will not know of it.
+                        self._start_epoch()
+                except StorageError:
+                    logger.exception("%s: closing", self.name)
+                    clean = False
+            with self._append_lock, contextlib.ExitStack() as locks:
+                if clean:  # what came meanwhile: no append that waits for its flush may be left behind
+                    with contextlib.suppress(FlushFailed):
+                        self._sync()
+                locks.enter_context(self._sync_lock)
+                active = self._segments[-1]
+                clean = clean and self._end.offset == self._flushed.offset == self._next_offset
+                if self._fd >= 0 and self.settings.preallocate:
+                    try:
+                        self._files.fs.truncate(self._fd, active.size)
+                    except OSError:
+                        clean = False
+                if active.builder is not None:
+                    active.seal(self._keeper.now_ms())
+                self._let_go()
+                self._state = State.CLOSED
+                self._why = "the log is closed"
+        for wake in self._listeners:
+            wake()
+        return clean
+
+    def _let_go(self) -> None:
+        if self._fd >= 0:
+            with contextlib.suppress(OSError):
+                self._files.fs.close(self._fd)
+            self._fd = -1
+        for segment in self._segments:
+            segment.forget()
+
+    def abandon(self) -> None:
+        """In a forked child: the descriptor is a copy; let go of it, and touch nothing else."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        self._state = State.CLOSED
+        self._why = "this process was forked from the one that has it open"

@@ -1,0 +1,157 @@
+"""A partition's producer state with its files: who sent what, and which transactions were aborted.
+
+The state itself is producer_state.py's; here it meets the batches of an append, and is written beside the
+records: `<offset>.snapshot` with each checkpoint that has news, `<base offset>.txnindex` as transactions
+are aborted. The append lock guards everything that changes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Collection
+from typing import Final
+
+from .codec import COMMIT, BatchHeader, control_type, decode, read_header
+from .filenames import SNAPSHOT, TXN_INDEX
+from .model import AbortedTransaction, TopicPartition
+from .producer_state import ProducerState, SentBatch, encode_aborted
+from .segment import Files
+
+_SNAPSHOTS_KEPT: Final = 2
+
+
+class ProducerLedger:
+    """The producers of one partition, and the files that remember them."""
+
+    def __init__(
+        self,
+        files: Files,
+        directory: str,
+        name: TopicPartition,
+        state: ProducerState,
+        aborted: list[AbortedTransaction],
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._name = name
+        self._state = state
+        self._aborted = aborted
+        self._unsaved: list[AbortedTransaction] = []
+        self.first_unstable_offset = state.first_unstable_offset()
+
+    # -- appends ---------------------------------------------------------------------------------------
+
+    def repeated(self, batches: bytearray, positions: list[int]) -> SentBatch | None:
+        """The first sending of a batch that is sent again; None where all are new.
+
+        Raises OutOfOrderSequence, DuplicateSequence, InvalidProducerEpoch.
+        """
+        for pos in positions:
+            sent = self._state.check(read_header(batches, pos))
+            if sent is not None:
+                return sent
+        return None
+
+    def note(self, batches: bytearray, positions: list[int]) -> None:
+        """Batches have been appended."""
+        for pos in positions:
+            header = read_header(batches, pos)
+            commits = commits_transaction(batches, header, self._name) if header.is_control else None
+            aborted = self._state.update(header, commits=commits)
+            if aborted is not None:
+                self._aborted.append(aborted)
+                self._unsaved.append(aborted)
+        self.first_unstable_offset = self._state.first_unstable_offset()
+
+    # -- aborted transactions --------------------------------------------------------------------------
+
+    @property
+    def aborted(self) -> tuple[AbortedTransaction, ...]:
+        """All that readers have to know of."""
+        return tuple(self._aborted)
+
+    @property
+    def first_unsaved_offset(self) -> int | None:
+        """Where the oldest transaction begins that is not in a .txnindex file yet: other processes must
+        not read committed records past it."""
+        return min((t.first_offset for t in self._unsaved), default=None) if self._unsaved else None
+
+    def forget_before(self, offset: int) -> None:
+        """The log starts there now."""
+        self._aborted = [t for t in self._aborted if t.last_offset >= offset]
+
+    def save_transactions(self, base_offset: int) -> bool:
+        """Add the news to the .txnindex of the segment at base_offset, durably. Says whether there were any.
+
+        Raises OSError.
+        """
+        if not self._unsaved:
+            return False
+        fs = self._files.fs
+        path = self._path(base_offset, TXN_INDEX)
+        fd = fs.open_write(path, create=True)
+        try:
+            fs.pwrite_all(fd, encode_aborted(self._unsaved), fs.size(path))
+            fs.sync(fd)
+        finally:
+            fs.close(fd)
+        self._unsaved = []
+        return True
+
+    def gather(self, base_offset: int, next_offset: int, spent: Collection[AbortedTransaction]) -> None:
+        """Gather the transactions that end in some sealed segments in the first one's .txnindex.
+
+        Without those that are `spent`, which no reader has to know of any more: they have to be forgotten
+        before their markers go, else a reader would take the producer's next transaction for aborted.
+        Raises OSError.
+        """
+        self._aborted = [t for t in self._aborted if t not in spent]
+        own = [t for t in self._aborted if base_offset <= t.last_offset < next_offset]
+        path = self._path(base_offset, TXN_INDEX)
+        if own or self._files.fs.exists(path):
+            self._files.fs.write_file(path, encode_aborted(own))
+
+    # -- snapshots -------------------------------------------------------------------------------------
+
+    def take_snapshot(self) -> bytes | None:
+        """The state as it is now, if it has changed since the last snapshot."""
+        if not self._state.changed:
+            return None
+        self._state.changed = False
+        return self._state.encode()
+
+    def snapshot_failed(self) -> None:
+        """What was taken could not be written: the next one has to."""
+        self._state.changed = True
+
+    def write_snapshot(self, offset: int, data: bytes) -> None:
+        """The state before the record `offset`; older snapshots go but for one. Raises OSError."""
+        fs, layout = self._files.fs, self._files.layout
+        fs.write_file(self._path(offset, SNAPSHOT), data)
+        found = [layout.parse_snapshot(entry.name) for entry in fs.list(self._directory)]
+        for old in sorted(n for n in found if n is not None and n <= offset)[:-_SNAPSHOTS_KEPT]:
+            with contextlib.suppress(FileNotFoundError):  # a roll and a flush may both be at it
+                fs.unlink(self._path(old, SNAPSHOT))
+
+    def save(self, offset: int) -> None:
+        """Write a snapshot if there are producers (a segment ends here). Raises OSError."""
+        if self._state.producers:
+            self.write_snapshot(offset, self._state.encode())
+            self._state.changed = False
+
+    def last_batches(self) -> dict[int, tuple[int, int]]:
+        """Each producer id's epoch, and the last offset of its last data batch (-1: none)."""
+        return {
+            producer_id: (producer.epoch, producer.batches[-1].last_offset if producer.batches else -1)
+            for producer_id, producer in self._state.producers.items()
+        }
+
+    def _path(self, offset: int, suffix: str) -> str:
+        return os.path.join(self._directory, self._files.layout.stem(offset) + suffix)
+
+
+def commits_transaction(buffer: bytes | bytearray, header: BatchHeader, name: TopicPartition) -> bool:
+    """Is this control batch a commit marker (else an abort marker)?"""
+    records = decode(buffer, header, *name)
+    return bool(records) and records[0].key is not None and control_type(records[0].key) == COMMIT

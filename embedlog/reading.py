@@ -1,0 +1,291 @@
+"""The reading half of a partition: fetch, look up, list; the same for the writer and for other processes.
+
+Theory of operation: a reader takes one consistent look at the partition (`_look`): its immutable tuple
+of segments, and the end as (offset, byte, segment) in one tuple. From then on it needs no lock: a segment
+that is deleted meanwhile stays readable through its descriptor, one that is rolled meanwhile ends where
+the look says. (Kafka 2.7 design, section 5.4: the copy-on-write segment list.)
+
+Invariants: a fetch returns whole batches, none at or past the readable end; an offset outside
+log_start..log_end is OffsetOutOfRange; a position in a history that a crash cut off is LogTruncated.
+"""
+
+from __future__ import annotations
+
+import struct
+from abc import ABC, abstractmethod
+from bisect import bisect_right
+from typing import Final, NamedTuple
+
+from .codec import HEADER_SIZE, BatchHeader, decode, scan
+from .errors import CorruptRecord, LogTruncated, OffsetOutOfRange, StorageError
+from .model import AbortedTransaction, Fetched, OffsetAndTimestamp, PartitionOffsets, Record, TopicPartition
+from .segment import Segment
+from .shared_state import State
+
+LATEST_TIME: Final = -1
+EARLIEST_TIME: Final = -2
+
+_BASE_AND_LENGTH: Final = struct.Struct(">qi")
+_LAST_OFFSET_DELTA: Final = struct.Struct(">i")
+_LAST_OFFSET_DELTA_AT: Final = 23
+_LENGTH_PREFIX: Final = 12
+_SMALLEST_BATCH: Final = HEADER_SIZE - _LENGTH_PREFIX
+_LARGEST_BATCH: Final = 256 << 20  # far above max_message_bytes: a length beyond it is damage, not a size
+_HINTS: Final = 64
+
+
+class End(NamedTuple):
+    """Where a partition ends for readers: the next offset, and the byte of which segment it would be at."""
+
+    offset: int
+    pos: int
+    segment: Segment
+
+
+class Look(NamedTuple):
+    """A consistent look at a partition.
+
+    `given_offset` is the offset behind all that were ever given: past the end only while the partition
+    hides what it could not flush. A reader that got so far waits there.
+    """
+
+    segments: tuple[Segment, ...]
+    log_start_offset: int
+    end: End
+    last_stable_offset: int
+    epochs: tuple[tuple[int, int], ...]
+    given_offset: int
+
+
+class ReadablePartition(ABC):
+    """Reads one partition. All methods are safe between threads and block no writer."""
+
+    def __init__(self, name: TopicPartition) -> None:
+        self.name = name
+        self.may_have_gaps = False
+        # Where a fetch ended: the next one, which most often goes on from there, needs no look-up.
+        self._hints: dict[int, tuple[Segment, int]] = {}
+
+    @abstractmethod
+    def _look(self) -> Look: ...
+
+    @property
+    @abstractmethod
+    def state(self) -> State: ...
+
+    @abstractmethod
+    def offsets(self) -> PartitionOffsets: ...
+
+    @abstractmethod
+    def aborted_between(self, look: Look, first: int, last: int) -> tuple[AbortedTransaction, ...]:
+        """Aborted transactions that touch the offsets first..last."""
+
+    def has_data(self, offset: int, *, read_committed: bool) -> bool:
+        """Would a fetch at `offset` return something (or fail)?"""
+        look = self._look()
+        end = look.last_stable_offset if read_committed else look.end.offset
+        return offset < end or offset > look.given_offset or offset < look.log_start_offset
+
+    def fetch(
+        self, offset: int, max_bytes: int, *, leader_epoch: int = -1, read_committed: bool = False
+    ) -> Fetched:
+        """Whole batches from the one that holds `offset` on: about max_bytes, at least one.
+
+        Empty at the end. Raises OffsetOutOfRange, LogTruncated, CorruptRecord, StorageError.
+        """
+        try:
+            try:
+                return self._fetch(offset, max_bytes, leader_epoch, read_committed)
+            except FileNotFoundError:
+                # A segment of our look has been deleted or replaced since; a new look knows by what.
+                return self._fetch(offset, max_bytes, leader_epoch, read_committed)
+        except OSError as error:
+            raise StorageError(f"{self.name}: reading offset {offset:,} failed: {error}") from error
+
+    def _fetch(self, offset: int, max_bytes: int, leader_epoch: int, read_committed: bool) -> Fetched:
+        look = self._look()
+        self._check_offset(look, offset, leader_epoch)
+        upper = min(look.last_stable_offset, look.end.offset) if read_committed else look.end.offset
+        empty = Fetched(
+            b"",
+            look.log_start_offset,
+            look.end.offset,
+            look.last_stable_offset,
+            may_have_gaps=self.may_have_gaps,
+            leader_epochs=look.epochs,
+        )
+        if offset >= upper:
+            return empty
+        try:
+            found = self._read_chunk(look, offset, max_bytes, upper)
+        except CorruptRecord as error:
+            raise error.at(offset=offset) from None
+        if found is None:
+            if self.may_have_gaps and self.state is not State.DAMAGED:
+                return empty
+            raise CorruptRecord(
+                "records are missing: `embedlog verify` tells how many",
+                path=look.end.segment.path,
+                pos=look.end.pos,
+                offset=offset,
+                last_offset=look.end.offset - 1,
+            )
+        segment, pos, data, next_offset = found
+        aborted = self.aborted_between(look, offset, next_offset - 1) if read_committed else ()
+        return empty._replace(data=data, aborted=aborted, path=segment.path, pos=pos)
+
+    def offset_for_time(self, time_ms: int) -> OffsetAndTimestamp | None:
+        """The first record with a timestamp of time_ms or later; None where there is none."""
+        look = self._look()
+        for segment in look.segments:
+            end = self._end_of(segment, look)
+            if not end or segment.largest_timestamp_ms < time_ms:
+                continue
+            for header in segment.from_time(time_ms, end, may_have_gaps=self.may_have_gaps):
+                if header.is_control:
+                    continue
+                for record in self._decode(segment, header):
+                    if record.timestamp_ms >= time_ms and record.offset >= look.log_start_offset:
+                        return OffsetAndTimestamp(record.offset, record.timestamp_ms, header.leader_epoch)
+        return None
+
+    def offsets_before(self, time_ms: int, max_offsets: int) -> list[int]:
+        """At most max_offsets offsets where reading may begin, newest first: the log's end and the base
+        offsets of segments that were last modified at time_ms or before (LATEST_TIME -1: from the end,
+        EARLIEST_TIME -2: the first only). (Kafka 0.10 design, SimpleConsumer.getOffsetsBefore.)
+        """
+        look = self._look()
+        starts = [
+            (max(segment.base_offset, look.log_start_offset), segment.modified_ms)
+            for segment in look.segments
+        ]
+        if look.end.offset > starts[-1][0]:
+            starts.append((look.end.offset, starts[-1][1]))
+        if time_ms == EARLIEST_TIME:
+            chosen = starts[:1]
+        elif time_ms == LATEST_TIME:
+            chosen = starts
+        else:
+            chosen = [start for start in starts if start[1] <= time_ms]
+        return [offset for offset, _ in reversed(chosen)][:max_offsets]
+
+    def segments(self) -> tuple[Segment, ...]:
+        """The segments as they are now (compaction, backup and the command line read them whole)."""
+        return self._look().segments
+
+    def readable_segments(self) -> list[tuple[Segment, int]]:
+        """The segments, each with the number of bytes that may be read of it."""
+        look = self._look()
+        return [(segment, self._end_of(segment, look)) for segment in look.segments]
+
+    # -- inside --------------------------------------------------------------------------------------
+
+    def _check_offset(self, look: Look, offset: int, leader_epoch: int) -> None:
+        if leader_epoch >= 0:
+            survived = next(
+                (start for epoch, start in look.epochs if epoch > leader_epoch), look.given_offset
+            )
+            if offset > survived:
+                raise LogTruncated(
+                    f"{self.name}: offset {offset:,} lies past what survived a crash or repair: records from "
+                    f"{survived:,} on were lost, and others may stand there now; seek to {survived:,}",
+                    offset=offset,
+                    surviving_offset=survived,
+                )
+        if look.log_start_offset <= offset <= look.given_offset:
+            return
+        why = (
+            f'older records were deleted; start="earliest" begins at {look.log_start_offset:,}'
+            if offset < look.log_start_offset
+            else 'nothing has been appended there yet; start="latest" begins at the end'
+        )
+        raise OffsetOutOfRange(
+            f"{self.name}: offset {offset:,} is outside "
+            f"{look.log_start_offset:,}..{look.end.offset:,} ({why})",
+            offset=offset,
+            log_start_offset=look.log_start_offset,
+            log_end_offset=look.end.offset,
+        )
+
+    def _end_of(self, segment: Segment, look: Look) -> int:
+        """How many bytes of a segment the look allows."""
+        if segment is look.end.segment:
+            return look.end.pos
+        return segment.size if segment.base_offset < look.end.offset else 0
+
+    def _read_chunk(
+        self, look: Look, offset: int, max_bytes: int, upper: int
+    ) -> tuple[Segment, int, bytes, int] | None:
+        """(segment, position, whole batches, next offset) from the first segment with something to give."""
+        segments = look.segments
+        hint = self._hints.pop(offset, None)
+        number = max(bisect_right(segments, offset, key=_base_offset) - 1, 0)
+        for segment in segments[number:]:
+            end = self._end_of(segment, look)
+            if hint is not None and hint[0] is segment:
+                pos = hint[1]
+            else:
+                pos = segment.locate(offset, end, may_have_gaps=self.may_have_gaps)
+            if pos >= end:
+                continue  # compaction may have left nothing at or behind the offset here
+            data, next_offset = _whole_batches(segment, pos, end, max_bytes, upper)
+            if not data:
+                return None
+            if len(self._hints) >= _HINTS:
+                self._hints.clear()
+            self._hints[next_offset] = (segment, pos + len(data))
+            return segment, pos, data, next_offset
+        return None
+
+    def _decode(self, segment: Segment, header: BatchHeader) -> list[Record]:
+        data = segment.pread(header.size, header.pos)
+        checked = scan(data)
+        if checked.error is not None or not checked.headers:
+            reason = checked.error.reason if checked.error else "the batch is cut short"
+            raise CorruptRecord(
+                reason,
+                path=segment.path,
+                pos=header.pos,
+                offset=header.base_offset,
+                last_offset=header.last_offset,
+            )
+        return decode(data, checked.headers[0], *self.name)
+
+
+def _base_offset(segment: Segment) -> int:
+    return segment.base_offset
+
+
+def _whole_batches(segment: Segment, pos: int, end: int, max_bytes: int, upper: int) -> tuple[bytes, int]:
+    """Batches from `pos`, about max_bytes and at least one, up to byte `end` and offset `upper`.
+
+    Also the offset behind them. A first batch larger than max_bytes is read again, whole. Where a batch
+    is impossible, those before it are returned; CorruptRecord if there are none.
+    """
+    data = segment.pread(min(max(max_bytes, HEADER_SIZE), end - pos), pos)
+    at = next_offset = 0
+    while True:
+        if len(data) - at < HEADER_SIZE:
+            problem = "the segment ends inside a batch" if end - pos - at < HEADER_SIZE else ""
+            break
+        base, length = _BASE_AND_LENGTH.unpack_from(data, at)
+        size = length + _LENGTH_PREFIX
+        if length < _SMALLEST_BATCH or size > min(end - pos - at, _LARGEST_BATCH):
+            problem = f"a batch cannot be {size:,} bytes long here"
+            break
+        if base >= upper:
+            return data[:at], next_offset
+        if at + size > len(data):
+            if at:
+                return data[:at], next_offset
+            data = segment.pread(size, pos)
+            if len(data) < size:
+                problem = "the file is shorter than it was"
+                break
+        next_offset = base + _LAST_OFFSET_DELTA.unpack_from(data, at + _LAST_OFFSET_DELTA_AT)[0] + 1
+        at += size
+        if at == len(data):
+            return data, next_offset
+    if at:
+        return data[:at], next_offset
+    raise CorruptRecord(problem or "the file is shorter than it was", path=segment.path, pos=pos)

@@ -1,0 +1,519 @@
+"""Opening a partition: as it was closed, or, after a crash, as far as its bytes are valid.
+
+After a clean end nothing is read but the directory. Otherwise, for each partition:
+
+    1  Leftovers of interrupted work go (*.recovering, *.cleaned, *.tmp, *.deleted); a compaction that
+       had got as far as *.swap is completed.
+    2  The records before the recovery point are durable: they are not read. Damage there is bit rot and
+       not a crash; it is reported, nothing is cut, and the partition refuses appends until `repair`.
+    3  From the recovery point on, each batch must fit its file, match its CRC, and continue offsets and
+       epochs. The first that does not ends the log. What lies behind it is set aside in a *.cut file
+       and reported, and so is a valid batch found in there.
+    4  The page cache cannot be trusted after a crash that a failed fsync may have caused: the valid tail
+       is written into a new segment, fsynced and renamed into place; then the old one is cut.
+    5  Indexes of the segments read are made anew; producer state comes from a snapshot and the tail.
+
+Each step may be repeated: recovery that is killed starts again and ends the same. A segment that another
+one overlaps (killed within step 4) ends where the other begins. (Kafka 2.7 design, section 5.4, "Guarantees";
+there the log is scanned with position + size < file length, which would drop the last batch of a
+whole file: we use <=.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from .appending import Opened
+from .checkpoints import LeaderEpochs
+from .codec import HEADER_SIZE, BatchHeader, find_batch, scan
+from .codec.sniff import identify
+from .config import MAX_INT32, TopicSettings
+from .cutting import cut, set_aside
+from .epoch_history import check_epochs, intact, load_epochs
+from .errors import CorruptIndex, CorruptRecord, NotALog
+from .filenames import CLEANED, DELETED, INDEX, RECOVERING, SWAP, TIME_INDEX
+from .index import UNBOUNDED, IndexBuilder, IndexFiles
+from .model import TopicPartition
+from .producer_recovery import ProducerRecovery
+from .segment import Files, Segment, create_segment, list_segments, new_segment
+from .swap import finish_swaps
+
+logger = logging.getLogger(__name__)
+
+_CHUNK: Final = 4 << 20
+_SEARCHED_BEHIND_DAMAGE: Final = 64 << 20
+_SNIFFED: Final = 1 << 16
+
+Progress = Callable[[TopicPartition, int, int], None]
+
+
+class CleanEnd(NamedTuple):
+    """How a partition looked when it was closed in order."""
+
+    log_end_offset: int
+    last_segment: int
+    size: int
+    created_ms: int
+
+
+@dataclass(slots=True)
+class PartitionRecovery:
+    """What recovery did to one partition. `cut_path` is None where nothing but zeros was cut."""
+
+    topic: str
+    partition: int
+    segments_read: int = 0
+    batches_read: int = 0
+    bytes_read: int = 0
+    log_end_offset: int = 0
+    bytes_rewritten: int = 0
+    bytes_cut: int = 0
+    cut_reason: str = ""
+    cut_path: str | None = None
+    indexes_rebuilt: int = 0
+    damage: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What opening found: `clean` when the last writer had closed in order; else a line a partition."""
+
+    clean: bool = True
+    duration_ms: float = 0.0
+    partitions: list[PartitionRecovery] = field(default_factory=list)
+
+    @property
+    def bytes_cut(self) -> int:
+        return sum(partition.bytes_cut for partition in self.partitions)
+
+    @property
+    def damage(self) -> list[str]:
+        """Descriptions of what is damaged; empty where nothing is."""
+        return [text for partition in self.partitions for text in partition.damage]
+
+
+class _Start(NamedTuple):
+    """Where checking begins: index entries before it, byte, offset, and damage found on the way there."""
+
+    builder: IndexBuilder
+    pos: int
+    offset: int
+    damage: str | None
+
+
+class _Tail(NamedTuple):
+    """The valid batches of a segment from some byte on, and why they end."""
+
+    headers: list[BatchHeader]
+    end: int
+    next_offset: int
+    problem: str | None
+    superseded: bool
+
+
+def open_partition(
+    name: TopicPartition,
+    directory: str,
+    files: Files,
+    settings: TopicSettings,
+    *,
+    clean: CleanEnd | None,
+    recovery_point: int,
+    log_start_offset: int | None,
+    may_have_gaps: bool,
+    now_ms: int,
+    progress: Progress | None = None,
+) -> tuple[Opened, PartitionRecovery | None]:
+    """Open a partition's directory for writing, recovering it unless it ended clean.
+
+    Args:
+        clean: what the closing writer noted, None after a crash.
+        recovery_point: the offset before which everything is durable (from the checkpoint, else 0).
+        log_start_offset: the first readable offset (from the checkpoint), None for that of the files.
+        may_have_gaps: compaction may have left gaps between batches.
+        progress: called with (partition, bytes done, bytes in all) while the tail is read.
+
+    Raises:
+        NotALog: a segment is of another format; nothing was changed.
+        OSError: from the system.
+    """
+    return _Opening(
+        name, directory, files, settings, recovery_point, log_start_offset, may_have_gaps, now_ms, progress
+    ).open(clean)
+
+
+class _Opening:
+    """One partition on its way from a directory to an `Opened`."""
+
+    def __init__(
+        self,
+        name: TopicPartition,
+        directory: str,
+        files: Files,
+        settings: TopicSettings,
+        recovery_point: int,
+        log_start_offset: int | None,
+        may_have_gaps: bool,
+        now_ms: int,
+        progress: Progress | None,
+    ) -> None:
+        self.name = name
+        self.directory = directory
+        self.files = files
+        self.fs = files.fs
+        self.settings = settings
+        self.recovery_point = recovery_point
+        self.log_start_offset = log_start_offset
+        self.may_have_gaps = may_have_gaps
+        self.now_ms = now_ms
+        self.progress = progress
+        self.epochs = LeaderEpochs(files.fs, directory)
+        self.report = PartitionRecovery(*name)
+
+    def open(self, clean: CleanEnd | None) -> tuple[Opened, PartitionRecovery | None]:
+        segments = self.segments()
+        if not segments:
+            base = self.log_start_offset or 0
+            segments = [create_segment(self.files, self.directory, base, self.settings, self.now_ms)]
+            if self.recovery_point <= base:  # else records are missing that were durable
+                clean = CleanEnd(base, base, 0, self.now_ms)
+        last = segments[-1]
+        if clean is not None and (last.base_offset, last.size) == (clean.last_segment, clean.size):
+            load_epochs(self.epochs, segments, self.name)
+            last.created_ms = clean.created_ms
+            last.next_offset = clean.log_end_offset
+            return self.opened(segments, clean.log_end_offset, [], new_epoch=False), None
+        opened = self.recover(segments)
+        self.report.log_end_offset = opened.log_end_offset
+        if opened.damage:
+            self.report.damage.append(opened.damage)
+        return opened, self.report
+
+    # -- what is there ---------------------------------------------------------------------------------
+
+    def segments(self) -> list[Segment]:
+        """The directory's segments in order, leftovers dealt with."""
+        entries = self.fs.list(self.directory)
+        if any(entry.name.endswith(SWAP) for entry in entries):
+            finish_swaps(self.files, self.directory)
+            entries = self.fs.list(self.directory)
+        left = [e for e in entries if e.name.endswith((DELETED, CLEANED, RECOVERING, ".tmp"))]
+        for entry in left:
+            self.fs.unlink(self.path(entry.name))
+        return list_segments(self.files, self.directory, entries, self.settings)
+
+    # -- recovery --------------------------------------------------------------------------------------
+
+    def recover(self, segments: list[Segment]) -> Opened:
+        self.refuse_foreign(segments[-1])
+        load_epochs(self.epochs, segments, self.name)
+        check_epochs(self.epochs, segments, self.name)
+        self.drop_empty(segments)
+        number = max(bisect_right(segments, self.recovery_point, key=lambda s: s.base_offset) - 1, 0)
+        start = max(self.recovery_point, segments[number].base_offset)
+        if number and start == segments[number].base_offset:
+            damage = self.end_segment(segments[number - 1], segments[number])
+            if damage is not None:
+                return self.damaged(segments, start, damage)
+        builder, pos, expected, damage = self.find_recovery_point(segments[number], start)
+        if damage is not None:
+            return self.damaged(segments, start, damage)
+        start = expected
+        total = sum(segment.size for segment in segments[number:]) - pos
+        replay: list[tuple[Segment, BatchHeader]] = []
+        for i in range(number, len(segments)):
+            segment = segments[i]
+            following = segments[i + 1] if i + 1 < len(segments) else None
+            if i > number:
+                builder, pos = IndexBuilder(segment.base_offset, self.settings.index_interval_bytes), 0
+                if segment.base_offset > expected and not self.may_have_gaps:
+                    return self.damaged(
+                        segments,
+                        expected,
+                        f"records {expected:,} to "
+                        f"{segment.base_offset - 1:,} are missing before {segment.path}",
+                    )
+                expected = max(expected, segment.base_offset)
+            tail = self.read_tail(segment, pos, expected, following, total)
+            for header in tail.headers:
+                builder.add(header.pos, header.size, header.last_offset, header.max_timestamp_ms)
+            replay.extend((segment, header) for header in tail.headers)
+            self.report.segments_read += 1
+            self.report.batches_read += len(tail.headers)
+            expected = tail.next_offset
+            if following is not None:
+                if tail.problem is not None:
+                    # A segment that is followed by another was durable before: this is bit rot.
+                    return self.damaged(
+                        segments, expected, f"{segment.path} at byte {tail.end:,}: {tail.problem}"
+                    )
+                if tail.superseded:
+                    cut(self.files, segment, tail.end)
+                self.write_indexes(segment, builder)
+        segments[-1].next_offset = expected
+        if tail.problem is not None:
+            self.set_aside(segments[-1], tail)
+        opened_last = max(start, segments[-1].base_offset)
+        from_pos = pos if number == len(segments) - 1 else 0
+        replay = self.rewrite(segments, opened_last, from_pos, tail, builder, replay)
+        return self.opened(segments, expected, replay, new_epoch=True)
+
+    def refuse_foreign(self, segment: Segment) -> None:
+        kind = identify(segment.pread(min(segment.size, _SNIFFED), 0))
+        if kind in ("message-set-v0", "message-set-v1", "0.7"):
+            raise NotALog(
+                f"{segment.path} holds messages of another format ({kind}); it is left as it is. "
+                "`embedlog import` reads such files",
+                path=segment.path,
+            )
+
+    def drop_empty(self, segments: list[Segment]) -> None:
+        """Remove an empty last segment within the range of the one before.
+
+        It is of a roll that failed and was undone, but for its name, which came back with the power.
+        """
+        if len(segments) < 2 or segments[-1].size:
+            return
+        before, empty = segments[-2:]
+        try:
+            overlaps = before.locate(empty.base_offset, before.size) < before.size
+        except CorruptRecord:
+            return
+        if overlaps:
+            for path in (empty.path, *empty.companions()):
+                with contextlib.suppress(FileNotFoundError):
+                    self.fs.unlink(path)
+            self.fs.sync_dir(self.directory)
+            segments.pop()
+
+    def end_segment(self, segment: Segment, following: Segment) -> str | None:
+        """Cut off what a recovery that was killed has moved into the next segment.
+
+        Returns damage found on the way.
+        """
+        builder, pos, _, damage = self.find_recovery_point(segment, following.base_offset)
+        if damage is None and pos < segment.size:
+            if not self.moved(segment, pos, following):
+                return f"{segment.path} has {segment.size - pos:,} bytes too many at byte {pos:,}"
+            cut(self.files, segment, pos)
+            self.write_indexes(segment, builder)
+        return damage
+
+    def find_recovery_point(self, segment: Segment, offset: int) -> _Start:
+        """Where the batch with an offset begins; what lies before it is durable, and not read."""
+        damage = ""
+        indexed = self.trusted_entries(segment, offset)
+        for builder in (indexed, IndexBuilder(segment.base_offset, self.settings.index_interval_bytes)):
+            pos = builder.offsets.positions[-1] if builder.offsets.positions else 0
+            expected = -1 if pos else segment.base_offset
+            try:
+                for header in segment.walk(pos, segment.size):
+                    if header.base_offset < expected:
+                        raise CorruptRecord("offsets go back", path=segment.path, pos=header.pos)
+                    if header.base_offset < offset < header.next_offset and expected != offset:
+                        # Not a point that we wrote; or a header that lies.
+                        if not intact(segment, header):
+                            raise CorruptRecord("CRC mismatch", path=segment.path, pos=header.pos)
+                        return _Start(builder, pos, header.base_offset, None)
+                    if header.base_offset >= offset:
+                        break
+                    builder.add(header.pos, header.size, header.last_offset, header.max_timestamp_ms)
+                    expected = header.next_offset
+                    pos = header.pos + header.size
+            except CorruptRecord as error:
+                if expected == offset:
+                    return _Start(builder, pos, offset, None)
+                damage = str(error)
+                continue
+            if expected == offset or (self.may_have_gaps and 0 <= expected < offset):
+                return _Start(builder, pos, offset, None)
+            damage = (
+                f"{segment.path} ends at offset {max(expected, segment.base_offset):,}: "
+                f"records up to {offset - 1:,} had been made durable"
+            )
+        return _Start(builder, 0, offset, damage)
+
+    def trusted_entries(self, segment: Segment, offset: int) -> IndexBuilder:
+        """The index entries before an offset, as far as the file bears them out."""
+        stem = os.path.join(self.directory, self.files.layout.stem(segment.base_offset))
+        index_files = IndexFiles(self.fs, stem + INDEX, stem + TIME_INDEX)
+        interval = self.settings.index_interval_bytes
+        try:
+            offsets, times = index_files.load(UNBOUNDED, UNBOUNDED)
+        except (FileNotFoundError, CorruptIndex):
+            self.report.indexes_rebuilt += 1
+            return IndexBuilder(segment.base_offset, interval)
+        builder = IndexBuilder(segment.base_offset, interval, offsets, times)
+        builder.truncate(offset, segment.size)
+        return builder
+
+    def moved(self, segment: Segment, pos: int, following: Segment) -> bool:
+        """Does the next segment begin with the very batch that is at a byte of this one?"""
+        ours, theirs = segment.pread(HEADER_SIZE, pos), following.pread(HEADER_SIZE, 0)
+        return len(ours) == HEADER_SIZE and ours == theirs
+
+    def read_tail(
+        self, segment: Segment, pos: int, expected: int, following: Segment | None, total: int
+    ) -> _Tail:
+        """Check the batches from byte `pos` on, up to the first that is not valid."""
+        headers: list[BatchHeader] = []
+        epoch = self.epochs.epoch_at(expected)
+        want = _CHUNK
+        while pos < segment.size:
+            data = segment.pread(min(want, segment.size - pos), pos)
+            found = scan(data)
+            for header in found.headers:
+                if following is not None and header.base_offset >= following.base_offset:
+                    moved = self.moved(segment, pos + header.pos, following)
+                    problem = None if moved else "the batch's offset is one of the next segment's"
+                    return _Tail(headers, pos + header.pos, expected, problem, moved)
+                problem = self.discontinuity(segment, header, expected, epoch)
+                if problem is not None:
+                    return _Tail(headers, pos + header.pos, expected, problem, False)
+                headers.append(header._replace(pos=pos + header.pos))
+                expected, epoch = header.next_offset, header.leader_epoch
+            self.report.bytes_read += found.end
+            pos += found.end
+            if self.progress is not None:
+                self.progress(self.name, self.report.bytes_read, total)
+            if found.error is not None:
+                return _Tail(headers, pos, expected, found.error.reason, False)
+            if len(data) - found.end and pos + len(data) - found.end >= segment.size:
+                return _Tail(headers, pos, expected, "the last batch is cut short", False)
+            want = _CHUNK if found.end else 2 * want
+        return _Tail(headers, pos, expected, None, False)
+
+    def discontinuity(self, segment: Segment, header: BatchHeader, expected: int, epoch: int) -> str | None:
+        """What is wrong with a batch that is valid by itself, where it stands."""
+        if header.last_offset - segment.base_offset > MAX_INT32:
+            return f"a batch with offset {header.base_offset:,} cannot be in this segment"
+        if header.base_offset != expected and not (self.may_have_gaps and header.base_offset > expected):
+            return f"the batch begins with offset {header.base_offset:,}, the next one is {expected:,}"
+        if not epoch <= header.leader_epoch <= self.epochs.latest:
+            return f"the batch is of leader epoch {header.leader_epoch}, the partition's is {epoch}"
+        return None
+
+    def set_aside(self, segment: Segment, tail: _Tail) -> None:
+        """Keep the bytes behind the valid end in a .cut file, and look whether batches are among them."""
+        report = self.report
+        report.bytes_cut = segment.size - tail.end
+        report.cut_path = path = set_aside(self.files, segment, tail.end)
+        report.cut_reason = "zeros" if path is None else tail.problem or ""
+        if path is None:
+            return
+        behind = segment.pread(min(report.bytes_cut, _SEARCHED_BEHIND_DAMAGE), tail.end)
+        found = pos = 0
+        while (header := find_batch(behind, pos, len(behind), tail.next_offset)) is not None:
+            if not found:
+                first = header.base_offset
+            found += 1
+            last = header.last_offset
+            pos = header.pos + header.size
+        if found:
+            report.damage.append(
+                f"{found:,} valid batches (offsets {first:,} to {last:,}) lie behind the invalid one at "
+                f"byte {tail.end:,} of {segment.path}; they are kept in {path}"
+            )
+
+    def rewrite(
+        self,
+        segments: list[Segment],
+        base: int,
+        from_pos: int,
+        tail: _Tail,
+        builder: IndexBuilder,
+        replay: list[tuple[Segment, BatchHeader]],
+    ) -> list[tuple[Segment, BatchHeader]]:
+        """Write the valid tail of the last segment into a new file, then cut the old one.
+
+        Returns the batches to replay, those of the tail where they are now.
+        """
+        old = segments[-1]
+        if tail.end == from_pos:
+            if old.size > from_pos:
+                cut(self.files, old, from_pos)
+            self.write_indexes(old, builder)
+            return replay
+        name = self.files.layout.segment(base)
+        self.fs.copy_range(old.path, self.path(name + RECOVERING), from_pos, tail.end)
+        self.report.bytes_rewritten = tail.end - from_pos
+        for suffix in (INDEX, TIME_INDEX):
+            with contextlib.suppress(FileNotFoundError):
+                self.fs.unlink(self.path(self.files.layout.stem(base) + suffix))
+        old.forget()
+        self.fs.rename(self.path(name + RECOVERING), self.path(name))
+        self.fs.sync_dir(self.directory)
+        new = self.segment(base, tail.end - from_pos, self.now_ms)
+        new.next_offset = tail.next_offset
+        moved = [header._replace(pos=header.pos - from_pos) for header in tail.headers]
+        rebuilt = IndexBuilder(base, self.settings.index_interval_bytes)
+        for header in moved:
+            rebuilt.add(header.pos, header.size, header.last_offset, header.max_timestamp_ms)
+        self.write_indexes(new, rebuilt)
+        kept = [(segment, header) for segment, header in replay if segment is not old]
+        if base != old.base_offset:
+            before = self.trusted_entries(old, base)
+            cut(self.files, old, from_pos)
+            old.next_offset = base
+            self.write_indexes(old, before)
+            segments.append(new)
+        else:
+            segments[-1] = new
+        return [*kept, *((new, header) for header in moved)]
+
+    def write_indexes(self, segment: Segment, builder: IndexBuilder) -> None:
+        builder.add_time_entry()
+        stem = os.path.join(self.directory, self.files.layout.stem(segment.base_offset))
+        with contextlib.suppress(OSError):
+            IndexFiles(self.fs, stem + INDEX, stem + TIME_INDEX).replace(builder.offsets, builder.times)
+        self.files.indexes.forget(segment.path)
+
+    # -- the result ------------------------------------------------------------------------------------
+
+    def damaged(self, segments: list[Segment], end_offset: int, damage: str) -> Opened:
+        """Nothing is changed; what can be read is readable, appends are refused."""
+        segments[-1].next_offset = max(end_offset, segments[-1].base_offset)
+        end = max(end_offset, segments[-1].base_offset)
+        opened = self.opened(segments, end, [], new_epoch=True)
+        return opened._replace(damage=damage, flushed_offset=end_offset)
+
+    def opened(
+        self,
+        segments: list[Segment],
+        log_end_offset: int,
+        replay: list[tuple[Segment, BatchHeader]],
+        *,
+        new_epoch: bool,
+    ) -> Opened:
+        for segment, following in pairwise(segments):
+            segment.next_offset = following.base_offset
+        recovery = ProducerRecovery(self.files, self.directory, self.name)
+        producers, aborted = recovery.recover(segments, log_end_offset, replay)
+        start = self.log_start_offset
+        if start is not None and start > log_end_offset:
+            logger.warning("%s: a log start of %d lies past the end %d", self.name, start, log_end_offset)
+            start = None
+        return Opened(
+            segments,
+            max(start if start is not None else segments[0].base_offset, segments[0].base_offset),
+            log_end_offset,
+            log_end_offset,
+            self.epochs,
+            new_epoch,
+            producers,
+            aborted,
+            None,
+        )
+
+    def segment(self, base_offset: int, size: int, modified_ms: int) -> Segment:
+        return new_segment(self.files, self.directory, base_offset, size, modified_ms, self.settings)
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.directory, name)

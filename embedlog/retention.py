@@ -1,0 +1,191 @@
+"""Which whole segments may go: delete policies by name, and applying them to a partition.
+
+    oldest                                             newest
+    | segment | segment | segment | segment | active |
+    '---- expired ----'-'-- kept, even where an older rule would take one of them --'
+
+A policy looks at the segments, oldest first, and says how many of them may go: always the oldest ones,
+so that what is left is one stretch of the log. Of several policies any one suffices. Shipped:
+
+    modification_time   the file was changed last more than retention_ms ago (Kafka 0.7 and 0.10 design)
+    record_timestamp    the largest timestamp of its records is more than retention_ms ago (Kafka 2.7)
+    bytes               without it at least retention_bytes are left (all of them)
+
+Anything else is a function of your own, "package.module:function", of the shape of `DeletePolicy`.
+
+Invariants: with the default settings (-1) nothing is ever deleted; only a topic whose cleanup_policy has
+"delete" loses segments; the active segment goes only by being rolled first, and the log start is durable
+before any file is renamed (partition.advance_log_start).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple, Protocol, cast
+
+from .config import TopicSettings
+from .errors import InvalidSetting
+from .partition import Partition
+from .segment import Segment
+from .shared_state import State
+
+
+class SegmentInfo(NamedTuple):
+    """What a policy may know of a segment. Sizes in bytes, times in milliseconds.
+
+    largest_timestamp_ms is -1 where no record has a timestamp; `active` is the one that still grows.
+    """
+
+    base_offset: int
+    next_offset: int
+    size: int
+    modified_ms: int
+    largest_timestamp_ms: int
+    active: bool
+
+
+class DeletePolicy(Protocol):
+    """How many of the oldest segments may go. Called from a background thread; must not change anything."""
+
+    def __call__(self, segments: Sequence[SegmentInfo], settings: TopicSettings, now_ms: int) -> int: ...
+
+
+def by_modification_time(segments: Sequence[SegmentInfo], settings: TopicSettings, now_ms: int) -> int:
+    """Segments whose file was modified more than retention_ms ago (Kafka 0.7 design, "Deletes")."""
+    if settings.retention_ms < 0:
+        return 0
+    return _leading(now_ms - info.modified_ms > settings.retention_ms for info in segments)
+
+
+def by_record_timestamp(segments: Sequence[SegmentInfo], settings: TopicSettings, now_ms: int) -> int:
+    """Segments whose youngest record is older than retention_ms (Kafka 2.7 design, section 5.4, "Deletes").
+
+    One without timestamps is judged by its file's, as Kafka does.
+    """
+    if settings.retention_ms < 0:
+        return 0
+    return _leading(now_ms - _youngest_ms(info) > settings.retention_ms for info in segments)
+
+
+def by_bytes(segments: Sequence[SegmentInfo], settings: TopicSettings, now_ms: int) -> int:
+    """Segments without which retention_bytes are still left. Never the active one."""
+    if settings.retention_bytes < 0:
+        return 0
+    surplus = sum(info.size for info in segments) - settings.retention_bytes
+    count = 0
+    for info in segments:
+        surplus -= info.size
+        if surplus < 0 or info.active:
+            break
+        count += 1
+    return count
+
+
+POLICIES: Final[dict[str, DeletePolicy]] = {
+    "modification_time": by_modification_time,
+    "record_timestamp": by_record_timestamp,
+    "bytes": by_bytes,
+}
+
+
+@lru_cache(maxsize=64)
+def policy_by_name(names: str) -> DeletePolicy:
+    """The policy that a `delete_policy` setting names; several, separated by commas: any of them suffices.
+
+    Raises InvalidSetting for an unknown name, or a "package.module:function" that cannot be had.
+    """
+    policies = [_one_policy(name.strip()) for name in names.split(",")]
+
+    def any_of(segments: Sequence[SegmentInfo], settings: TopicSettings, now_ms: int) -> int:
+        return max(policy(segments, settings, now_ms) for policy in policies)
+
+    return policies[0] if len(policies) == 1 else any_of
+
+
+def apply_retention(partition: Partition, now_ms: int) -> int:
+    """Delete the segments that the topic's delete_policy lets go; returns the bytes freed.
+
+    Does nothing for a topic that is only compacted, and for a partition that has failed. Takes the
+    upkeep lock. Raises StorageError, OSError, InvalidSetting.
+    """
+    settings = partition.settings
+    if not settings.deletes or partition.state is not State.ONLINE or _never_deletes(settings):
+        return 0
+    policy = policy_by_name(settings.delete_policy)
+    with partition.upkeep_lock:
+        segments = partition.segments()
+        count = _expired(policy, partition, segments, now_ms)
+        if count == len(segments) and segments[-1].size and partition.roll():
+            # Records that were appended since the policy looked are in the rolled segment: look again.
+            segments = partition.segments()
+            count = _expired(policy, partition, segments, now_ms)
+        count = min(count, len(segments) - 1)
+        return partition.advance_log_start(segments[count].base_offset) if count > 0 else 0
+
+
+def _expired(policy: DeletePolicy, partition: Partition, segments: Sequence[Segment], now_ms: int) -> int:
+    infos = [_info(partition, segment) for segment in segments[:-1]]
+    active = segments[-1]
+    if active.size:
+        infos.append(_info(partition, active)._replace(active=True))
+    count = policy(infos, partition.settings, now_ms)
+    if not isinstance(count, int) or not 0 <= count <= len(infos):
+        raise InvalidSetting(
+            f"delete_policy {partition.settings.delete_policy!r} must say how many of {len(infos)} segments "
+            f"may go, not {count!r}; none was deleted"
+        )
+    return count
+
+
+def _info(partition: Partition, segment: Segment) -> SegmentInfo:
+    # segment.modified_ms of an active segment, or of one just rolled, says nothing of its last append
+    modified_ns = partition.files.fs.stat(segment.path).st_mtime_ns
+    return SegmentInfo(
+        segment.base_offset,
+        segment.next_offset,
+        segment.size,
+        modified_ns // 1_000_000,
+        segment.largest_timestamp_ms,
+        active=False,
+    )
+
+
+def _never_deletes(settings: TopicSettings) -> bool:
+    """Spares reading a thousand partitions' indexes for nothing: the shipped policies need a limit."""
+    limited = settings.retention_ms >= 0 or settings.retention_bytes >= 0
+    return not limited and all(name.strip() in POLICIES for name in settings.delete_policy.split(","))
+
+
+def _one_policy(name: str) -> DeletePolicy:
+    shipped = POLICIES.get(name)
+    if shipped is not None:
+        return shipped
+    module, _, function = name.partition(":")
+    if not module or not function:
+        raise InvalidSetting(
+            f"unknown delete_policy {name!r}: the policies are {', '.join(POLICIES)}, "
+            'or one of your own as "package.module:function"'
+        )
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise InvalidSetting(f"delete_policy {name!r} cannot be loaded: {error}") from error
+    if not callable(found):
+        raise InvalidSetting(f"delete_policy {name!r} is {type(found).__name__}, not a function")
+    return cast(DeletePolicy, found)
+
+
+def _youngest_ms(info: SegmentInfo) -> int:
+    return info.largest_timestamp_ms if info.largest_timestamp_ms >= 0 else info.modified_ms
+
+
+def _leading(expired: Iterable[bool]) -> int:
+    """How many come before the first that has not expired."""
+    count = 0
+    for each in expired:
+        if not each:
+            break
+        count += 1
+    return count

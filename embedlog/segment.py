@@ -1,0 +1,424 @@
+"""One segment: a file of record batches with its indexes.
+
+    00000000000.kafka      batch | batch | batch | ...      nothing between them, nothing behind
+    00000000000.index      which byte an offset is near     (index.py)
+    00000000000.timeindex  which offset a time is near
+
+A segment is named by the offset of its first record. The last one of a partition is active: it has an
+`IndexBuilder` and grows; all others are sealed and never change. This room knows where bytes are;
+which of them may be seen, and when they are durable, is the partition's business.
+
+Invariants: the batches from byte 0 to `size` are contiguous; `base_offset` <= every offset in them <
+`next_offset`. An index is trusted only as far as the batch it points to bears it out: whatever else it
+says, it is rebuilt from the records, so that a lookup always equals a scan.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from .codec import HEADER_SIZE, BatchHeader, read_header
+from .config import TopicSettings
+from .errors import CorruptIndex, CorruptRecord
+from .filenames import DELETED, INDEX, SNAPSHOT, TIME_INDEX, TXN_INDEX, Layout
+from .fs import Descriptors, Entry, FileSystem, ReadHandle
+from .index import (
+    UNBOUNDED,
+    IndexBuilder,
+    IndexCache,
+    IndexFiles,
+    OffsetEntries,
+    TimeEntries,
+    lookup_offset,
+    lookup_time,
+)
+
+logger = logging.getLogger(__name__)
+
+_WALK_CHUNK: Final = 1 << 16
+_MAX_SPAN: Final = (1 << 32) - 1  # what an index entry can say
+_STALE_INDEX_BYTES: Final = 16 << 20  # more records than this behind the last entry: the index is not theirs
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What every segment of a log shares: the system calls, the descriptors, the indexes in memory."""
+
+    fs: FileSystem
+    descriptors: Descriptors
+    indexes: IndexCache
+    layout: Layout
+    writable: bool = True
+
+
+class LeftBehind(OSError):
+    """An empty segment that should not be there could not be removed."""
+
+
+class Segment:
+    """One segment file and its indexes. Reading is safe between threads; growing is for the appender."""
+
+    def __init__(
+        self,
+        files: Files,
+        directory: str,
+        base_offset: int,
+        size: int,
+        next_offset: int,
+        *,
+        created_ms: int,
+        modified_ms: int,
+        index_interval_bytes: int,
+    ) -> None:
+        self._files = files
+        self._interval = index_interval_bytes
+        stem = os.path.join(directory, files.layout.stem(base_offset))
+        self._stem = stem
+        self.path = stem + files.layout.records
+        self.base_offset = base_offset
+        self.size = size
+        self.next_offset = next_offset
+        self.created_ms = created_ms
+        self.modified_ms = modified_ms
+        self.builder: IndexBuilder | None = None
+        self.grows_elsewhere = False  # the active segment of another process: its index files are behind
+        self._handle = ReadHandle(self.path)
+        self._index_files = IndexFiles(files.fs, stem + INDEX, stem + TIME_INDEX)
+        self._saved = (0, 0)  # entries of the builder that are in the files
+        self._largest_timestamp_ms: int | None = None
+
+    def __repr__(self) -> str:
+        return f"<Segment {self.path} {self.base_offset}..{self.next_offset} {self.size:,} bytes>"
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def pread(self, size: int, pos: int) -> bytes:
+        """Bytes of the records file. Raises OSError."""
+        return self._files.descriptors.pread(self._handle, size, pos)
+
+    def walk(
+        self, pos: int, end: int, *, expected: int = -1, may_have_gaps: bool = True
+    ) -> Iterator[BatchHeader]:
+        """The batch headers from byte `pos` to `end`, without checking CRCs; `pos` of each is the file's.
+
+        Args:
+            expected: the offset that the first batch must begin with, -1 where it is not known.
+            may_have_gaps: offsets may be missing before or between batches.
+
+        Raises CorruptRecord, with its place, at the first that is impossible, is out of order, or runs past
+        `end`.
+        """
+        chunk = b""
+        start = pos
+        while pos < end:
+            at = pos - start
+            if len(chunk) - at < HEADER_SIZE:
+                chunk = self.pread(min(_WALK_CHUNK, end - pos), pos)
+                start, at = pos, 0
+            try:
+                header = read_header(chunk, at)._replace(pos=pos)
+            except CorruptRecord as error:
+                error.pos = pos
+                raise error.at(path=self.path) from None
+            base = header.base_offset
+            reason = None
+            if pos + header.size > end:
+                reason = f"a batch of {header.size:,} bytes runs past the segment's end at byte {end:,}"
+            elif not 0 <= base - self.base_offset <= _MAX_SPAN - header.last_offset_delta:
+                reason = f"a batch with offset {base:,} cannot be in this segment"
+            elif base < expected or (base > expected >= 0 and not may_have_gaps):
+                reason = f"the batch says it begins at offset {base:,} where {expected:,} must be"
+            if reason is not None:
+                raise CorruptRecord(reason, path=self.path, pos=pos, offset=base)
+            yield header
+            pos += header.size
+            expected = header.next_offset
+
+    def locate(self, offset: int, end: int, *, may_have_gaps: bool = True) -> int:
+        """The byte position of the batch that holds `offset`, or of the first behind it; `end` if none.
+
+        `end` is the size as far as the caller may look. The batches on the way must be in order
+        (CorruptRecord): no CRC covers their base offsets, and a wrong one would give wrong records.
+        """
+        if offset <= self.base_offset:
+            return 0
+        relative, pos = lookup_offset(self.entries()[0], offset - self.base_offset)
+        if not pos:
+            return self._scan_for(offset, 0, end, self.base_offset, may_have_gaps)
+        anchor = self._header_at(pos, end)
+        if anchor is not None and anchor.last_offset == self.base_offset + relative:
+            return self._scan_for(offset, pos, end, anchor.base_offset, may_have_gaps)
+        # Damage, or an index that is not this segment's: a scan tells which.
+        found = self._scan_for(offset, 0, end, self.base_offset, may_have_gaps)
+        self._mend_indexes()
+        return found
+
+    def from_time(self, time_ms: int, end: int, *, may_have_gaps: bool = True) -> Iterator[BatchHeader]:
+        """The batches from the first on that may hold a record with timestamp >= time_ms."""
+        pos, expected = 0, self.base_offset
+        entry = lookup_time(self.entries()[1], time_ms)
+        if entry is not None:
+            anchor = self._header_of(*entry, end, may_have_gaps)
+            if anchor is not None:
+                pos, expected = anchor.pos, anchor.base_offset
+            else:
+                self._mend_indexes()
+        for header in self.walk(pos, end, expected=expected, may_have_gaps=may_have_gaps):
+            if header.max_timestamp_ms >= time_ms:
+                yield header
+
+    @property
+    def largest_timestamp_ms(self) -> int:
+        """The largest record timestamp, -1 where there is none. May read the segment's headers, once."""
+        if self.builder is not None:
+            return self.builder.largest_timestamp_ms
+        if self.grows_elsewhere:
+            return self._find_largest_timestamp()[0]
+        if self._largest_timestamp_ms is None:
+            self._largest_timestamp_ms = self._find_largest_timestamp()[0]
+        return self._largest_timestamp_ms
+
+    def _find_largest_timestamp(self) -> tuple[int, int]:
+        """(the largest timestamp, the last offset of the first batch with it): that of the last time entry,
+        unless it is wrong or there are larger ones behind it."""
+        largest, last_offset, pos = -1, self.base_offset, 0
+        times = self.entries()[1]
+        with contextlib.suppress(CorruptRecord):  # as far as it can be read
+            for i in reversed(range(len(times.timestamps))):
+                anchor = self._header_of(times.timestamps[i], times.offsets[i], self.size, True)
+                if anchor is not None:
+                    pos = anchor.pos
+                    break
+                if not self.grows_elsewhere:  # else the files are only ahead of us
+                    self._mend_indexes()
+                    break
+            for header in self.walk(pos, self.size):
+                if header.max_timestamp_ms > largest:
+                    largest, last_offset = header.max_timestamp_ms, header.last_offset
+        return largest, last_offset
+
+    def _header_of(
+        self, timestamp_ms: int, relative_offset: int, end: int, may_have_gaps: bool
+    ) -> BatchHeader | None:
+        """The batch that a time entry speaks of; None where there is none that bears it out."""
+        last_offset = self.base_offset + relative_offset
+        pos = self.locate(last_offset, end, may_have_gaps=may_have_gaps)
+        header = self._header_at(pos, end)
+        if header is None or (header.last_offset, header.max_timestamp_ms) != (last_offset, timestamp_ms):
+            return None
+        return header
+
+    def _header_at(self, pos: int, end: int) -> BatchHeader | None:
+        """The header at a byte that an index names; None where no batch can be there."""
+        if pos + HEADER_SIZE > end:
+            return None
+        try:
+            header = read_header(self.pread(HEADER_SIZE, pos))._replace(pos=pos)
+        except CorruptRecord:
+            return None
+        return header if pos + header.size <= end and header.base_offset >= self.base_offset else None
+
+    def _scan_for(self, offset: int, pos: int, end: int, expected: int, may_have_gaps: bool) -> int:
+        for header in self.walk(pos, end, expected=expected, may_have_gaps=may_have_gaps):
+            if header.last_offset >= offset:
+                return header.pos
+        return end
+
+    def _mend_indexes(self) -> None:
+        """The records are in order, and the index files do not fit them."""
+        if self.builder is None and not self.grows_elsewhere:
+            logger.warning("the indexes of %s do not fit its records: rebuilding them", self.path)
+            self._files.indexes.put(self.path, self.rebuild_indexes())
+
+    def entries(self) -> tuple[OffsetEntries, TimeEntries]:
+        """The indexes, from memory or the files; rebuilt from the records where those are no good."""
+        if self.builder is not None:
+            return self.builder.offsets, self.builder.times
+        cached = None if self.grows_elsewhere else self._files.indexes.get(self.path)
+        if cached is not None:
+            return cached
+        try:
+            # The index files of a segment that grows elsewhere may be ahead of what we were told of it.
+            size = UNBOUNDED if self.grows_elsewhere else self.size
+            # While the last segment is being recovered, nobody knows its next offset yet.
+            unknown = self.grows_elsewhere or self.next_offset == self.base_offset
+            span = UNBOUNDED if unknown else self.next_offset - self.base_offset
+            entries = self._index_files.load(size, span)
+            indexed = entries[0].positions[-1] if entries[0].positions else 0
+            if self.size - indexed > _STALE_INDEX_BYTES + self._interval and not self.grows_elsewhere:
+                path = self._index_files.offset_path
+                raise CorruptIndex("the index ends long before its segment", path=path)
+        except (FileNotFoundError, CorruptIndex) as error:
+            logger.warning("rebuilding the indexes of %s: %s", self.path, error)
+            entries = self.rebuild_indexes()
+        self._files.indexes.put(self.path, entries)
+        return entries
+
+    def rebuild_indexes(self) -> tuple[OffsetEntries, TimeEntries]:
+        """Index the records anew and write the files (where the directory can be written).
+
+        Stops at damage: what lies behind it is found by scanning, or not at all.
+        """
+        builder = IndexBuilder(self.base_offset, self._interval)
+        with contextlib.suppress(CorruptRecord):
+            for header in self.walk(0, self.size, expected=self.base_offset):
+                builder.add(header.pos, header.size, header.last_offset, header.max_timestamp_ms)
+        builder.add_time_entry()
+        if self._files.writable:
+            with contextlib.suppress(OSError):
+                self._index_files.replace(builder.offsets, builder.times)
+        return builder.offsets, builder.times
+
+    # -- growing (under the partition's append lock) --------------------------------------------------
+
+    def open_builder(self) -> None:
+        """Make this the active segment: its indexes move into memory and grow there."""
+        if self.size == 0:
+            self.builder = IndexBuilder(self.base_offset, self._interval)
+            self._index_files.replace(self.builder.offsets, self.builder.times)
+            return
+        largest, last_offset = self._find_largest_timestamp()
+        offsets, times = self.entries()
+        self._files.indexes.forget(self.path)
+        self.builder = IndexBuilder(self.base_offset, self._interval, offsets, times)
+        self.builder.see(last_offset, largest)
+        self._saved = len(offsets.offsets), len(times.offsets)
+
+    def grow(self, size: int, last_offset: int, max_timestamp_ms: int) -> None:
+        """An append of `size` bytes has been written at the end."""
+        builder = self.builder
+        assert builder is not None
+        builder.add(self.size, size, last_offset, max_timestamp_ms)
+        self.next_offset = last_offset + 1
+        self.size += size
+
+    def save_indexes(self) -> None:
+        """Write the entries made since the last time. Not durable: indexes are hints. Raises OSError."""
+        builder = self.builder
+        if builder is not None:
+            self._saved = self._index_files.append(builder.offsets, builder.times, *self._saved)
+
+    def seal(self, modified_ms: int) -> None:
+        """No more growing: complete the indexes, write them, give the memory back to the cache."""
+        builder = self.builder
+        assert builder is not None
+        builder.add_time_entry()
+        self._largest_timestamp_ms = builder.largest_timestamp_ms
+        self.modified_ms = modified_ms
+        with contextlib.suppress(OSError):  # a hint: rebuilt when it is missed
+            self.save_indexes()
+        self._files.indexes.put(self.path, (builder.offsets, builder.times))
+        self.builder = None
+
+    # -- going away ------------------------------------------------------------------------------------
+
+    def companions(self) -> tuple[str, ...]:
+        """The paths of the files that belong to the records file, whether they exist or not."""
+        return tuple(self._stem + suffix for suffix in (INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT))
+
+    def rename_deleted(self) -> list[str]:
+        """Rename all its files to *.deleted; returns the new paths. Readers that hold it go on."""
+        fs = self._files.fs
+        self._files.indexes.forget(self.path)
+        renamed = []
+        for path in (*self.companions(), self.path):
+            with contextlib.suppress(FileNotFoundError):
+                fs.rename(path, path + DELETED)
+                renamed.append(path + DELETED)
+        self._handle.path = self.path + DELETED
+        return renamed
+
+    def held(self) -> contextlib.AbstractContextManager[int]:
+        """Its file stays open while the block runs, whatever its name comes to mean. Raises OSError."""
+        return self._files.descriptors.use(self._handle)
+
+    def stands_at(self, path: str) -> None:
+        """Its file has another name for now: that of a swap which is not completed."""
+        self._handle.path = path
+
+    def was_rewritten(self, size: int) -> None:
+        """Another file of that size has been put in the place of its own, by us: it is read from now on."""
+        self.forget()
+        self._handle = ReadHandle(self.path)
+        self.size = size
+
+    def was_renamed(self) -> None:
+        """Somebody renamed its file to *.deleted: readers that hold it go on with that one."""
+        self._handle.path = self.path + DELETED
+        self._files.indexes.forget(self.path)
+
+    def forget(self) -> None:
+        """Let go of the descriptor and the cached indexes."""
+        self._files.descriptors.forget(self._handle)
+        self._files.indexes.forget(self.path)
+
+
+def create_segment(
+    files: Files, directory: str, base_offset: int, settings: TopicSettings, now_ms: int
+) -> Segment:
+    """A new, empty segment whose name is durable, ready to grow.
+
+    Raises OSError, and leaves no name behind; LeftBehind, where not even that could be undone.
+    """
+    segment = Segment(
+        files,
+        directory,
+        base_offset,
+        0,
+        base_offset,
+        created_ms=now_ms,
+        modified_ms=now_ms,
+        index_interval_bytes=settings.index_interval_bytes,
+    )
+    fd = files.fs.open_write(segment.path, create=True)
+    files.fs.close(fd)
+    if files.fs.size(segment.path):
+        raise FileExistsError(errno.EEXIST, "a segment of that name holds records already", segment.path)
+    try:
+        segment.open_builder()
+        files.fs.sync_dir(directory)
+    except OSError as error:
+        try:
+            files.fs.unlink(segment.path)
+        except OSError as worse:
+            raise LeftBehind(worse.errno, f"{segment.path} could not be removed ({worse})") from error
+        raise
+    return segment
+
+
+def new_segment(
+    files: Files, directory: str, base_offset: int, size: int, modified_ms: int, settings: TopicSettings
+) -> Segment:
+    """A segment of a file that is there; its creation time is not on disk, so the last change stands in."""
+    return Segment(
+        files,
+        directory,
+        base_offset,
+        size,
+        base_offset,
+        created_ms=modified_ms,
+        modified_ms=modified_ms,
+        index_interval_bytes=settings.index_interval_bytes,
+    )
+
+
+def list_segments(
+    files: Files, directory: str, entries: list[Entry], settings: TopicSettings
+) -> list[Segment]:
+    """The segments among a directory's entries, ordered by their base offsets."""
+    found = []
+    for entry in entries:
+        base = files.layout.parse_segment(entry.name)
+        if base is not None:
+            found.append(new_segment(files, directory, base, entry.size, entry.mtime_ms, settings))
+    found.sort(key=lambda segment: segment.base_offset)
+    for segment, following in pairwise(found):
+        segment.next_offset = following.base_offset
+    return found

@@ -1,0 +1,86 @@
+"""The future of a send: a `concurrent.futures.Future` that costs a fraction of one.
+
+A Future brings a lock and a condition of its own, which takes longer than encoding and appending a record.
+Records that travel in one batch arrive together, so theirs share one condition, and the whole batch is
+settled at once:
+
+    batch --condition--+-- future of record 0
+                       +-- future of record 1 ...
+
+For the caller it is a Future in everything: `result`, `add_done_callback`, `concurrent.futures.wait`,
+`as_completed`, `asyncio.wrap_future`. It is running from its birth, so `cancel` does nothing and says so: a
+record that was sent cannot be called back.
+
+Invariants: all the futures of a condition are settled together, exactly once, before their waiters are
+woken; callbacks run after that, outside the lock; what a callback raises is logged and goes no further.
+
+Source of the idea: Kafka's FutureRecordMetadata, which shares its batch's ProduceRequestResult.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from concurrent.futures._base import FINISHED, RUNNING
+from threading import Condition
+from typing import Any
+
+from .model import RecordMetadata
+
+_log = logging.getLogger(__name__)
+
+
+class SendFuture(Future[RecordMetadata]):
+    """Settled by `settle` only, together with the others that share its condition."""
+
+    _state = RUNNING
+    _result: RecordMetadata | None = None
+    _exception: BaseException | None = None
+
+    def __init__(self, condition: Condition) -> None:
+        # Not the inherited one: making a condition is what shall be avoided.
+        self._condition = condition
+        self._waiters = []
+        self._done_callbacks: list[Callable[[Future[RecordMetadata]], Any]] = []
+
+
+def settle(
+    condition: Condition,
+    futures: Sequence[SendFuture],
+    outcome: Sequence[RecordMetadata] | BaseException,
+    callback: Callable[[RecordMetadata | None, BaseException | None], object] | None = None,
+) -> None:
+    """Give all the futures of a condition their results (one each) or their one error, then call back.
+
+    `callback(metadata, error)` is called once a future, behind that future's own callbacks.
+    """
+    with condition:
+        if isinstance(outcome, BaseException):
+            for future in futures:
+                future._exception = outcome
+                future._state = FINISHED
+                for waiter in future._waiters:
+                    waiter.add_exception(future)
+        else:
+            for future, metadata in zip(futures, outcome, strict=True):
+                future._result = metadata
+                future._state = FINISHED
+                if future._waiters:
+                    for waiter in future._waiters:
+                        waiter.add_result(future)
+        condition.notify_all()
+    for future in futures:
+        if future._done_callbacks:
+            for done_callback in future._done_callbacks:
+                _call(done_callback, future)
+        if callback is not None:
+            _call(callback, future._result, future._exception)
+
+
+def _call(callback: Callable[..., object], *arguments: object) -> None:
+    try:
+        callback(*arguments)
+    except BaseException:
+        # Not even SystemExit may end the thread on which other records depend.
+        _log.exception("a producer's callback %r failed", callback)

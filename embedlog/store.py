@@ -1,0 +1,558 @@
+"""Topics and their partitions in one directory, open for writing by one process.
+
+    Store
+      catalog        the small files at the root, the writer's lock
+      partitions     topic -> its partitions, recovered at open
+      upkeep         flushes, checkpoints, retention, compaction (upkeep.py)
+      state          what reader processes are told (shared_state.py)
+
+Opening: take the lock, read the catalog, open each partition (recovering those that were not closed in
+order), roll an interrupted publication forward, write the recovery point, tell readers. Closing is the
+same backwards, and leaves a note that lets the next open read nothing but directories.
+
+All methods are safe between threads. Topics are changed one at a time; looking one up takes no lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import resource
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from .appending import Opened
+from .catalog import Catalog, Topic, check_partition_count, new_id
+from .checkpoints import read_offsets
+from .config import LogSettings, TopicSettings
+from .errors import (
+    Closed,
+    CorruptCheckpoint,
+    ForkedHandle,
+    InvalidArgument,
+    PartitionFailed,
+    PartitionNotFound,
+    StorageError,
+    TopicExists,
+    TopicNotFound,
+)
+from .filenames import (
+    INTENT_FILE,
+    LOG_START_FILE,
+    RECOVERY_POINT_FILE,
+    TOPICS_FILE,
+    WRITER_STATE_FILE,
+    check_topic_name,
+)
+from .fs import Descriptors, FileSystem
+from .index import IndexCache
+from .model import PartitionOffsets, TopicDescription, TopicPartition
+from .partition import Partition
+from .publication import roll_forward
+from .recovery import CleanEnd, PartitionRecovery, Progress, RecoveryReport, open_partition
+from .retention import policy_by_name
+from .segment import Files
+from .shared_state import State, StateWriter
+from .upkeep import Upkeep
+
+logger = logging.getLogger(__name__)
+
+_DELETED_TOPIC = "-delete"
+_FOUND = "-found"
+
+
+def system_clock_ms() -> int:
+    """Milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+class Store:
+    """A log directory, open for writing."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        layout: str | None = None,
+        topic_settings: Mapping[str, Any] | None = None,
+        settings: LogSettings | None = None,
+        fs: FileSystem | None = None,
+        clock_ms: Callable[[], int] = system_clock_ms,
+        background: bool = True,
+        progress: Progress | None = None,
+    ) -> None:
+        """Open or create the directory.
+
+        Args:
+            layout: "classic" or "kafka" for a new directory; None takes what is there.
+            topic_settings: defaults for every topic of this opening, under the topics' own.
+            fs, clock_ms: the system, or a test's.
+            background: run flushes and upkeep in threads; without, only `housekeep` does them.
+            progress: called while tails are checked after a crash.
+
+        Raises:
+            DirectoryError and its children, ReadOnly, CorruptCheckpoint, InvalidSetting, StorageError.
+        """
+        self.settings = settings or LogSettings()
+        self.defaults = TopicSettings().with_changes(topic_settings or {})
+        policy_by_name(self.defaults.delete_policy)
+        self.fs = fs or FileSystem()
+        self.clock_ms = clock_ms
+        self.topics_lock = threading.RLock()  # held while topics come, change or go
+        self._progress = progress
+        self._topics: dict[str, Topic] = {}
+        self._partitions: dict[str, tuple[Partition, ...]] = {}
+        self._state: StateWriter | None = None
+        self._writer_id = int.from_bytes(os.urandom(8), "little") >> 1
+        self._closed = self._forked = False
+        self.recovery = RecoveryReport()
+        self.catalog = Catalog(self.fs, path)
+        self.upkeep = Upkeep(self)
+        self.descriptors = Descriptors(self.fs, max(self.max_open_files() // 4, 8))
+        self.catalog.create(layout)
+        self.catalog.load(layout)
+        self._lock_fd = self.catalog.lock()
+        try:
+            self.catalog.note_writer(self.clock_ms())
+            self._files = Files(self.fs, self.descriptors, IndexCache(), self.catalog.layout)
+            self._open()
+        except BaseException as error:
+            self._release()
+            if isinstance(error, OSError):
+                raise StorageError(f"{path} cannot be opened: {error}", path=path) from error
+            raise
+        if background:
+            self.upkeep.start()
+
+    def __repr__(self) -> str:
+        return f"<Store {self.path}>"
+
+    @property
+    def path(self) -> str:
+        return self.catalog.path
+
+    def max_open_files(self) -> int:
+        """How many descriptors the log may hold: the setting, or half of what the process may."""
+        if self.settings.max_open_files > 0:
+            return self.settings.max_open_files
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return 4096 if soft == resource.RLIM_INFINITY else min(max(soft // 2, 32), 4096)
+
+    # -- opening ---------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        started = time.perf_counter()
+        self._topics = self.catalog.load_topics()
+        clean = self.catalog.take_clean_shutdown()
+        if not self._topics:
+            clean = {}
+        self.recovery.clean = clean is not None
+        if clean is None:
+            # What the dead writer told readers is about to be wrong: until we tell them they see the files.
+            with contextlib.suppress(FileNotFoundError):
+                self.fs.unlink(self.catalog.file(WRITER_STATE_FILE))
+        recovery_points = self._checkpoint(RECOVERY_POINT_FILE)
+        log_starts = self._checkpoint(LOG_START_FILE)
+        self._remove_deleted_topics()
+        self._note_gaps()
+        for topic in self._topics.values():
+            opened = []
+            for name in topic.names():
+                end, point = (clean or {}).get(name), recovery_points.get(name)
+                if end is not None and end.log_end_offset != point:
+                    # Closing wrote both. Neither file has a checksum: each is the other's.
+                    point = min(end.log_end_offset, end.log_end_offset if point is None else point)
+                    end = None
+                partition, report = self._open_partition(name, topic, end, point or 0, log_starts.get(name))
+                opened.append(partition)
+                if report is not None:
+                    self.recovery.partitions.append(report)
+            self._partitions[topic.name] = tuple(opened)
+        self.upkeep.adopt(self.partitions())
+        roll_forward(self)
+        for text in self.recovery.damage:
+            logger.error("damaged: %s", text)
+        self._tell_readers()
+        self.recovery.duration_ms = (time.perf_counter() - started) * 1000
+
+    def _note_gaps(self) -> None:
+        """Topics that compact by this opening's defaults: readers, who do not know those, must be told."""
+        compacting = [t for t in self._topics.values() if not t.gaps and self.settings_of(t).compacts]
+        if compacting:
+            self._topics.update({topic.name: replace(topic, gaps=True) for topic in compacting})
+            self.catalog.save_topics(self._topics)
+
+    def _checkpoint(self, name: str) -> dict[TopicPartition, int]:
+        try:
+            return read_offsets(self.fs, self.catalog.file(name))
+        except CorruptCheckpoint as error:
+            # Without it everything is checked from the start: slower, and nothing is lost.
+            logger.warning("passing over a checkpoint: %s", error)
+            return {}
+
+    def _open_partition(
+        self,
+        name: TopicPartition,
+        topic: Topic,
+        clean: CleanEnd | None,
+        recovery_point: int,
+        log_start_offset: int | None,
+    ) -> tuple[Partition, PartitionRecovery | None]:
+        directory = self.directory(name)
+        if not self.fs.exists(directory):
+            raise CorruptCheckpoint(
+                f"topic {name.topic!r} is to have {topic.partitions} partitions, but {directory} is missing: "
+                "put it back, or make an empty directory of that name to begin the partition anew",
+                path=self.catalog.file(TOPICS_FILE),
+            )
+        settings = self.settings_of(topic)
+        gaps = topic.gaps or settings.compacts
+        opened, report = open_partition(
+            name,
+            directory,
+            self._files,
+            settings,
+            clean=clean,
+            recovery_point=recovery_point,
+            log_start_offset=log_start_offset,
+            may_have_gaps=gaps,
+            now_ms=self.clock_ms(),
+            progress=self._progress,
+        )
+        partition = Partition(name, directory, self._files, settings, self.upkeep, opened)
+        partition.may_have_gaps = gaps
+        return partition, report
+
+    def _remove_deleted_topics(self) -> None:
+        for entry in self.fs.list(self.path):
+            if entry.is_dir and entry.name.endswith(_DELETED_TOPIC):
+                self._remove_tree(os.path.join(self.path, entry.name))
+
+    def _remove_tree(self, directory: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            for entry in self.fs.list(directory):
+                self.fs.unlink(os.path.join(directory, entry.name))
+            self.fs.remove_dir(directory)
+
+    def _tell_readers(self) -> None:
+        """Publish all partitions in a new state file, and retire the one before."""
+        names = [partition.name for partition in self.partitions()]
+        try:
+            state = StateWriter(self.fs, self.catalog.file(WRITER_STATE_FILE), self._writer_id, names)
+        except OSError:
+            if self._state is None:
+                raise
+            # The old one still tells of what is in it; of a new partition readers see the files.
+            logger.exception("%s: readers cannot be told of a change of topics", self.path)
+            return
+        for partition in self.partitions():
+            partition.publish_through(state.storer(partition.name))
+        if self._state is not None:
+            self._state.supersede()
+        self._state = state
+
+    # -- topics ----------------------------------------------------------------------------------------
+
+    def topics(self) -> list[str]:
+        self.check_open()
+        return sorted(self._topics)
+
+    def topic(self, name: str) -> Topic:
+        """Raises TopicNotFound, Closed, InvalidTopicName."""
+        topic = self._topics.get(name) if isinstance(name, str) else None
+        if topic is None:
+            self.check_open()
+            check_topic_name(name)
+            known = ", ".join(sorted(self._topics)[:10]) or "none yet"
+            raise TopicNotFound(f"no topic {name!r} in {self.path} (topics: {known}); create_topic makes one")
+        return topic
+
+    def describe_topic(self, name: str) -> TopicDescription:
+        return self.topic(name).description()
+
+    def settings_of(self, topic: Topic) -> TopicSettings:
+        return self.defaults.with_changes(topic.settings) if topic.settings else self.defaults
+
+    def topic_settings(self, name: str) -> TopicSettings:
+        return self.partitions_of(name)[0].settings
+
+    def create_topic(
+        self, name: str, partitions: int, settings: Mapping[str, Any], *, exist_ok: bool = False
+    ) -> TopicDescription:
+        """Make a topic, durably. Raises TopicExists, InvalidTopicName, InvalidSetting, StorageError."""
+        check_topic_name(name)
+        check_partition_count(partitions)
+        checked = TopicSettings.parse(settings)
+        policy_by_name(checked.get("delete_policy", self.defaults.delete_policy))
+        with self.topics_lock:
+            self.check_open()
+            if name in self._topics and exist_ok:
+                return self.describe_topic(name)
+            if name in self._topics:
+                raise TopicExists(
+                    f"topic {name!r} exists already: exist_ok=True takes it as it is, alter_topic changes it"
+                )
+            compacts = self.defaults.with_changes(checked).compacts
+            self._add_partitions(Topic(name, new_id(), partitions, checked, compacts), 0)
+        return self.describe_topic(name)
+
+    def create_partitions(self, name: str, partitions: int) -> TopicDescription:
+        """Raise a topic's number of partitions to `partitions`. Keys may from then on go elsewhere."""
+        check_partition_count(partitions)
+        with self.topics_lock:
+            topic = self.topic(name)
+            if partitions <= topic.partitions:
+                raise InvalidArgument(
+                    f"topic {name!r} has {topic.partitions} partitions: the new number must be larger"
+                )
+            grown = Topic(name, topic.topic_id, partitions, topic.settings, topic.gaps)
+            self._add_partitions(grown, topic.partitions)
+        return self.describe_topic(name)
+
+    def _add_partitions(self, topic: Topic, first: int) -> None:
+        try:
+            added: list[Partition] = []
+            self.upkeep.forget(topic.names()[first:])
+            for name in topic.names()[first:]:
+                directory = self.directory(name)
+                if self.fs.exists(directory):
+                    self._clear(directory, TopicPartition(topic.topic_id, name.partition))
+                self.fs.make_dir(directory)
+                partition, _ = self._open_partition(name, topic, None, 0, None)
+                added.append(partition)
+            self.fs.sync_dir(self.path)
+            self.catalog.save_topics({**self._topics, topic.name: topic})
+        except OSError as error:
+            for partition in added:
+                partition.close()
+            raise StorageError(f"topic {topic.name!r} could not be made: {error}", path=self.path) from error
+        self._partitions[topic.name] = (*self._partitions.get(topic.name, ()), *added)
+        self._topics[topic.name] = topic
+        self.upkeep.adopt(added)
+        self._tell_readers()
+
+    def _save_topics(self, topics: Mapping[str, Topic]) -> None:
+        try:
+            self.catalog.save_topics(topics)
+        except OSError as error:
+            raise StorageError(
+                f"the topics of {self.path} could not be saved: {error}", path=self.path
+            ) from error
+
+    def _clear(self, directory: str, found_as: TopicPartition) -> None:
+        """Make way for a partition: an unfinished creation goes, records that no topic claims are kept."""
+        parse = self.catalog.layout.parse_segment
+        if any(entry.size and parse(entry.name) is not None for entry in self.fs.list(directory)):
+            aside = self.directory(found_as) + _FOUND
+            logger.warning("%s holds records that belong to no topic: they are kept as %s", directory, aside)
+            self.fs.rename(directory, aside)
+            self.fs.sync_dir(self.path)
+        else:
+            self._remove_tree(directory)
+
+    def alter_topic(self, name: str, settings: Mapping[str, Any]) -> TopicDescription:
+        """Change a topic's settings; a value of None returns one to its default."""
+        given = TopicSettings.parse({key: value for key, value in settings.items() if value is not None})
+        dropped = {
+            key.replace(".", "_").replace("-", "_") for key, value in settings.items() if value is None
+        }
+        TopicSettings.parse({key: getattr(self.defaults, key, None) for key in dropped})
+        with self.topics_lock:
+            topic = self.topic(name)
+            kept = {key: value for key, value in topic.settings.items() if key not in dropped}
+            altered = Topic(name, topic.topic_id, topic.partitions, {**kept, **given}, topic.gaps)
+            resolved = self.settings_of(altered)
+            policy_by_name(resolved.delete_policy)
+            altered = replace(altered, gaps=topic.gaps or resolved.compacts)
+            self._save_topics({**self._topics, name: altered})
+            self._topics[name] = altered
+            for partition in self._partitions[name]:
+                partition.settings = resolved
+                partition.may_have_gaps = altered.gaps
+        self.upkeep.settings_changed()
+        return self.describe_topic(name)
+
+    def mark_gaps(self, name: str, gaps: bool = True) -> None:
+        """From now on gaps between a topic's offsets are no damage (repair and import make some).
+
+        With gaps=False they are again, for whoever marked it and then made none.
+        """
+        with self.topics_lock:
+            topic = self.topic(name)
+            marked = Topic(name, topic.topic_id, topic.partitions, topic.settings, gaps)
+            self._save_topics({**self._topics, name: marked})
+            self._topics[name] = marked
+            for partition in self._partitions[name]:
+                partition.may_have_gaps = gaps or partition.settings.compacts
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic: gone, durably, on return; its files go after file_delete_delay_ms."""
+        with self.topics_lock:
+            topic = self.topic(name)
+            remaining = {key: value for key, value in self._topics.items() if key != name}
+            self._save_topics(remaining)
+            self._topics = remaining
+            partitions = self._partitions.pop(name)
+            for partition in partitions:
+                partition.publish_through(None)  # the file they have slots in goes
+            self._tell_readers()
+            for partition in partitions:
+                self.upkeep.dismiss(partition)
+                partition.close()
+                old = self.directory(partition.name)
+                # Named by the id, as the longest of topic names leaves no room in a file name for more.
+                new = self.directory(TopicPartition(topic.topic_id, partition.name.partition))
+                new += _DELETED_TOPIC
+                try:
+                    self.fs.rename(old, new)
+                    self.fs.sync_dir(self.path)
+                except OSError:
+                    logger.exception("%s stays: it belongs to no topic any more", old)
+                    continue
+                delay_ms = partition.settings.file_delete_delay_ms
+                self.upkeep.later(delay_ms, functools.partial(self._remove_tree, new))
+
+    # -- partitions ------------------------------------------------------------------------------------
+
+    def partition(self, topic: str, number: int) -> Partition:
+        """Raises TopicNotFound, PartitionNotFound, Closed."""
+        try:
+            if number >= 0:
+                return self._partitions[topic][number]
+        except (KeyError, IndexError, TypeError):
+            pass
+        found = self.topic(topic)
+        raise PartitionNotFound(f"topic {topic!r} has partitions 0 to {found.partitions - 1}, not {number!r}")
+
+    def partitions(self) -> list[Partition]:
+        return [partition for group in list(self._partitions.values()) for partition in group]
+
+    def partitions_of(self, topic: str) -> tuple[Partition, ...]:
+        name = self.topic(topic).name
+        # Without partitions it was deleted just now, which looking it up again will tell.
+        return self._partitions.get(name) or self.partitions_of(name)
+
+    def offsets(self, topic: str) -> dict[int, PartitionOffsets]:
+        return {p.name.partition: p.offsets() for p in self.partitions_of(topic)}
+
+    def directory(self, name: TopicPartition) -> str:
+        return os.path.join(self.path, self.catalog.layout.partition_directory(*name))
+
+    def reopen(self, topic: str, number: int) -> PartitionRecovery | None:
+        """Recover a partition that refuses appends since a write or fsync failed. Raises StorageError."""
+        partition = self.partition(topic, number)
+        if self.fs.exists(self.catalog.file(INTENT_FILE)):
+            raise PartitionFailed(
+                f"{partition.name}: a publication was interrupted; close the log and open it again",
+                path=partition.directory,
+            )
+        reports: list[PartitionRecovery] = []
+
+        def recover(recovery_point: int) -> Opened:
+            opened, report = open_partition(
+                partition.name,
+                partition.directory,
+                self._files,
+                partition.settings,
+                clean=None,
+                recovery_point=recovery_point,
+                log_start_offset=partition.offsets().log_start_offset,
+                may_have_gaps=partition.may_have_gaps,
+                now_ms=self.clock_ms(),
+            )
+            if report is not None:
+                reports.append(report)
+            return opened
+
+        try:
+            partition.reopen(recover)
+        except OSError as error:
+            raise StorageError(
+                f"{partition.name} cannot be reopened: {error}", path=partition.directory
+            ) from error
+        self.upkeep.recovered(partition)
+        return reports[0] if reports else None
+
+    # -- the whole -------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Everything appended before the call is durable on return. Raises FlushFailed (the first)."""
+        self.check_open()
+        failure: StorageError | None = None
+        for partition in self.partitions():
+            try:
+                if partition.dirty:
+                    partition.flush()
+            except StorageError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def housekeep(self) -> None:
+        """Do now, in this thread, what the background threads do when it is due."""
+        self.upkeep.run_all()
+
+    def check_open(self) -> None:
+        if self._forked:
+            raise ForkedHandle(
+                f"{self.path} was opened before this process was forked: that handle is its parent's. "
+                'Open the directory again here, with mode="r", or send to the parent what is to be written'
+            )
+        if self._closed:
+            raise Closed(f"the log {self.path} is closed")
+
+    def close(self) -> None:
+        """Flush, note a clean end, release the lock. Safe to call twice."""
+        with self.topics_lock:
+            if self._closed:
+                return
+            self.upkeep.stop()
+            self._closed = True
+            ends: dict[TopicPartition, CleanEnd] = {}
+            for partition in self.partitions():
+                if partition.close():
+                    active = partition.segments()[-1]
+                    end = partition.offsets().log_end_offset
+                    ends[partition.name] = CleanEnd(end, active.base_offset, active.size, active.created_ms)
+            try:
+                points = {partition.name: partition.recovery_point for partition in self.partitions()}
+                self.upkeep.write_recovery_points(points)
+                self.catalog.note_clean_shutdown(ends)
+            except OSError:
+                logger.exception("%s: closing; the next open will check the tail", self.path)
+            for partition in self.partitions():
+                partition.publish_through(None)
+            self._topics, self._partitions = {}, {}  # looking one up now says that the log is closed
+            self._release()
+
+    def _release(self) -> None:
+        if self._state is not None:
+            self._state.close()
+            self._state = None
+        self.descriptors.close()
+        self.fs.close(self._lock_fd)
+
+    def abandon(self) -> None:
+        """In a forked child: let go of the copies of our descriptors, wait for no lock, unlock nothing.
+
+        Closing the copy of the lock's descriptor does not unlock: that is the parent's, whose death then
+        frees it even while this child lives.
+        """
+        self._closed = self._forked = True
+        self.topics_lock = threading.RLock()
+        for partition in self.partitions():
+            partition.abandon()
+        self._partitions, self._topics = {}, {}
+        self.descriptors.abandon()
+        if self._state is not None:
+            self._state.abandon()
+        os.close(self._lock_fd)
+
+    def trouble(self) -> dict[TopicPartition, tuple[State, str]]:
+        """The partitions that refuse appends, and why."""
+        return {p.name: (p.state, p.trouble) for p in self.partitions() if p.trouble is not None}

@@ -1,0 +1,489 @@
+"""`embedlog verify`: reads a whole log and says what is wrong with it, byte by byte, changing nothing.
+
+For each partition, from the first segment to the published end:
+
+    batches      CRC, header, offsets and epochs that continue (walking.py); deep: the records inside too
+    indexes      each offset entry points to a batch at or before its offset, each time entry bears the
+                 largest timestamp up to its offset
+    checkpoints  recovery point, log start, leader epochs, producer snapshots, aborted transactions
+    leftovers    what interrupted or finished work left beside the segments: noted, not judged
+
+It goes on behind damage, so that one bad batch is reported as one bad batch. A log may be written
+meanwhile: nothing past what the writer has published is looked at, and a partition whose files were
+rolled, deleted or compacted under our eyes is read again before anything is said against it.
+
+Invariant: takes no lock, opens files for reading only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from .checkpoints import LeaderEpochs, read_offsets
+from .codec import BatchHeader, decode
+from .errors import CorruptCheckpoint, CorruptIndex, CorruptRecord
+from .filenames import (
+    CLEAN_SHUTDOWN_FILE,
+    CLEANED,
+    CUT,
+    DELETED,
+    INDEX,
+    LEADER_EPOCH_FILE,
+    LOG_START_FILE,
+    RECOVERING,
+    RECOVERY_POINT_FILE,
+    SWAP,
+    TIME_INDEX,
+    TXN_INDEX,
+)
+from .follower import Follower
+from .fs import Entry, FileSystem
+from .index import UNBOUNDED, decode_offsets, decode_times, empty_offsets, empty_times
+from .model import TopicPartition
+from .producer_state import ProducerState, decode_aborted
+from .segment import Segment, list_segments
+from .shared_state import Edges
+from .walking import Damage, Mislabelled, SegmentWalk, Stretch
+
+_TRIES: Final = 5
+_MOST_FINDINGS: Final = 10_000  # of a partition
+
+DAMAGE: Final = "damage"
+TORN_TAIL: Final = "torn tail"
+INDEX_FAULT: Final = "index"
+CHECKPOINT: Final = "checkpoint"
+
+_LEFTOVERS: Final = {
+    DELETED: "deleted records, to be unlinked",
+    CLEANED: "an unfinished compaction",
+    SWAP: "a compaction that the next open completes",
+    RECOVERING: "an unfinished recovery or repair",
+    CUT: "bytes that recovery or repair set aside",
+    ".tmp": "an unfinished write",
+}
+
+Progress = Callable[[int, int], None]
+
+
+class Finding(NamedTuple):
+    """One thing that is wrong, and where.
+
+    kind: "damage" (records cannot be read: `embedlog repair`), "torn tail" (past the recovery point: the
+    next open cuts it), "index" (rebuilt when it is used) or "checkpoint". The offsets first_offset to
+    last_offset are affected (-1 where none are); records_lost says how many at most cannot be read.
+    """
+
+    kind: str
+    topic: str
+    partition: int
+    path: str
+    pos: int
+    size: int
+    first_offset: int
+    last_offset: int
+    records_lost: int
+    reason: str
+
+    def __str__(self) -> str:
+        where = f"{self.path} at byte {self.pos:,}" if self.pos >= 0 else self.path
+        if self.records_lost:
+            where += f", offsets {self.first_offset:,} to {self.last_offset:,}"
+        return f"{self.kind}: {where}: {self.reason}"
+
+
+class Leftover(NamedTuple):
+    """A file that is no part of the log."""
+
+    path: str
+    size: int
+    what: str
+
+
+class VerifyReport(NamedTuple):
+    """What was read and what was found. `ok` where nothing needs repair."""
+
+    segments: int
+    bytes: int
+    batches: int
+    records: int
+    findings: tuple[Finding, ...]
+    leftovers: tuple[Leftover, ...]
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        """No finding but a torn tail, which a crash leaves and the next open cuts."""
+        return all(finding.kind == TORN_TAIL for finding in self.findings)
+
+    @property
+    def records_lost(self) -> int:
+        """At most so many records cannot be read."""
+        return sum(finding.records_lost for finding in self.findings)
+
+
+def verify_log(
+    path: str | os.PathLike[str],
+    *,
+    topic: str | None = None,
+    partition: int | None = None,
+    deep: bool = False,
+    progress: Progress | None = None,
+    fs: FileSystem | None = None,
+) -> VerifyReport:
+    """Read a log, or one topic or partition of it, and report what is wrong with it.
+
+    Args:
+        path: the log's directory; it may be open for writing elsewhere.
+        topic, partition: only these.
+        deep: also open every batch and look at its records.
+        progress: called with (bytes done, bytes in all).
+        fs: the system calls; for tests.
+
+    Returns a report; damage is in it and never raised. Raises DirectoryError and its children, TopicNotFound,
+    PartitionNotFound, CorruptCheckpoint (topics.json), OSError where the system cannot read.
+    """
+    started = time.perf_counter()
+    follower = Follower(os.path.abspath(path), fs=fs)
+    try:
+        topics = follower.topics() if topic is None else [topic]
+        names = [
+            TopicPartition(name, number)
+            for name in topics
+            for number in range(follower.topic(name).partitions)
+            if partition is None or number == partition
+        ]
+        if topic is not None and partition is not None:
+            names = [follower.partition(topic, partition).name]
+        report = VerifyReport(0, 0, 0, 0, (), (), 0.0)
+        total = sum(_bytes_of(follower, name) for name in names)
+        for name in names:
+            checked = _verify_partition(follower, name, deep, _from(progress, report.bytes, total))
+            report = VerifyReport(
+                report.segments + checked.segments,
+                report.bytes + checked.bytes,
+                report.batches + checked.batches,
+                report.records + checked.records,
+                report.findings + tuple(checked.findings),
+                report.leftovers + tuple(checked.leftovers),
+                0.0,
+            )
+        if progress is not None:
+            progress(total, total)
+        return report._replace(seconds=time.perf_counter() - started)
+    finally:
+        follower.close()
+
+
+def _from(progress: Progress | None, done: int, total: int) -> Callable[[int], None]:
+    """Reports a partition's bytes as those of the whole."""
+
+    def report(read: int) -> None:
+        if progress is not None:
+            progress(min(done + read, total), total)
+
+    return report
+
+
+def _bytes_of(follower: Follower, name: TopicPartition) -> int:
+    layout = follower.catalog.layout
+    with contextlib.suppress(FileNotFoundError):
+        entries = follower.fs.list(follower.directory(name))
+        return sum(entry.size for entry in entries if layout.parse_segment(entry.name) is not None)
+    return 0
+
+
+def _verify_partition(
+    follower: Follower, name: TopicPartition, deep: bool, progress: Callable[[int], None]
+) -> _Check:
+    """One partition; again, where its files changed while it was read.
+
+    A compaction or deletion that is under way is published when it is done. So what is found in a log
+    that somebody may have open counts when it is found twice.
+    """
+    found: list[Finding] | None = None
+    for attempt in range(_TRIES):
+        before = _layout_version(follower, name)
+        check = _Check(follower, name, deep, progress)
+        try:
+            check.run()
+        except FileNotFoundError:
+            if attempt == _TRIES - 1:
+                raise
+            continue
+        closed = follower.fs.exists(follower.catalog.file(CLEAN_SHUTDOWN_FILE))
+        if not check.findings or closed or check.findings == found:
+            break
+        found = check.findings if _layout_version(follower, name) == before else None
+    return check
+
+
+def _layout_version(follower: Follower, name: TopicPartition) -> tuple[int, int]:
+    writer, edges = follower.published(name)
+    return writer, edges.layout_version if edges is not None else -1
+
+
+class _Check:
+    """One partition's check."""
+
+    def __init__(
+        self, follower: Follower, name: TopicPartition, deep: bool, progress: Callable[[int], None]
+    ) -> None:
+        self.segments = self.bytes = self.batches = self.records = 0
+        self.findings: list[Finding] = []
+        self.leftovers: list[Leftover] = []
+        self._follower = follower
+        self._fs = follower.fs
+        self._name = name
+        self._directory = follower.directory(name)
+        self._deep = deep
+        self._progress = progress
+        topic = follower.topic(name.topic)
+        self._settings = follower.topic_settings(name.topic)
+        self._gaps = topic.gaps or self._settings.compacts
+        self._history = LeaderEpochs(self._fs, self._directory)
+
+    def run(self) -> None:
+        """Raises FileNotFoundError where a file was deleted meanwhile, OSError."""
+        durable = self._checkpoint(RECOVERY_POINT_FILE)  # before the edges: those then reach at least as far
+        _, edges = self._follower.published(self._name)
+        try:
+            entries = self._fs.list(self._directory)
+        except FileNotFoundError:
+            self.find(DAMAGE, self._directory, "the partition's directory is missing")
+            return
+        start = self._checkpoint(LOG_START_FILE)  # after the listing: it is moved before files go
+        with self._judged():
+            self._history.load()
+        segments = list_segments(self._follower.files, self._directory, entries, self._settings)
+        if edges is not None:
+            segments = [segment for segment in segments if segment.base_offset <= edges.last_segment]
+        for entry in entries:
+            what = next((what for suffix, what in _LEFTOVERS.items() if entry.name.endswith(suffix)), None)
+            if what is not None:
+                self.leftovers.append(Leftover(self._path(entry.name), entry.size, what))
+        if not self._history.entries and any(segment.size for segment in segments) and not self.findings:
+            self.find(CHECKPOINT, self._path(LEADER_EPOCH_FILE), "missing")
+        end = self._verify_segments(segments, edges, durable, start)
+        for epoch, began in self._history.entries:
+            if began > end:
+                reason = f"epoch {epoch} begins at offset {began:,}, past the log's end {end:,}"
+                self.find(CHECKPOINT, self._path(LEADER_EPOCH_FILE), reason)
+        self._verify_snapshots(entries)
+
+    def _verify_segments(self, segments: list[Segment], edges: Edges | None, durable: int, start: int) -> int:
+        """Returns the offset behind the last record."""
+        if not segments:
+            lost = max(durable, edges.log_end_offset if edges is not None else 0, start)
+            if lost > start or edges is not None:
+                self.find(DAMAGE, self._directory, "there are no segments", lost=(start, lost))
+            return lost
+        expected = min(start, segments[0].base_offset)
+        for number, segment in enumerate(segments):
+            is_last = number == len(segments) - 1
+            # A segment may begin behind a gap; but the log start is only moved up to where one begins.
+            if segment.base_offset > expected and (number == 0 or not self._gaps):
+                reason = f"offsets {expected:,} to {segment.base_offset - 1:,} are missing before it"
+                self.find(DAMAGE, segment.path, reason, lost=(expected, segment.base_offset))
+            expected = max(expected, segment.base_offset)
+            size, log_end = segment.size, None
+            if is_last and edges is not None and edges.last_segment == segment.base_offset:
+                size, log_end = edges.readable_bytes, edges.log_end_offset
+            walk = SegmentWalk(
+                segment.pread,
+                size,
+                expected=expected,
+                epoch_at=self._history.epoch_at,
+                may_have_gaps=self._gaps,
+                next_segment=None if is_last else segments[number + 1].base_offset,
+                log_end=log_end,
+                durable_end=durable,
+            )
+            indexes = self._indexes(segment, size, is_last)
+            self._verify_segment(segment, walk, indexes, durable if is_last else None)
+            for path, reason in indexes.faults():
+                self.find(INDEX_FAULT, path, reason)
+            self.segments += 1
+            expected = walk.expected
+        return expected
+
+    def _verify_segment(
+        self, segment: Segment, walk: SegmentWalk, indexes: _IndexCheck, durable: int | None
+    ) -> None:
+        """One segment's batches. `durable` is the recovery point, for the last one."""
+        tail: Damage | None = None
+        for found in walk:
+            if tail is not None:
+                self._damaged(DAMAGE, segment, tail)
+                tail = None
+            if isinstance(found, Stretch):
+                for header in found.headers:
+                    indexes.batch(header, found.pos + header.pos)
+                    self.records += header.record_count
+                    if self._deep:
+                        self._verify_records(segment, found, header)
+                self.batches += len(found.headers)
+                self.bytes += found.headers[-1].pos + found.headers[-1].size - found.headers[0].pos
+            elif isinstance(found, Mislabelled):
+                header = found.header
+                lost = (found.base_offset, found.base_offset + header.last_offset_delta + 1)
+                self.find(DAMAGE, segment.path, found.reason, pos=found.pos, size=header.size, lost=lost)
+                indexes.passed_over(found.pos, found.pos + header.size)
+                self.bytes += header.size
+            else:
+                indexes.passed_over(found.pos, found.end)
+                self.bytes += found.end - found.pos
+                tail = found
+            self._progress(self.bytes)
+        if tail is not None:
+            torn = durable is not None and tail.first_offset >= durable
+            self._damaged(TORN_TAIL if torn else DAMAGE, segment, tail)
+        if walk.superseded_at is not None:
+            reason = "from here on the next segment stands for it: the next open completes that"
+            self.leftovers.append(Leftover(segment.path, segment.size - walk.superseded_at, reason))
+
+    def _damaged(self, kind: str, segment: Segment, damage: Damage) -> None:
+        lost = (damage.first_offset, damage.last_offset + 1)
+        size = damage.end - damage.pos
+        self.find(kind, segment.path, damage.reason, pos=damage.pos, size=size, lost=lost)
+
+    def _verify_records(self, segment: Segment, found: Stretch, header: BatchHeader) -> None:
+        try:
+            records = decode(found.data, header, *self._name)
+            if any(record.timestamp_ms > header.max_timestamp_ms for record in records):
+                raise CorruptRecord("a record is later than the batch's largest timestamp")
+        except CorruptRecord as error:
+            lost = (header.base_offset, header.next_offset)
+            pos = found.pos + header.pos
+            self.find(DAMAGE, segment.path, error.reason, pos=pos, size=header.size, lost=lost)
+
+    # -- what stands beside ----------------------------------------------------------------------------
+
+    def _indexes(self, segment: Segment, size: int, is_last: bool) -> _IndexCheck:
+        stem = segment.path[: -len(self._follower.catalog.layout.records)]
+        check = _IndexCheck(segment.base_offset, stem + INDEX, stem + TIME_INDEX)
+        # Those of a segment that grows may be ahead of what we were told of it, or not written yet.
+        span = UNBOUNDED if is_last else segment.next_offset - segment.base_offset
+        try:
+            check.load(self._fs, UNBOUNDED if is_last else size, span)
+        except FileNotFoundError as error:
+            if not is_last:
+                self.find(INDEX_FAULT, str(error.filename), "missing")
+        except CorruptIndex as error:
+            self.find(INDEX_FAULT, str(error.path), error.reason)
+        return check
+
+    def _verify_snapshots(self, entries: list[Entry]) -> None:
+        layout = self._follower.catalog.layout
+        for entry in entries:
+            path = self._path(entry.name)
+            with contextlib.suppress(FileNotFoundError), self._judged():
+                if layout.parse_snapshot(entry.name) is not None:
+                    ProducerState.decode(self._fs.read_file(path), path)
+                elif entry.name.endswith(TXN_INDEX):
+                    decode_aborted(self._fs.read_file(path), path)
+
+    def _checkpoint(self, file: str) -> int:
+        with self._judged():
+            return read_offsets(self._fs, self._follower.catalog.file(file)).get(self._name, 0)
+        return 0
+
+    @contextlib.contextmanager
+    def _judged(self) -> Iterator[None]:
+        """A file that cannot be understood becomes a finding."""
+        try:
+            yield
+        except CorruptCheckpoint as error:
+            self.find(CHECKPOINT, str(error.path), error.reason)
+
+    def find(
+        self,
+        kind: str,
+        path: str,
+        reason: str,
+        *,
+        pos: int = -1,
+        size: int = 0,
+        lost: tuple[int, int] = (0, 0),
+    ) -> None:
+        """Note a finding; `lost` are the offsets from, and up to but not including."""
+        if len(self.findings) >= _MOST_FINDINGS:
+            self.findings[-1] = self.findings[-1]._replace(reason="and more, which are not listed")
+            return
+        count = max(lost[1] - lost[0], 0)
+        first, last = (lost[0], lost[1] - 1) if count else (-1, -1)
+        self.findings.append(Finding(kind, *self._name, path, pos, size, first, last, count, reason))
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._directory, name)
+
+
+class _IndexCheck:
+    """Compares a segment's index entries with its batches as they go by."""
+
+    def __init__(self, base_offset: int, offset_path: str, time_path: str) -> None:
+        self._base = base_offset
+        self._offset_path = offset_path
+        self._time_path = time_path
+        self._offsets, self._times = empty_offsets(), empty_times()
+        self._next_entry = self._next_time = 0
+        self._largest = -1
+        self._all_seen = True  # no batch has been passed over
+        self._wrong: dict[str, tuple[int, str]] = {}
+
+    def load(self, fs: FileSystem, size: int, span: int) -> None:
+        """Raises FileNotFoundError, CorruptIndex with its path."""
+        try:
+            path = self._offset_path
+            self._offsets = decode_offsets(fs.read_file(path), size, span)
+            path = self._time_path
+            self._times = decode_times(fs.read_file(path), span)
+        except CorruptIndex as error:
+            raise error.at(path=path) from None
+
+    def batch(self, header: BatchHeader, pos: int) -> None:
+        """A valid batch at byte `pos`."""
+        positions = self._offsets.positions
+        while self._next_entry < len(positions) and positions[self._next_entry] <= pos:
+            at, offset = positions[self._next_entry], self._offsets.offsets[self._next_entry] + self._base
+            if at < pos:
+                self._fault(
+                    self._offset_path, f"entry {self._next_entry} points to byte {at:,}, inside a batch"
+                )
+            elif header.base_offset > offset:
+                reason = f"entry {self._next_entry} says offset {offset:,} is at byte {at:,} or behind it"
+                self._fault(self._offset_path, f"{reason}; there is {header.base_offset:,}")
+            self._next_entry += 1
+        self._time_entries(header.base_offset)
+        self._largest = max(self._largest, header.max_timestamp_ms)
+        self._time_entries(header.next_offset)
+
+    def _time_entries(self, before: int) -> None:
+        """All batches before an offset have gone by."""
+        offsets = self._times.offsets
+        while self._next_time < len(offsets) and offsets[self._next_time] + self._base < before:
+            said = self._times.timestamps[self._next_time]
+            if said < self._largest or (self._all_seen and said > self._largest):
+                reason = f"entry {self._next_time} says {said} is the largest timestamp up to offset"
+                offset = offsets[self._next_time] + self._base
+                self._fault(self._time_path, f"{reason} {offset:,}; it is {self._largest}")
+            self._next_time += 1
+
+    def passed_over(self, pos: int, end: int) -> None:
+        """Bytes pos..end cannot be compared with."""
+        positions = self._offsets.positions
+        self._all_seen = False
+        while self._next_entry < len(positions) and positions[self._next_entry] < end:
+            self._next_entry += 1
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        """(path, what is wrong) of each file with a wrong entry."""
+        for path, (count, first) in self._wrong.items():
+            yield path, first if count == 1 else f"{first} ({count:,} entries are wrong)"
+
+    def _fault(self, path: str, reason: str) -> None:
+        count, first = self._wrong.get(path, (0, reason))
+        self._wrong[path] = (count + 1, first)

@@ -1,0 +1,295 @@
+"""A segment's batches one chunk after the other, going on behind damage: what verify and repair share.
+
+    | batch | batch | ??????????????? | batch | batch |
+    Stretch(2 headers)  Damage(pos, end)  Stretch(2 headers)
+
+Where a batch is not valid, or not in its place, the next one that is begins a new stretch: first the one
+that the damaged batch's own length points to, else whatever `find_batch` meets. All between is one
+`Damage`, and what it lost are the offsets between the batches before and behind it.
+
+Base offset and leader epoch are outside a batch's CRC. A batch that is otherwise valid, and in which one of
+them is not what the neighbours and the partition's history say, is `Mislabelled`: its records are all there.
+
+Invariants: every byte up to the size is in exactly one of these (or behind `superseded_at`); offsets never go
+back from one stretch to the next. A batch of more than half of `_WINDOW`, right behind one whose length is
+damaged, may be taken for damaged too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeAlias
+
+from .codec import HEADER_SIZE, BatchHeader, find_batch, read_header, scan
+from .errors import CorruptRecord
+
+_CHUNK: Final = 4 << 20
+_WINDOW: Final = 16 << 20
+_MAX_SPAN: Final = 1 << 31
+
+
+class Stretch(NamedTuple):
+    """Valid batches in a row. `data` begins at byte `pos` of the file; the headers' `pos` count in `data`."""
+
+    pos: int
+    data: bytes
+    headers: list[BatchHeader]
+
+
+class Mislabelled(NamedTuple):
+    """A batch with valid records under a wrong base offset or leader epoch; those that would be right."""
+
+    pos: int
+    header: BatchHeader
+    base_offset: int
+    leader_epoch: int
+    reason: str
+
+
+class Damage(NamedTuple):
+    """Bytes pos..end of a file are no valid batches (none, where only records are missing between them).
+
+    The offsets first_offset..last_offset are lost by it; last_offset is first_offset - 1 where none are.
+    """
+
+    pos: int
+    end: int
+    first_offset: int
+    last_offset: int
+    reason: str
+
+
+Finding: TypeAlias = Stretch | Mislabelled | Damage
+
+
+@dataclass(slots=True)
+class _Open:
+    """Damage whose end is not known yet."""
+
+    pos: int
+    end: int
+    reason: str
+
+
+class SegmentWalk:
+    """One walk over one segment. Iterate it once; `expected` is then the offset behind the last batch."""
+
+    def __init__(
+        self,
+        read: Callable[[int, int], bytes],
+        size: int,
+        *,
+        expected: int,
+        epoch_at: Callable[[int], int],
+        may_have_gaps: bool,
+        next_segment: int | None,
+        log_end: int | None,
+        durable_end: int,
+    ) -> None:
+        """
+        Args:
+            read: (size, pos) -> bytes of the file.
+            size: how far to look.
+            expected: the offset that comes next.
+            epoch_at: the leader epoch that a record at an offset must have, -1 where that is not known.
+            next_segment: its base offset: what lies at or past it here is superseded by that segment.
+            log_end: for the last segment the log's end, None where only the records tell it.
+            durable_end: the log reaches at least as far.
+        """
+        self.expected = self._first = expected
+        self.superseded_at: int | None = None
+        self._read = read
+        self._size = size
+        self._epoch_at = epoch_at
+        self._gaps = may_have_gaps
+        self._next_segment = next_segment
+        self._log_end = log_end
+        self._behind = next_segment if next_segment is not None else max(log_end or 0, durable_end)
+        self._open: _Open | None = None
+
+    def __iter__(self) -> Iterator[Finding]:
+        """Raises OSError."""
+        pos, want = 0, _CHUNK
+        while pos < self._size and self.superseded_at is None:
+            wanted = min(want, self._size - pos)
+            data = self._read(wanted, pos)
+            if len(data) < wanted:
+                self._size = pos + len(data)  # the file is shorter than it should be
+            found = scan(data)
+            headers, end = found.headers, found.end
+            ahead = None
+            if pos + end == self._size:
+                ahead = self._offset_behind()
+            elif found.error is not None:
+                before = headers[-2].next_offset if len(headers) > 1 else self.expected
+                if headers and headers[-1].base_offset != before:
+                    ahead = self._offset_at(self._resync(pos + end))
+            elif len(headers) > 1:
+                # What is wrong with a batch may show by the one behind it: that is read again.
+                follower = headers.pop()
+                end, ahead = follower.pos, follower.base_offset
+            yield from self._placed(pos, data, headers, ahead)
+            if self.superseded_at is not None:
+                break
+            pos += end
+            if found.error is not None:
+                pos = self._lost(pos, found.error.reason)
+            elif end == found.end and pos + len(data) - end >= self._size and end < len(data):
+                pos = self._lost(pos, "the last batch is cut short")
+            want = _CHUNK if end or found.error is not None else 2 * want
+        if self._open is not None:
+            yield from self._closed(max(self._behind, self.expected))
+        elif self.expected < self._behind and (self._next_segment is None or not self._gaps):
+            reason = f"the segment ends at offset {self.expected:,} instead of {self._behind:,}"
+            self._open = _Open(self._size, self._size, reason)
+            yield from self._closed(self._behind)
+
+    def _placed(
+        self, pos: int, data: bytes, headers: list[BatchHeader], ahead: int | None
+    ) -> Iterator[Finding]:
+        """Valid batches, sorted into those that stand where they may and others.
+
+        `ahead` is the offset that follows the last of them, None where that is not known.
+        """
+        start = i = 0
+        while i < len(headers):
+            header = headers[i]
+            label: Mislabelled | None = None
+            follower = headers[i + 1].base_offset if i + 1 < len(headers) else ahead
+            if self._begins(header, pos, follower):
+                if self._open is not None:
+                    yield from self._closed(header.base_offset)
+                wanted = self._epoch_at(header.base_offset)
+                if wanted in (-1, header.leader_epoch):
+                    self.expected = header.next_offset
+                    i += 1
+                    continue
+                reason = f"the batch says leader epoch {header.leader_epoch}, the history says {wanted}"
+                label = Mislabelled(pos + header.pos, header, header.base_offset, wanted, reason)
+            else:
+                label = self._relabelled(pos, header, follower)
+            if i > start:
+                yield Stretch(pos, data, headers[start:i])
+            start = i
+            if self.superseded_at is not None:
+                return
+            if label is not None:
+                yield label
+                self.expected = label.base_offset + header.last_offset_delta + 1
+            elif header.base_offset > self.expected and not self._contradicted(header, follower):
+                # Nothing is wrong with the batch itself: what should be before it is missing.
+                lost = f"offsets {self.expected:,} to {header.base_offset - 1:,} are missing before the batch"
+                self._extend(pos + header.pos, pos + header.pos, lost)
+                yield from self._closed(header.base_offset)
+                continue
+            else:
+                said = f"the batch says it begins with offset {header.base_offset:,}"
+                at = pos + header.pos
+                self._extend(at, at + header.size, f"{said}, the next one is {self.expected:,}")
+            i += 1
+            start = i
+        if len(headers) > start:
+            yield Stretch(pos, data, headers[start:])
+
+    def _begins(self, header: BatchHeader, pos: int, follower: int | None) -> bool:
+        """May the batch stand here? (Where another segment takes over it may not: `superseded_at`.)"""
+        base = header.base_offset
+        if base < self.expected:
+            return False
+        if base == self.expected and base != self._next_segment:
+            return True
+        if self._contradicted(header, follower):
+            return False
+        if self._next_segment is not None and base >= self._next_segment:
+            self.superseded_at = pos + header.pos
+            return False
+        return self._gaps or self._open is not None
+
+    def _contradicted(self, header: BatchHeader, follower: int | None) -> bool:
+        """Is this one's offset too high for the batch behind it, or for any in a segment?"""
+        if header.base_offset - self._first > _MAX_SPAN:
+            return True
+        return follower is not None and self.expected < follower < header.next_offset
+
+    def _offset_behind(self) -> int | None:
+        """The offset that follows this segment, where that is known."""
+        return self._next_segment if self._next_segment is not None else self._log_end
+
+    def _offset_at(self, pos: int) -> int | None:
+        """That of the batch at a byte, or behind the segment."""
+        if pos >= self._size:
+            return self._offset_behind()
+        return read_header(self._read(HEADER_SIZE, pos)).base_offset
+
+    def _relabelled(self, pos: int, header: BatchHeader, follower: int | None) -> Mislabelled | None:
+        """The batch with the base offset that it should have, where the neighbours leave no other."""
+        if self._gaps or self._open is not None or self.superseded_at is not None:
+            return None
+        behind = self.expected + header.last_offset_delta + 1
+        if header.base_offset < self.expected:
+            if behind != follower:
+                return None
+        elif follower is not None and not behind <= follower < header.next_offset:
+            return None
+        reason = (
+            f"the batch says it begins with offset {header.base_offset:,}, it stands at {self.expected:,}"
+        )
+        epoch = self._epoch_at(self.expected)
+        epoch = header.leader_epoch if epoch < 0 else epoch
+        return Mislabelled(pos + header.pos, header, self.expected, epoch, reason)
+
+    # -- damage ----------------------------------------------------------------------------------------
+
+    def _lost(self, pos: int, reason: str) -> int:
+        """Damage at a byte. Returns the byte where a valid batch stands again."""
+        end = self._resync(pos)
+        self._extend(pos, end, reason)
+        return end
+
+    def _extend(self, pos: int, end: int, reason: str) -> None:
+        if self._open is None:
+            self._open = _Open(pos, end, reason)
+        else:
+            self._open.end = end
+
+    def _closed(self, next_offset: int) -> Iterator[Damage]:
+        """The open damage, now that the offset behind it is known."""
+        assert self._open is not None
+        yield Damage(self._open.pos, self._open.end, self.expected, next_offset - 1, self._open.reason)
+        self._open = None
+        self.expected = next_offset
+
+    def _resync(self, pos: int) -> int:
+        follower = self._follower(pos)
+        if follower is not None:
+            return follower
+        start = pos + 1
+        while start < self._size:
+            data = self._read(min(_WINDOW, self._size - start), start)
+            at = 0
+            while (found := find_batch(data, at, len(data), self.expected)) is not None:
+                if self._fits(found):
+                    return start + found.pos
+                at = found.pos + 1
+            if not data or start + len(data) >= self._size:
+                break
+            start += max(len(data) // 2, 1)
+        return self._size
+
+    def _follower(self, pos: int) -> int | None:
+        """Where the damaged batch at `pos` ends, if its length is to be believed: the end, or a batch."""
+        try:
+            at = pos + read_header(self._read(min(HEADER_SIZE, self._size - pos), pos)).size
+            if at >= self._size:
+                return at if at == self._size else None
+            header = read_header(self._read(min(HEADER_SIZE, self._size - at), at))
+        except CorruptRecord:
+            return None
+        if at + header.size > self._size or not self._fits(header):
+            return None
+        return at if scan(self._read(header.size, at)).headers else None
+
+    def _fits(self, header: BatchHeader) -> bool:
+        below = self.expected + _MAX_SPAN if self._next_segment is None else self._next_segment
+        return self.expected <= header.base_offset < below

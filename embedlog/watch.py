@@ -1,0 +1,147 @@
+"""Sleeping until another process writes: the kernel tells, where it can.
+
+Linux has inotify (by inotify_simple), macOS and the BSDs kqueue; elsewhere, and on network file systems
+whose changes the kernel does not see, a slow look now and then does (`FALLBACK_MS`). A watch may always
+report too much and may be late, never more than FALLBACK_MS: whoever sleeps looks for himself when he wakes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import sys
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+FALLBACK_MS: Final = 500
+
+
+class _Changes(Protocol):
+    """A descriptor that becomes readable when something under the watched directories changes."""
+
+    def fileno(self) -> int: ...
+
+    def drain(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+if sys.platform == "linux":
+    from inotify_simple import INotify, flags
+
+    _EVENTS: Final = flags.MODIFY | flags.CREATE | flags.MOVED_TO | flags.MOVE_SELF | flags.DELETE_SELF
+
+    class _Inotify:
+        def __init__(self, directories: Iterable[str]) -> None:
+            self._inotify = INotify()
+            try:
+                for directory in directories:
+                    with contextlib.suppress(FileNotFoundError):
+                        self._inotify.add_watch(directory, _EVENTS)
+            except OSError:
+                self._inotify.close()
+                raise
+
+        def fileno(self) -> int:
+            return int(self._inotify.fileno())
+
+        def drain(self) -> None:
+            self._inotify.read(timeout=0)
+
+        def close(self) -> None:
+            self._inotify.close()
+
+    def _changes(directories: Iterable[str]) -> _Changes | None:
+        try:
+            return _Inotify(directories)
+        except OSError:  # too many watches on this machine
+            return None
+
+elif hasattr(select, "kqueue"):
+
+    class _Kqueue:
+        """kqueue reports a file's growth only to those who watch the file: the newest ones are watched."""
+
+        def __init__(self, directories: Iterable[str]) -> None:
+            self._queue = select.kqueue()
+            self._fds = []
+            for directory in directories:
+                names = sorted(os.listdir(directory))[-4:]
+                for path in (directory, *(os.path.join(directory, name) for name in names)):
+                    fd = os.open(path, os.O_RDONLY)
+                    self._fds.append(fd)
+                    event = select.kevent(
+                        fd,
+                        filter=select.KQ_FILTER_VNODE,
+                        flags=select.KQ_EV_ADD | select.KQ_EV_CLEAR,
+                        fflags=select.KQ_NOTE_WRITE | select.KQ_NOTE_EXTEND,
+                    )
+                    self._queue.control([event], 0)
+
+        def fileno(self) -> int:
+            return self._queue.fileno()
+
+        def drain(self) -> None:
+            self._queue.control(None, 64, 0)
+
+        def close(self) -> None:
+            self._queue.close()
+            for fd in self._fds:
+                os.close(fd)
+
+    def _changes(directories: Iterable[str]) -> _Changes | None:
+        try:
+            return _Kqueue(directories)
+        except OSError:
+            return None
+
+else:
+
+    def _changes(directories: Iterable[str]) -> _Changes | None:
+        return None
+
+
+class Watch:
+    """Waits for changes in directories, or for `wake`. For one thread, but `wake` may come from any."""
+
+    def __init__(self, directories: Iterable[str]) -> None:
+        self._reading, self._writing = os.pipe()
+        os.set_blocking(self._writing, False)
+        os.set_blocking(self._reading, False)
+        self._changes = _changes(directories)
+        self._poll = select.poll()
+        self._poll.register(self._reading, select.POLLIN)
+        if self._changes is not None:
+            self._poll.register(self._changes.fileno(), select.POLLIN)
+
+    def wake(self) -> None:
+        """End the wait that is going on, or the next one."""
+        with contextlib.suppress(BlockingIOError, OSError):
+            os.write(self._writing, b".")
+
+    def wait(self, timeout_ms: float) -> bool:
+        """Sleep until something changed, `wake`, or the time (at most FALLBACK_MS). True: something did."""
+        events = self._poll.poll(min(max(timeout_ms, 0), FALLBACK_MS))
+        for fd, _ in events:
+            if fd == self._reading:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._reading, 4096)
+            elif self._changes is not None:
+                self._changes.drain()
+        return bool(events)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._changes is not None:
+            self._changes.close()
+        os.close(self._reading)
+        os.close(self._writing)

@@ -1,0 +1,55 @@
+"""The command line as its users meet it: in this process for speed, in others where that matters."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import embedlog
+
+COMMAND = [sys.executable, "-m", "embedlog"]
+ROOT = Path(embedlog.__file__).parents[1]
+
+
+class Ran(NamedTuple):
+    """What a command came to."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def objects(self) -> list[dict[str, Any]]:
+        """The JSON lines of standard output."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    def rows(self) -> list[list[str]]:
+        """The cells of a table, by the space between them."""
+        return [line.split() for line in self.out.splitlines()]
+
+
+Run = Callable[..., Ran]
+
+
+def environment() -> dict[str, str]:
+    """The environment of a command in another process."""
+    return {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
+
+
+def spawn(arguments: Sequence[str], cwd: Path, **options: Any) -> subprocess.Popen[bytes]:
+    """Start a command in another process, with pipes."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen([*COMMAND, *arguments], cwd=cwd, env=environment(), **{**pipes, **options})
+
+
+def call(arguments: Sequence[str], cwd: Path, given: bytes = b"") -> tuple[int, bytes, bytes]:
+    """Run a command in another process to its end: (code, standard output, standard error)."""
+    done = subprocess.run(
+        [*COMMAND, *arguments], cwd=cwd, env=environment(), input=given, capture_output=True, check=False
+    )
+    return done.returncode, done.stdout, done.stderr

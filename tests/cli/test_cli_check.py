@@ -1,0 +1,106 @@
+"""`embedlog verify`, `repair`, `compact`, `backup` and `export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cli_commands import Run
+
+import embedlog
+
+
+@pytest.fixture
+def damaged(log: Path) -> Path:
+    """The log, with a byte of the sixth batch of clicks 1 flipped."""
+    path = log / "clicks_1" / "00000000000.kafka"
+    data = bytearray(path.read_bytes())
+    with embedlog.open(log, mode="r") as reader:
+        size = reader.backend.fetch("clicks", 1, 5, 1).pos
+    data[size + 70] ^= 4
+    path.write_bytes(data)
+    return log
+
+
+def test_a_sound_log(run: Run, log: Path) -> None:
+    ran = run("verify", "data", "--deep")
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.startswith("4 segments, ")
+    assert ran.out.endswith("no damage found\n")
+    (summary,) = run("verify", "data", "clicks", "1", "--json").objects
+    assert (summary["ok"], summary["records"], summary["segments"]) == (True, 10, 1)
+    assert run("verify", "data", "nope").code == 2
+    assert run("verify", "data", "clicks", "3").code == 2
+
+
+def test_damage_is_located_repaired_and_gone(run: Run, damaged: Path) -> None:
+    ran = run("verify", "data")
+    assert ran.code == 1
+    lines = ran.out.splitlines()
+    assert lines[0].startswith("DAMAGED  clicks_1/00000000000.kafka at byte ")
+    assert lines[1].strip() == "1 record cannot be read: offsets 5-5"
+    assert lines[2].strip().startswith("embedlog repair data clicks 1 ")
+    found = run("verify", "data", "--json").objects
+    assert (found[0]["kind"], found[0]["first_offset"], found[0]["records_lost"]) == ("damage", 5, 1)
+    assert found[-1]["ok"] is False
+
+    before = {path: path.read_bytes() for path in damaged.rglob("*.kafka")}
+    ran = run("repair", "data", "clicks", "1", "--dry-run")
+    assert ran.code == 1
+    assert "would be set aside" in ran.out
+    assert ran.out.endswith("nothing was changed\n")
+    assert {path: path.read_bytes() for path in damaged.rglob("*.kafka")} == before
+
+    ran = run("repair", "data", "clicks", "1")
+    assert ran.code == 0
+    assert "gone     1 record: offsets 5-5" in ran.out
+    assert "set aside in clicks_1/" in ran.out
+    assert run("repair", "data", "clicks", "1").out == "clicks 1: nothing to repair\n"
+    assert run("repair", "data", "clicks", "1", "--json").objects[0]["changed"] is False
+    assert run("verify", "data").code == 0
+    out = run("cat", "data", "clicks", "--partition", "1", "--format", "{offset}").out
+    assert out.split() == ["0", "1", "2", "3", "4", "6", "7", "8", "9"]
+
+
+def test_repair_mistakes(run: Run, log: Path) -> None:
+    assert run("repair", "data", "nope", "0").code == 2
+    assert run("repair", "data", "clicks", "7").code == 2
+    assert run("repair", "data", "clicks").code == 2
+    assert run("repair", "nowhere", "clicks", "0").code == 2
+
+
+def test_compact(run: Run, tmp_path: Path) -> None:
+    with embedlog.open(tmp_path / "data") as log:
+        log.create_topic("kept", segment_bytes=1024)
+        log.create_topic("changing", segment_bytes=1024, cleanup_policy="compact")
+        for topic in ("kept", "changing"):
+            for number in range(200):
+                log.append(topic, b"%d" % number, key=b"k%d" % (number % 5))
+    ran = run("compact", "data", "kept")
+    assert ran.code == 2
+    assert "kept has cleanup_policy delete" in ran.err
+    assert run("cat", "data", "kept").out.count("\n") == 200
+    (freed,) = run("compact", "data", "--json").objects
+    assert freed["topic"] == "changing"  # how much depends on what the background had compacted before
+    left = run("cat", "data", "changing").out.split()
+    assert left[-5:] == ["195", "196", "197", "198", "199"]
+    assert len(left) < 50
+
+
+def test_compact_with_nothing_to_do(run: Run, log: Path) -> None:
+    assert run("compact", "data").out == "no topic has cleanup_policy=compact\n"
+    assert run("compact", "data", "nope").code == 2
+
+
+def test_backup_and_export(run: Run, log: Path, tmp_path: Path) -> None:
+    ran = run("backup", "data", "copy")
+    assert ran.code == 0
+    assert ran.out.startswith("copy: 4 partitions, ")
+    assert run("cat", "copy", "clicks", "--json").out == run("cat", "data", "clicks", "--json").out
+    assert run("export", "data", "for-kafka").code == 0
+    assert (tmp_path / "for-kafka" / "clicks-2" / "00000000000000000000.log").exists()
+    assert run("export", "for-kafka", "back", "--layout", "classic").code == 0
+    assert run("cat", "back", "clicks", "--json").out == run("cat", "data", "clicks", "--json").out
+    again = run("backup", "data", "copy")
+    assert again.code == 2
+    assert "a backup needs a new directory" in again.err

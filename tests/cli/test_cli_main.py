@@ -1,0 +1,150 @@
+"""The frame of the command line: help, exit codes, errors as lines, a locked directory."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli_commands import Run, call, environment, spawn
+
+import embedlog
+from embedlog.cli import COMMANDS
+
+ALL = list(COMMANDS)
+
+
+def test_version(run: Run) -> None:
+    assert run("--version").out == f"embedlog {embedlog.__version__}\n"
+
+
+def test_without_a_command_the_help_is_shown_and_the_code_is_2(run: Run) -> None:
+    ran = run()
+    assert (ran.code, ran.out) == (2, "")
+    for name in COMMANDS:
+        assert name in ran.err
+
+
+def test_help_goes_to_standard_output(run: Run) -> None:
+    ran = run("--help")
+    assert (ran.code, ran.err) == (0, "")
+    assert "writer's lock" in ran.out
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if name != "demo"])
+def test_each_command_says_whether_it_needs_the_lock(run: Run, name: str) -> None:
+    ran = run(name, "--help")
+    assert ran.code == 0
+    assert " lock" in " ".join(ran.out.split())
+
+
+@pytest.mark.parametrize("arguments", [["appnd"], ["append"], ["topics"], ["topics", "list"], ["cat", "x"]])
+def test_a_mistake_on_the_command_line_is_one_line_and_where_to_read_more(
+    run: Run, arguments: list[str]
+) -> None:
+    ran = run(*arguments)
+    assert (ran.code, ran.out) == (2, "")
+    assert len(ran.err.splitlines()) == 2
+    assert ran.err.endswith("--help explains\n")
+
+
+def test_a_path_that_is_not_there_is_not_made_into_a_log(run: Run, tmp_path: Path) -> None:
+    for arguments in (
+        ["cat", "nowhere", "t"],
+        ["append", "nowhere", "t", "/dev/null"],
+        ["compact", "nowhere"],
+    ):
+        ran = run(*arguments)
+        assert ran.code == 2
+        assert ran.err == (
+            "nowhere does not exist\nembedlog topics create nowhere NAME   makes it, with a topic\n"
+        )
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_file_and_a_foreign_directory_are_refused_unchanged(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "00000000000.kafka").write_text("x")
+    for name, words in (("file", "is a file"), ("foreign", "not an embedlog directory")):
+        for command in (["topics", "list", name], ["topics", "create", name, "t"], ["verify", name]):
+            ran = run(*command)
+            assert ran.code == 2
+            assert words in ran.err
+            assert "Traceback" not in ran.err
+    assert [path.name for path in (tmp_path / "foreign").iterdir()] == ["00000000000.kafka"]
+
+
+def test_an_unknown_topic_says_how_to_make_it(run: Run, log: Path) -> None:
+    ran = run("append", "data", "clix", "/dev/null")
+    assert ran.code == 2
+    assert ran.err == (
+        f"no topic 'clix' in {log} (topics: clicks, empty)\nembedlog topics create data clix   makes it\n"
+    )
+
+
+def test_writing_commands_are_refused_while_somebody_writes(run: Run, log: Path) -> None:
+    with embedlog.open(log):
+        for arguments in (
+            ["append", "data", "clicks", "/dev/null"],
+            ["topics", "create", "data", "more"],
+            ["topics", "alter", "data", "clicks", "--config", "flush_ms=5"],
+            ["topics", "delete", "data", "clicks"],
+            ["groups", "reset", "data", "g", "--topic", "clicks", "--to", "earliest"],
+            ["groups", "delete", "data", "g"],
+            ["compact", "data"],
+            ["backup", "data", "copy"],
+            ["export", "data", "copy"],
+            ["repair", "data", "clicks", "0"],
+        ):
+            ran = run(*arguments)
+            assert ran.code == 2, arguments
+            assert ran.out == ""
+            first, second = ran.err.splitlines()
+            assert first.startswith("data is open for writing in process ")
+            assert re.search("embedlog serve data|can be done by|close the log there first", second)
+
+
+def test_reading_commands_work_while_somebody_writes(run: Run, log: Path) -> None:
+    with embedlog.open(log) as writer:
+        writer.append("clicks", b"fresh", partition=0)
+        assert run("cat", "data", "clicks", "--partition", "0", "--from", "10").out == "fresh\n"
+        assert run("tail", "data", "clicks", "-n", "1").out == "fresh\n"
+        for arguments in (
+            ["topics", "list", "data"],
+            ["topics", "describe", "data"],
+            ["groups", "list", "data"],
+            ["stats", "data"],
+            ["verify", "data"],
+            ["dump", str(log / "clicks_0" / "00000000000.kafka")],
+        ):
+            ran = run(*arguments)
+            assert (ran.code, ran.err) == (0, ""), arguments
+
+
+def test_a_writer_in_another_process_is_named(log: Path, tmp_path: Path) -> None:
+    with spawn(["append", "data", "clicks", "--ack"], tmp_path) as holder:
+        assert holder.stdin is not None and holder.stdout is not None
+        holder.stdin.write(b"one\n")
+        holder.stdin.flush()
+        assert holder.stdout.readline().startswith(b"ACK ")
+        code, out, err = call(["append", "data", "clicks"], tmp_path, b"two\n")
+        holder.stdin.close()
+        assert holder.wait() == 0
+    assert (code, out) == (2, b"")
+    assert f"data is open for writing in process {holder.pid} (embedlog, since ".encode() in err
+
+
+def test_the_script_and_the_module_are_the_same(tmp_path: Path) -> None:
+    assert call(["--version"], tmp_path) == (0, f"embedlog {embedlog.__version__}\n".encode(), b"")
+
+
+def test_appending_does_not_import_rich(tmp_path: Path, log: Path) -> None:
+    (tmp_path / "in").write_text("a\n")
+    program = (
+        "import sys; from embedlog.cli import main; main(['append', 'data', 'clicks', 'in']); "
+        "sys.exit('rich' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environment()).returncode == 0

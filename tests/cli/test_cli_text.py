@@ -1,0 +1,129 @@
+"""A record as text and as JSON, and back."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from embedlog.cli.text import formatter, printable, record_as_json, record_from_json
+from embedlog.cli.units import counted, duration, size
+from embedlog.errors import InvalidArgument
+from embedlog.model import Record
+
+data = st.none() | st.binary(max_size=30) | st.text(max_size=20).map(str.encode)
+records = st.builds(
+    Record,
+    topic=st.just("t"),
+    partition=st.integers(0, 9),
+    offset=st.integers(0, 1 << 40),
+    timestamp_ms=st.integers(0, 1 << 50),
+    timestamp_type=st.just(0),
+    key=data,
+    value=data,
+    headers=st.lists(st.tuples(st.text(max_size=5), data), max_size=3).map(tuple),
+)
+
+
+@given(records)
+def test_json_round_trip(record: Record) -> None:
+    line = json.dumps(record_as_json(record)).encode()
+    assert record_from_json(line) == record._replace(topic="", offset=-1)
+
+
+def test_json_of_bytes() -> None:
+    record = Record("t", 0, 7, 12, 0, b"k", b"\xff\x00", (("h", None),))
+    assert record_as_json(record) == {
+        "topic": "t",
+        "partition": 0,
+        "offset": 7,
+        "timestamp_ms": 12,
+        "timestamp_type": "CreateTime",
+        "key": "k",
+        "value": {"base64": "/wA="},
+        "headers": [["h", None]],
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "record"),
+    [
+        ("{}", Record()),
+        ('{"value": "a"}', Record(value=b"a")),
+        ('{"value": {"page": "/", "n": [1, 2.5, null]}}', Record(value=b'{"page":"/","n":[1,2.5,null]}')),
+        ('{"value": 7, "key": true}', Record(value=b"7", key=b"true")),
+        ('{"value": {"base64": "/wA="}}', Record(value=b"\xff\x00")),
+        ('{"headers": {"a": "b"}}', Record(headers=(("a", b"b"),))),
+        ('{"timestamp": "2024-05-01T00:00:00Z"}', Record(timestamp_ms=1_714_521_600_000)),
+        ('{"timestamp": 5, "partition": 2}', Record(timestamp_ms=5, partition=2)),
+    ],
+)
+def test_what_append_takes(line: str, record: Record) -> None:
+    assert record_from_json(line.encode()) == record
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("nonsense", "not JSON"),
+        ("[1]", "not a JSON object"),
+        ("[" * 100_000, "not JSON"),
+        ('{"partition": "x"}', "partition must be"),
+        ('{"partition": -1}', "partition must be"),
+        ('{"timestamp": "soon"}', "timestamp must be"),
+        ('{"headers": 5}', "headers must be"),
+        ('{"headers": [["a"]]}', "a header must be"),
+        ('{"value": {"base64": "?"}}', "value is not base64"),
+        ('{"value": {"base64": 5}}', "value is not base64"),
+        ('{"key": "\\ud800"}', "key is not text"),
+    ],
+)
+def test_what_append_refuses(line: str, words: str) -> None:
+    with pytest.raises(InvalidArgument, match=words):
+        record_from_json(line.encode())
+
+
+def test_formats() -> None:
+    record = Record("t", 1, 42, 1_714_521_600_123, 0, b"k\xff", b"v", (("a", b"b"), ("c", None)))
+    assert formatter("{value}")(record) == b"v"
+    assert formatter(r"{offset:>5}\t{key} {headers}")(record) == b"   42\tk\xff a=b,c="
+    assert formatter("{timestamp} {timestamp_ms} {topic}-{partition}")(record) == (
+        b"2024-05-01T00:00:00.123Z 1714521600123 t-1"
+    )
+    assert formatter("{key}|{value}")(Record()) == b"|"
+
+
+@pytest.mark.parametrize("template", ["{nothing}", "{", "{0}", "{key.x}", "{offset:zz}", "{key!q}"])
+def test_formats_that_cannot_be_filled_in(template: str) -> None:
+    with pytest.raises(InvalidArgument, match="--format"):
+        formatter(template)
+
+
+def test_a_terminal_is_not_driven_by_records() -> None:
+    assert printable(b"a\tb\x1b[31m\xff\xc3\xa4\n") == "a\tb\\x1b[31m\\xff\u00e4\n"
+
+
+def test_units() -> None:
+    assert [size(n) for n in (0, 999, 1000, 14_200_000, 2_100_000_000)] == [
+        "0 B",
+        "999 B",
+        "1.0 kB",
+        "14.2 MB",
+        "2.1 GB",
+    ]
+    assert [duration(s) for s in (-1, 0.003, 2.44, 300, 7200, 86_400 * 12, 86_400 * 800)] == [
+        "0 ms",
+        "3 ms",
+        "2.4 s",
+        "5 min",
+        "2 h",
+        "12 days",
+        "2 years",
+    ]
+    assert [counted(1, "entry"), counted(2, "entry"), counted(1200, "batch")] == [
+        "1 entry",
+        "2 entries",
+        "1,200 batches",
+    ]

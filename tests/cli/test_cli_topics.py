@@ -1,0 +1,141 @@
+"""`embedlog topics` and `embedlog stats`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cli_commands import Run
+
+import embedlog
+
+
+def test_list(run: Run, log: Path) -> None:
+    head, clicks, empty = run("topics", "list", "data").rows()
+    assert head == ["topic", "partitions", "offsets", "size", "settings"]
+    assert clicks[:3] == ["clicks", "3", "30"]
+    assert clicks[-1] == "compression_type=zstd"
+    assert empty == ["empty", "1", "0", "0", "B"]
+    found = run("topics", "list", "data", "--json").objects
+    assert [topic["topic"] for topic in found] == ["clicks", "empty"]
+    assert found[0]["settings"] == {"compression_type": "zstd"}
+    assert found[0]["offsets"] == 30
+    assert found[0]["bytes"] == sum(path.stat().st_size for path in log.glob("clicks_*/00000000000.kafka"))
+
+
+def test_list_of_a_log_without_topics(run: Run, tmp_path: Path) -> None:
+    embedlog.open(tmp_path / "data").close()
+    ran = run("topics", "list", "data")
+    assert (ran.code, ran.out) == (0, "no topics yet; embedlog topics create data NAME   makes one\n")
+    assert run("topics", "list", "data", "--json").out == ""
+    assert run("stats", "data").out == "no topics yet\n"
+
+
+def test_create(run: Run, tmp_path: Path) -> None:
+    ran = run(
+        "topics", "create", "new", "t", "--partitions", "2", "--config", "retention.ms=86400000",
+        "--config", "cleanup_policy=compact, delete", "--layout", "kafka",
+    )  # fmt: skip
+    assert ran.out == "created t: 2 partitions, retention_ms=86400000 cleanup_policy=compact,delete\n"
+    assert (tmp_path / "new" / "t-1" / "00000000000000000000.log").exists()
+    with embedlog.open(tmp_path / "new", mode="r") as log:
+        assert log.describe_topic("t").settings == {
+            "retention_ms": 86_400_000,
+            "cleanup_policy": "compact,delete",
+        }
+
+
+def test_create_mistakes(run: Run, log: Path) -> None:
+    for arguments, words in (
+        (["clicks"], "exists already"),
+        (["../x"], "cannot name a topic"),
+        (["t", "--config", "retention=5"], "did you mean 'retention_ms'?"),
+        (["t", "--config", "retention_ms"], "write name=value"),
+        (["t", "--config", "retention_ms=long"], "must be int"),
+        (["t", "--partitions", "0"], "at least 1"),
+        (["t", "--layout", "kafka"], "has the layout 'classic'"),
+    ):
+        ran = run("topics", "create", "data", *arguments)
+        assert ran.code == 2, arguments
+        assert words in ran.err
+    assert "topic" not in run("topics", "list", "data", "--json").objects[0]["settings"]
+
+
+def test_describe(run: Run, log: Path) -> None:
+    ran = run("topics", "describe", "data", "clicks")
+    lines = ran.out.splitlines()
+    assert lines[0].startswith("clicks   id ")
+    assert lines[2].split() == ["compression_type", "zstd"]
+    assert [line.split()[:5] for line in lines[-3:]] == [
+        ["0", "0", "10", "0", "1"],
+        ["1", "0", "10", "0", "1"],
+        ["2", "0", "10", "0", "1"],
+    ]
+    assert "default" in run("topics", "describe", "data", "clicks", "--all-settings").out
+    found = run("topics", "describe", "data", "--json").objects
+    assert [topic["topic"] for topic in found] == ["clicks", "empty"]
+    assert found[0]["effective_settings"]["flush_ms"] == 1000
+    assert found[0]["partitions"][2]["log_end_offset"] == 10
+    assert run("topics", "describe", "data", "other").code == 2
+
+
+def test_alter(run: Run, log: Path) -> None:
+    ran = run("topics", "alter", "data", "clicks", "--config", "flush.messages=1", "--partitions", "5")
+    assert ran.out == "altered clicks: 5 partitions, compression_type=zstd flush_messages=1\n"
+    ran = run(
+        "topics", "alter", "data", "clicks", "--default", "compression_type", "--default", "flush.messages"
+    )
+    assert ran.out == "altered clicks: 5 partitions, all settings have their defaults\n"
+    assert "nothing to alter" in run("topics", "alter", "data", "clicks").err
+    assert "must be larger" in run("topics", "alter", "data", "clicks", "--partitions", "2").err
+
+
+def test_delete(run: Run, log: Path) -> None:
+    ran = run("topics", "delete", "data", "clicks")
+    assert ran.code == 0
+    assert ran.out.startswith("deleted clicks: 3 partitions, 30 offsets, ")
+    assert [topic["topic"] for topic in run("topics", "list", "data", "--json").objects] == ["empty"]
+    assert run("topics", "delete", "data", "clicks").code == 2
+
+
+def test_stats(run: Run, log: Path) -> None:
+    with embedlog.open(log) as writer:
+        writer.append_many("clicks", [b'{"page": "/", "user": "somebody"}'] * 2000, partition=0)
+    found = run("stats", "data", "--json").objects
+    assert [(each["topic"], each["partition"]) for each in found] == [
+        ("clicks", 0),
+        ("clicks", 1),
+        ("clicks", 2),
+        ("empty", 0),
+    ]
+    assert found[0]["log_end_offset"] == 2010
+    assert found[0]["codecs"] == ["zstd"]
+    assert found[0]["sampled_raw_bytes"] > 10 * found[0]["sampled_bytes"]
+    assert (found[1]["oldest_timestamp_ms"], found[1]["newest_timestamp_ms"]) == (
+        1_700_000_001_000,
+        1_700_000_028_000,
+    )
+    assert found[3]["newest_timestamp_ms"] == -1
+    rows = run("stats", "data").rows()
+    assert rows[0] == ["topic", "partitions", "offsets", "size", "ratio", "oldest", "newest"]
+    assert rows[1][:3] == ["clicks", "3", "2,030"]
+    assert rows[3][:3] == ["total", "4", "2,030"]
+    rows = run("stats", "data", "clicks", "--partitions").rows()
+    assert rows[1][:4] == ["clicks", "0", "2,010", "1"]
+
+
+def test_stats_build(run: Run) -> None:
+    facts = run("stats", "--build", "--json").objects[0]
+    assert facts["embedlog"] == embedlog.__version__
+    assert facts["checksum"] in ("google-crc32c", "crcmod (C)", "crcmod (Python)")
+    assert facts["zstandard"]
+    assert "checksum" in run("stats", "--build").out
+    assert run("stats").code == 2
+
+
+def test_tables_fit_80_columns(run: Run, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    run("topics", "create", "data", "a-topic.with-a-long-name." + "x" * 60, "--config", "retention_ms=5")
+    for command in (["topics", "list", "data"], ["stats", "data"], ["topics", "describe", "data"]):
+        out = run(*command).out
+        assert max(len(line) for line in out.splitlines() if "   id " not in line) <= 80, out

@@ -1,0 +1,35 @@
+"""The short way to a batch of one record gives the bytes of the long way, whose golden bytes are known."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from embedlog.codec import encode_batch
+from embedlog.codec.single import encode_one
+
+TIME_MS = 1_700_000_000_000
+MAX64 = 2**63 - 1
+EDGES = (0, 1, 55, 56, 57, 58, 59, 60, 61, 62, 63, 64, 65, 127, 128, 8181, 8182, 8183, 8191, 8192, 1 << 20)
+
+some_bytes = st.none() | st.binary(max_size=300)
+
+
+@given(some_bytes, some_bytes, st.integers(0, MAX64), st.booleans())
+def test_any_record(key: bytes | None, value: bytes | None, timestamp_ms: int, append_time: bool) -> None:
+    wanted = encode_batch([(key, value, (), timestamp_ms)], timestamp_type=append_time)
+    assert encode_one(key, value, timestamp_ms, append_time) == wanted
+
+
+@pytest.mark.parametrize("length", EDGES)
+@pytest.mark.parametrize("key_length", [None, 0, 1, 63, 64])
+def test_where_a_length_takes_one_byte_more(key_length: int | None, length: int) -> None:
+    key = None if key_length is None else b"k" * key_length
+    for value in (b"v" * length, None):
+        wanted = encode_batch([(key, value, (), TIME_MS)])
+        assert encode_one(key, value, TIME_MS, False) == wanted
+
+
+def test_the_batch_can_be_changed_in_place() -> None:
+    assert type(encode_one(b"k", b"v", TIME_MS, False)) is bytearray

@@ -1,0 +1,43 @@
+"""Fixtures that many tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from programs import Program
+
+import embedlog
+from embedlog import Log
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where a log may be made."""
+    return tmp_path / "log"
+
+
+@pytest.fixture
+def log(path: Path) -> Iterator[Log]:
+    """A new log, closed at the end."""
+    with embedlog.open(path) as log:
+        yield log
+
+
+@pytest.fixture
+def program() -> Iterator[Callable[..., Program]]:
+    """program(code, *arguments) starts code in another process."""
+    programs: list[Program] = []
+
+    def start(code: str, *arguments: object) -> Program:
+        programs.append(Program(code, *arguments))
+        return programs[-1]
+
+    yield start
+    for started in programs:
+        if started.process.poll() is None:
+            started.kill()
+        for stream in (started.process.stdin, started.process.stdout, started.process.stderr):
+            assert stream is not None
+            stream.close()

@@ -1,0 +1,171 @@
+"""One partition without a store, for the tests of the engine's middle: opened, crashed and opened again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from embedlog.checkpoints import read_offsets, write_offsets
+from embedlog.codec import decode, encode_batch, encode_control_batch, scan
+from embedlog.config import TopicSettings
+from embedlog.decoding import decode_chunk
+from embedlog.filenames import CLASSIC, LOG_START_FILE
+from embedlog.fs import Descriptors, FileSystem
+from embedlog.index import IndexCache
+from embedlog.model import Headers, Record, TopicPartition
+from embedlog.partition import Partition
+from embedlog.recovery import open_partition
+from embedlog.segment import Files
+
+NAME = TopicPartition("t", 0)
+START_MS = 1_700_000_000_000
+
+
+@dataclass
+class Bench:
+    """A directory with one partition, and the keeper that the partition talks to. Time stands still."""
+
+    root: str
+    settings: TopicSettings = field(default_factory=TopicSettings)
+    fs: FileSystem = field(default_factory=FileSystem)
+    time_ms: int = START_MS
+    recovery_point: int = 0
+    bytes_grown: int = 0
+    waiting: list[str] = field(default_factory=list)
+    delays: list[int] = field(default_factory=list)
+    starts: int = 0
+
+    def open(self) -> Partition:
+        """Open or, after anything but nothing, recover; what a crash would leave is what is there."""
+        directory = os.path.join(self.root, CLASSIC.partition_directory(*NAME))
+        os.makedirs(directory, exist_ok=True)
+        self.files = Files(self.fs, Descriptors(self.fs, 32), IndexCache(), CLASSIC)
+        opened, self.report = open_partition(
+            NAME,
+            directory,
+            self.files,
+            self.settings,
+            clean=None,
+            recovery_point=self.recovery_point,
+            log_start_offset=read_offsets(self.fs, os.path.join(self.root, LOG_START_FILE)).get(NAME),
+            may_have_gaps=self.settings.compacts,
+            now_ms=self.time_ms,
+        )
+        self.partition = Partition(NAME, directory, self.files, self.settings, self, opened)
+        self.partition.may_have_gaps = self.settings.compacts
+        return self.partition
+
+    def reopen(self) -> Partition:
+        """As after a kill: nothing is closed in order."""
+        self.partition.abandon()
+        self.files.descriptors.close()
+        self.waiting.clear()
+        return self.open()
+
+    def close(self) -> None:
+        self.partition.close()
+        self.files.descriptors.close()
+
+    def __enter__(self) -> Bench:
+        self.open()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # -- the keeper ------------------------------------------------------------------------------------
+
+    def now_ms(self) -> int:
+        return self.time_ms
+
+    def became_dirty(self, partition: Partition) -> None: ...
+
+    def rolled(self, partition: Partition) -> None:
+        self.recovery_point = partition.segments()[-1].base_offset
+
+    def opened_for_append(self, partition: Partition) -> None: ...
+
+    def make_room(self, size: int) -> None: ...
+
+    def grew(self, size: int) -> None:
+        self.bytes_grown += size
+
+    def log_start_moved(self) -> None:
+        self.starts += 1
+        start = self.partition.offsets().log_start_offset
+        write_offsets(self.fs, os.path.join(self.root, LOG_START_FILE), {NAME: start})
+
+    def unlink_later(self, paths: list[str], delay_ms: int) -> None:
+        self.waiting += paths
+        self.delays.append(delay_ms)
+
+    # -- short ways ------------------------------------------------------------------------------------
+
+    def append(self, *pairs: tuple[bytes | None, bytes | None], headers: Headers = (), codec: int = 0) -> int:
+        """One batch of (key, value); returns its first offset."""
+        records = [(key, value, headers, self.time_ms) for key, value in pairs]
+        return self.partition.append(encode_batch(records, compression=codec)).base_offset
+
+    def append_marker(self, producer_id: int, *, commit: bool, producer_epoch: int = 0) -> int:
+        """End a producer's transaction; returns the marker's offset."""
+        marker = encode_control_batch(
+            commit=commit,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            timestamp_ms=self.time_ms,
+        )
+        return self.partition.append(marker).base_offset
+
+    def remove_snapshots(self) -> None:
+        """So that producer state has to be made from the records."""
+        for name in self.names():
+            if name.endswith(".snapshot"):
+                self.fs.unlink(os.path.join(self.partition.directory, name))
+
+    def unlink_waiting(self) -> None:
+        for path in self.waiting:
+            if self.fs.exists(path):
+                self.fs.unlink(path)
+        self.waiting.clear()
+
+    def names(self) -> list[str]:
+        return [entry.name for entry in self.fs.list(self.partition.directory)]
+
+
+def read_all(partition: Partition, *, start: int | None = None, max_bytes: int = 4096) -> list[Record]:
+    """Every readable record, control batches left out, as a reader that fetches chunk by chunk gets them."""
+    return list(_records(partition, start, max_bytes))
+
+
+def _records(partition: Partition, start: int | None, max_bytes: int) -> Iterator[Record]:
+    offset = partition.offsets().log_start_offset if start is None else start
+    end = partition.offsets().log_end_offset
+    while offset < end:
+        fetched = partition.fetch(offset, max_bytes)
+        found = scan(fetched.data)
+        assert found.error is None and found.headers, f"nothing at {offset} below the end {end}"
+        for header in found.headers:
+            if not header.is_control:
+                yield from (r for r in decode(fetched.data, header, *NAME) if r.offset >= offset)
+        offset = found.headers[-1].next_offset
+
+
+def read_committed(partition: Partition, *, max_bytes: int = 4096) -> list[Record]:
+    """Every record below the last stable offset that no abort took back, as a consumer gets them."""
+    offset = partition.offsets().log_start_offset
+    records: list[Record] = []
+    while True:
+        fetched = partition.fetch(offset, max_bytes, read_committed=True)
+        if not fetched.data:
+            return records
+        decoded = decode_chunk(fetched, *NAME, offset, read_committed=True)
+        assert decoded.next_offset > offset
+        records += decoded.records
+        offset = decoded.next_offset
+
+
+def last_values(records: Iterable[Record]) -> dict[bytes | None, bytes | None]:
+    """Key -> last value, tombstones taken as absence."""
+    values = {record.key: record.value for record in records if record.key is not None}
+    return {key: value for key, value in values.items() if value is not None}

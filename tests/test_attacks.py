@@ -1,0 +1,144 @@
+"""What an attacker found, and must not find again."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from faults import Clock, open_log, partition_of, store_of
+
+import embedlog
+from embedlog import CommittedOffset, Log, TopicPartition
+from embedlog.fs import FileSystem
+
+
+@pytest.mark.parametrize(
+    "name", ["topics.json", "t_0/00000000000.kafka", "t_0/00000000000.index", "clean-shutdown"]
+)
+def test_a_pipe_in_the_place_of_a_file_keeps_nobody_waiting(path: Path, name: str) -> None:
+    with embedlog.open(path) as log:
+        log.create_topic("t")
+        log.append("t", b"1")
+    (path / name).unlink()
+    os.mkfifo(path / name)
+    with pytest.raises(embedlog.EmbedlogError):
+        embedlog.open(path)
+
+
+def test_a_lost_list_of_topics_is_not_an_empty_log(path: Path) -> None:
+    with embedlog.open(path) as log:
+        log.create_topic("t")
+        log.append("t", b"1")
+    kept = (path / "topics.json").read_bytes()
+    (path / "topics.json").unlink()
+    for mode in ("rw", "r"):
+        with pytest.raises(embedlog.CorruptCheckpoint, match="t_0 holds records"):
+            embedlog.open(path, mode=mode).topics()
+    (path / "topics.json").write_bytes(kept)
+    with embedlog.open(path) as log:
+        assert [record.value for record in log.read("t")] == [b"1"]
+
+
+def test_a_swap_that_is_none_replaces_no_records(path: Path) -> None:
+    with embedlog.open(path) as log:
+        log.create_topic("t", segment_bytes=1024)
+        log.append_many("t", [b"1"] * 3)
+    stray = path / "t_0" / "00000000000.kafka.50.swap"
+    stray.write_bytes(b"junk")
+    with embedlog.open(path) as log:
+        assert sum(1 for _ in log.read("t")) == 3
+    assert (path / "t_0" / "00000000000.kafka.50.swap.cut").read_bytes() == b"junk"
+
+
+def test_a_clock_that_is_set_back_does_not_keep_records_from_being_flushed(tmp_path: Path) -> None:
+    clock = Clock()
+    log = open_log(tmp_path, clock=clock)
+    log.create_topic("t")
+    log.append("t", b"1")
+    clock.now_ms -= 3_600_000
+    store_of(log).upkeep._flush_cycle()
+    assert partition_of(log).offsets().flushed_offset == 1
+    log.close()
+
+
+def test_a_commit_by_hand_is_the_last_word(log: Log) -> None:
+    log.create_topic("t")
+    log.append_many("t", [b"1"] * 10)
+    tp = TopicPartition("t", 0)
+    with log.consumer("t", "g") as consumer:
+        consumer.poll(1_000, max_records=1)
+        consumer.commit({tp: CommittedOffset(8)})
+        consumer.commit({tp: CommittedOffset(3)})
+    with log.consumer("t", "g") as consumer:
+        found = consumer.committed(tp)
+        assert found is not None and found.offset == 3
+
+
+def test_a_header_name_without_bytes_is_refused(log: Log) -> None:
+    log.create_topic("t")
+    with pytest.raises(embedlog.InvalidType, match="surrogates"):
+        log.append("t", b"1", headers={"\ud800": b""})
+
+
+def test_a_forked_child_waits_for_no_lock_of_those_who_change_topics(log: Log) -> None:
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with store_of(log).topics_lock:
+            held.set()
+            done.wait()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait()
+    child = os.fork()
+    if child == 0:
+        try:
+            log.create_topic("t")
+        except embedlog.ForkedHandle:
+            os._exit(0)
+        os._exit(1)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    done.set()
+    holder.join()
+    assert code == 0
+
+
+class _Interrupting(FileSystem):
+    """Ctrl-C while the directory of a partition is synced, once."""
+
+    armed = False
+
+    def sync_dir(self, path: str) -> None:
+        if self.armed and path.endswith("t_0"):
+            self.armed = False
+            raise KeyboardInterrupt
+        super().sync_dir(path)
+
+
+@pytest.mark.parametrize("reopens", [True, False])
+def test_nothing_is_appended_behind_a_roll_that_ctrl_c_stopped(path: Path, reopens: bool) -> None:
+    fs = _Interrupting()
+    log = embedlog.open(path, fs=fs, segment_bytes=1024)
+    log.create_topic("t")
+    acked = [b"%d" % i * 50 for i in range(7)]
+    for value in acked:
+        log.append("t", value)
+    fs.armed = True
+    with pytest.raises(KeyboardInterrupt):
+        log.append("t", b"L" * 800)
+    with pytest.raises(embedlog.StorageError, match="half-way"):
+        log.append("t", b"small")
+    if reopens:
+        log.reopen("t", 0)
+        for number in range(12):
+            acked.append(b"small%d" % number)
+            log.append("t", acked[-1], flush=True)
+        assert [record.value for record in log.read("t")] == acked
+    log.close()
+    with embedlog.open(path) as log:
+        assert log.recovery.damage == []
+        assert [record.value for record in log.read("t")] == acked
+        log.append("t", b"then")

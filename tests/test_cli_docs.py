@@ -1,0 +1,26 @@
+"""docs/cli.md lists every command, and the commands it shows can be parsed."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from embedlog.cli import COMMANDS, _parser
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = (ROOT / "docs" / "cli.md").read_text()
+PAGES = "\n".join(path.read_text() for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+SHOWN = sorted(set(re.findall(r"^\$ (?:.* \| )?(embedlog .*?)(?:\s+#.*)?$", PAGES, re.M)))
+
+
+def test_every_command() -> None:
+    assert re.findall(r"^\| `(\w+)` \|", PAGE, re.M) == list(COMMANDS)
+
+
+@pytest.mark.parametrize("line", SHOWN)
+def test_what_is_shown_can_be_typed(line: str) -> None:
+    arguments = shlex.split(line.replace("$'\\t'", "'\t'"))[1:]
+    assert _parser(arguments).parse_args(arguments).command == arguments[0]

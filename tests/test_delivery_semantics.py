@@ -1,0 +1,343 @@
+"""What survives a consumer's death: at most once, at least once, exactly once; and who owns what.
+
+The consumers of the first half are processes of their own, killed with SIGKILL; what they "do" with a
+record is to write its number to a pipe, which survives them. The second half runs random schedules of
+joins, leaves, deaths and commits on the coordinator of a real log, under a clock of its own.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import weakref
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import embedlog
+from embedlog import Log, TopicPartition, membership
+from embedlog.consumer import Consumer
+from embedlog.errors import CommitFailed
+from embedlog.store import Store
+
+RECORDS = 400
+EXAMPLE = Path(__file__).parent.parent / "examples" / "exactly_once_sqlite.py"
+
+CONSUMER = """
+import os, signal, sys
+import embedlog
+
+directory, when, die_in_batch = sys.argv[1], sys.argv[2], int(sys.argv[3])
+with (
+    embedlog.open(directory) as log,
+    log.consumer("t", group="g", auto_commit=when == "auto", auto_commit_interval_ms=1) as consumer,
+):
+    batches = 0
+    while records := consumer.poll(max_records=5):
+        batches += 1
+        if when == "before":
+            consumer.commit()
+        if batches == die_in_batch and when != "after":
+            os.kill(os.getpid(), signal.SIGKILL)
+        for record in records:
+            os.write(1, record.value + b"\\n")
+        if batches == die_in_batch:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if when == "after":
+            consumer.commit()
+"""
+
+
+def make_log(path: Path) -> None:
+    with embedlog.open(path) as log:
+        log.create_topic("t", partitions=3)
+        for number in range(RECORDS):
+            log.append("t", str(number).encode(), key=f"key {number}".encode(), partition=number % 3)
+
+
+def consume(
+    path: Path, when: str, *, die_in_batch: int = 0, kill_after: int | None = None
+) -> tuple[int, list[int]]:
+    """Run a consumer process; its exit code, and the records it processed. May kill it after some."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", CONSUMER, str(path), when, str(die_in_batch)], stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    with process.stdout:
+        done = []
+        for line in process.stdout:
+            done.append(int(line))
+            if len(done) == kill_after:
+                process.kill()
+    return process.wait(), done
+
+
+def killed_again_and_again(path: Path, when: str, seed: int) -> Counter[int]:
+    """All that was processed by consumers killed at random points, until one gets to the end."""
+    chance = random.Random(seed)
+    processed: Counter[int] = Counter()
+    code = -1
+    while code != 0:
+        code, done = consume(path, when, kill_after=chance.randrange(10, 80))
+        assert code in (0, -signal.SIGKILL)
+        processed.update(done)
+    return processed
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    make_log(tmp_path / "log")
+    return tmp_path / "log"
+
+
+def test_commit_before_processing_is_at_most_once(directory: Path) -> None:
+    processed = killed_again_and_again(directory, "before", seed=1)
+    assert set(processed.values()) == {1}
+
+
+def test_commit_after_processing_is_at_least_once(directory: Path) -> None:
+    processed = killed_again_and_again(directory, "after", seed=2)
+    assert set(processed) == set(range(RECORDS))
+
+
+def test_auto_commit_is_at_least_once(directory: Path) -> None:
+    processed = killed_again_and_again(directory, "auto", seed=3)
+    assert set(processed) == set(range(RECORDS))
+
+
+def test_a_death_between_commit_and_processing_loses_that_batch(directory: Path) -> None:
+    code, first = consume(directory, "before", die_in_batch=3)
+    assert (code, len(first)) == (-signal.SIGKILL, 10)
+    code, rest = consume(directory, "before")
+    assert code == 0
+    assert len(rest) == RECORDS - 15
+    assert not set(first) & set(rest)
+
+
+def test_a_death_between_processing_and_commit_repeats_that_batch(directory: Path) -> None:
+    code, first = consume(directory, "after", die_in_batch=3)
+    assert (code, len(first)) == (-signal.SIGKILL, 15)
+    code, rest = consume(directory, "after")
+    assert code == 0
+    assert sorted(first[:10] + rest) == list(range(RECORDS))
+    assert set(first[10:]) < set(rest)
+
+
+def test_offset_and_result_in_one_transaction_are_exactly_once(tmp_path: Path) -> None:
+    database = tmp_path / "counts.sqlite"
+    chance = random.Random(4)
+    numbers = iter(range(RECORDS))
+    with embedlog.open(tmp_path / "log") as log:
+        log.create_topic("t", partitions=3)
+        kills, code = 0, -1
+        while kills < 10 or code != 0:
+            # The log grows while it is read; what is there at the end is read by a process nobody kills.
+            for number in (next(numbers, None) for _ in range(RECORDS // 8)):
+                if number is not None:
+                    log.append("t", b"x", key=f"key {number}".encode(), partition=number % 3)
+            process = subprocess.Popen(
+                [
+                    *(sys.executable, str(EXAMPLE), str(tmp_path / "log"), "t", str(database)),
+                    *("--batch", "3", "--progress"),
+                ],
+                stdout=subprocess.PIPE,
+            )
+            assert process.stdout is not None
+            with process.stdout:
+                lines_until_kill = chance.randrange(1, 14) if kills < 10 else -1
+                for line in process.stdout:
+                    lines_until_kill -= 1
+                    if lines_until_kill == 0:
+                        process.kill()
+                    assert line
+            code = process.wait()
+            assert code in (0, -signal.SIGKILL)
+            kills += 1
+    found = sqlite3.connect(database)
+    counts = dict(found.execute("SELECT key, records FROM counts"))
+    found.close()
+    assert counts == {f"key {number}": 1 for number in range(RECORDS)}
+
+
+# -- random schedules --------------------------------------------------------------------------------
+
+PARTITIONS = [TopicPartition("t", number) for number in range(5)]
+SESSION_MS = 1_000
+SCHEDULES = 200
+
+
+class Schedule:
+    """One group, some consumers, and everything that must never happen."""
+
+    def __init__(self, log: Log, store: Store, clock: list[int], seed: int) -> None:
+        self.log, self.store, self.clock = log, store, clock
+        self.group = f"group {seed}"
+        self.chance = random.Random(seed)
+        self.alive: list[Consumer] = []
+        self.stalled: list[Consumer] = []
+        self.owners: dict[tuple[int, TopicPartition], str] = {}
+        self.committed: dict[TopicPartition, int] = {}
+        self.seen: set[tuple[int, int]] = set()
+        self.failed_commits = 0
+
+    def join(self) -> None:
+        def own(partitions: tuple[TopicPartition, ...]) -> None:
+            consumer = found[0]()
+            assert consumer is not None
+            member = consumer._membership
+            assert member is not None
+            for tp in partitions:
+                owner = self.owners.setdefault((member.generation, tp), member.member_id)
+                assert owner == member.member_id, f"{tp} has two owners in generation {member.generation}"
+
+        # By a weak reference, so that the callback does not keep a dropped consumer alive.
+        found: list[weakref.ref[Consumer]] = []
+        consumer = self.log.consumer(
+            "t",
+            group=self.group,
+            auto_commit=self.chance.random() < 0.5,
+            auto_commit_interval_ms=1,
+            assignors=[self.chance.choice(["range", "roundrobin", "sticky"]), "range"],
+            max_poll_interval_ms=SESSION_MS,
+            on_assigned=own,
+        )
+        found.append(weakref.ref(consumer))
+        self.alive.append(consumer)
+
+    def leave(self) -> None:
+        self._any().close(commit=self.chance.random() < 0.7)
+
+    def drop(self) -> None:
+        """The application forgets a consumer: nobody closes it."""
+        self._any()
+        gc.collect()
+        handed_over = threading.Event()
+        membership._departures.put(handed_over.set)
+        handed_over.wait()
+
+    def stall(self) -> None:
+        """A consumer's thread does something else for too long."""
+        self.stalled.append(self._any())
+
+    def come_back(self) -> None:
+        if self.stalled:
+            consumer = self.stalled.pop(self.chance.randrange(len(self.stalled)))
+            try:
+                consumer.commit()
+            except CommitFailed:
+                self.failed_commits += 1
+            self.alive.append(consumer)
+
+    def poll(self) -> None:
+        for record in self.chance.choice(self.alive).poll(max_records=self.chance.randrange(1, 9)):
+            self.seen.add((record.partition, record.offset))
+
+    def commit(self) -> None:
+        try:
+            self.chance.choice(self.alive).commit()
+        except CommitFailed:
+            self.failed_commits += 1
+
+    def pass_time(self) -> None:
+        self.clock[0] += self.chance.randrange(1, SESSION_MS)
+        self.store.housekeep()
+
+    def produce(self) -> None:
+        self.log.append("t", b"x", partition=self.chance.randrange(len(PARTITIONS)))
+
+    def check(self) -> None:
+        assert self.log.backend.coordinator is not None
+        for tp, kept in self.log.backend.coordinator.committed_offsets(self.group).items():
+            assert kept.offset >= self.committed.get(tp, 0), f"the committed offset of {tp} went back"
+            self.committed[tp] = kept.offset
+
+    def run(self) -> None:
+        steps = [self.join] * 2 + [self.leave, self.drop, self.stall, self.come_back, self.pass_time]
+        steps += [self.commit, self.produce] * 2 + [self.poll] * 9
+        for _ in range(60):
+            if not self.alive:
+                self.join()
+            self.chance.choice(steps)()
+            self.check()
+        self.finish()
+
+    def finish(self) -> None:
+        """Whoever is left reads everything there is, and commits it."""
+        self.stalled.clear()
+        if not self.alive:
+            self.join()
+        ends = {number: edges.log_end_offset for number, edges in self.log.offsets("t").items()}
+        everything = {(number, offset) for number, end in ends.items() for offset in range(end)}
+        while self.seen != everything or self.committed != {tp: ends[tp.partition] for tp in PARTITIONS}:
+            for consumer in self.alive:
+                self.seen.update((record.partition, record.offset) for record in consumer.poll())
+                try:
+                    consumer.commit()
+                except CommitFailed:
+                    self.failed_commits += 1
+            self.clock[0] += SESSION_MS // 4
+            self.store.housekeep()
+            self.check()
+        for consumer in self.alive:
+            consumer.close()
+        self.check()
+
+    def _any(self) -> Consumer:
+        return self.alive.pop(self.chance.randrange(len(self.alive)))
+
+
+@pytest.fixture
+def clocked(tmp_path: Path) -> tuple[Log, Store, list[int]]:
+    clock = [1_700_000_000_000]
+    store = Store(str(tmp_path / "log"), clock_ms=lambda: clock[0], background=False)
+    return Log(store), store, clock
+
+
+def test_random_schedules(clocked: tuple[Log, Store, list[int]]) -> None:
+    log, store, clock = clocked
+    failed_commits = generations = 0
+    with log:
+        log.create_topic("t", partitions=len(PARTITIONS))
+        for seed in range(SCHEDULES):
+            schedule = Schedule(log, store, clock, seed)
+            schedule.run()
+            failed_commits += schedule.failed_commits
+            generations += len({generation for generation, _ in schedule.owners})
+    # The schedules are worth something only if they come by these corners.
+    assert failed_commits > 20
+    assert generations > 3 * SCHEDULES
+
+
+def test_a_member_that_stalls_too_long_loses_its_partitions(clocked: tuple[Log, Store, list[int]]) -> None:
+    log, store, clock = clocked
+    told: list[str] = []
+    with log:
+        log.create_topic("t", partitions=5)
+        log.append("t", b"0", partition=0)
+        one = log.consumer(
+            "t",
+            group="g",
+            max_poll_interval_ms=SESSION_MS,
+            on_revoked=lambda partitions: told.append("revoked"),
+            on_lost=lambda partitions: told.append("lost"),
+        )
+        assert [record.value for record in one.poll()] == [b"0"]
+        two = log.consumer("t", group="g", max_poll_interval_ms=SESSION_MS)
+        two.poll()
+        clock[0] += SESSION_MS + 1
+        store.housekeep()
+        assert [record.value for record in two.poll()] == [b"0"]
+        assert two.assignment() == set(PARTITIONS)
+        with pytest.raises(CommitFailed, match="max_poll_interval_ms"):
+            one.commit()
+        one.poll()
+        assert told == ["lost"]
+        two.poll()
+        one.poll()
+        assert len(one.assignment()) + len(two.assignment()) == 5

@@ -1,0 +1,60 @@
+"""The demo's promise, on its real input: killed as often as you like, no flight is lost or doubled."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import embedlog
+from embedlog.cli import flights
+from embedlog.cli.demo_loader import PARTITIONS, TOPIC
+from embedlog.partitioner import partition_for_key
+
+KILLS = 20
+
+
+def start_loader(directory: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "embedlog.cli.demo_loader", str(directory)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def test_twenty_kills_at_random_points_lose_and_double_nothing(tmp_path: Path) -> None:
+    directory = tmp_path / "log"
+    dice = random.Random()
+    reports = 0
+    for _ in range(KILLS):
+        step = dice.randint(1, 2 * flights.FLIGHTS // KILLS)
+        with start_loader(directory) as loader:
+            assert loader.stdout is not None
+            begun = None
+            for line in loader.stdout:
+                facts = json.loads(line)
+                reports += "recovery" in facts
+                if "loaded" in facts:
+                    begun = facts["loaded"] if begun is None else begun
+                    if facts["loaded"] >= begun + step:
+                        break
+            # A moment that has nothing to do with what the loader has just said.
+            time.sleep(dice.random() * 0.01)
+            loader.kill()
+    with start_loader(directory) as loader:
+        loader.communicate()
+    assert loader.returncode == 0
+    assert reports >= KILLS - 1
+
+    expected: list[list[tuple[bytes | None, bytes | None, int]]] = [[] for _ in range(PARTITIONS)]
+    timestamps: dict[str, int] = {}
+    for row in flights.rows():
+        record = flights.as_record(row, timestamps)
+        place = partition_for_key(flights.key_of(row), PARTITIONS)
+        expected[place].append((record.key, record.value, record.timestamp_ms))
+    with embedlog.open(directory) as log:
+        assert log.recovery.clean
+        for partition in range(PARTITIONS):
+            found = [(r.key, r.value, r.timestamp_ms) for r in log.read(TOPIC, partition)]
+            assert found == expected[partition]
+    assert sum(map(len, expected)) == flights.FLIGHTS

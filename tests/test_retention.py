@@ -1,0 +1,249 @@
+"""Retention: each policy, several together, the active segment's roll, the order of what happens on disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from engine import START_MS, Bench, read_all
+
+from embedlog.config import TopicSettings
+from embedlog.errors import InvalidSetting, OffsetOutOfRange
+from embedlog.fs import FileSystem
+from embedlog.retention import SegmentInfo, apply_retention, policy_by_name
+
+HOUR_MS = 3_600_000
+NOW_MS = START_MS + 1000 * HOUR_MS
+
+
+def info(number: int, *, size: int = 100, modified: int = 0, largest: int = -1, active: bool = False):
+    """Segment number `number`; times in hours before now."""
+    return SegmentInfo(
+        number * 10,
+        number * 10 + 10,
+        size,
+        NOW_MS - modified * HOUR_MS,
+        NOW_MS - largest * HOUR_MS if largest >= 0 else -1,
+        active,
+    )
+
+
+def count(names: str, segments: Sequence[SegmentInfo], **settings: int) -> int:
+    return policy_by_name(names)(segments, TopicSettings(**settings), NOW_MS)
+
+
+ALL = "modification_time,record_timestamp,bytes"
+
+
+@pytest.mark.parametrize("name", ["modification_time", "record_timestamp", "bytes", ALL])
+def test_no_policy_deletes_anything_by_default(name: str) -> None:
+    assert count(name, [info(0, modified=10**5, largest=10**5), info(1, active=True)]) == 0
+
+
+def test_modification_time_counts_the_oldest_files_only() -> None:
+    segments = [info(0, modified=9), info(1, modified=8), info(2, modified=1), info(3, modified=7)]
+    assert count("modification_time", segments, retention_ms=5 * HOUR_MS) == 2
+    assert count("modification_time", segments, retention_ms=8 * HOUR_MS) == 1, "exactly as old is not older"
+    assert count("modification_time", segments, retention_ms=0) == 4
+
+
+def test_record_timestamp_looks_at_the_youngest_record_and_not_at_the_file() -> None:
+    segments = [info(0, largest=9), info(1, largest=2, modified=50), info(2, largest=9)]
+    assert count("record_timestamp", segments, retention_ms=5 * HOUR_MS) == 1
+
+
+def test_a_segment_without_timestamps_is_judged_by_its_file() -> None:
+    assert count("record_timestamp", [info(0, modified=9), info(1)], retention_ms=5 * HOUR_MS) == 1
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(0, 2), (99, 2), (100, 2), (101, 1), (200, 1), (300, 0)])
+def test_bytes_leaves_at_least_what_is_to_be_kept(limit: int, expected: int) -> None:
+    segments = [info(0), info(1), info(2, active=True)]
+    assert count("bytes", segments, retention_bytes=limit) == expected
+
+
+def test_any_of_several_policies_suffices() -> None:
+    segments = [info(0, largest=9), info(1, largest=9), info(2, largest=0), info(3, active=True)]
+    settings = {"retention_ms": 5 * HOUR_MS, "retention_bytes": 350}
+    assert count("bytes", segments, **settings) == 0
+    assert count("record_timestamp, bytes", segments, **settings) == 2
+    assert count("record_timestamp,bytes", segments, retention_ms=5 * HOUR_MS, retention_bytes=100) == 3
+
+
+def every_other(segments: Sequence[SegmentInfo], settings: TopicSettings, now_ms: int) -> int:
+    return len(segments) // 2
+
+
+def too_many(segments: Sequence[SegmentInfo], settings: TopicSettings, now_ms: int) -> int:
+    return len(segments) + 1
+
+
+def test_a_policy_of_ones_own() -> None:
+    segments = [info(i) for i in range(6)]
+    assert count("test_retention:every_other", segments) == 3
+    assert count("bytes,test_retention:every_other", segments, retention_bytes=100) == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("modified", "modification_time, record_timestamp, bytes"),
+        ("", "unknown delete_policy"),
+        ("bytes,", "unknown delete_policy"),
+        ("no_such_module:f", "no_such_module"),
+        ("os:no_such_function", "no_such_function"),
+        ("os:name", "not a function"),
+        (":f", "unknown delete_policy"),
+        ("..:f", "cannot be loaded"),
+    ],
+)
+def test_an_unknown_policy_is_an_error_that_names_the_known_ones(name: str, says: str) -> None:
+    with pytest.raises(InvalidSetting, match=says):
+        policy_by_name(name)
+
+
+# -- on a partition ------------------------------------------------------------------------------------
+
+
+def bench_with_segments(
+    path: Path, hours: Sequence[int], fs: FileSystem | None = None, **settings: object
+) -> Bench:
+    """One segment for each number: of ten records of that age; the last one is active. Opened."""
+    bench = Bench(str(path), TopicSettings(**settings), fs or FileSystem())
+    partition = bench.open()
+    for i, age in enumerate(hours):
+        if i:
+            partition.roll()
+        bench.time_ms = NOW_MS - age * HOUR_MS
+        bench.append(*((b"k", b"v%d" % n) for n in range(10)))
+    bench.time_ms = NOW_MS
+    return bench
+
+
+def test_nothing_is_deleted_by_default(tmp_path: Path) -> None:
+    with bench_with_segments(tmp_path, [10**5, 10**4, 1]) as bench:
+        assert apply_retention(bench.partition, NOW_MS) == 0
+        assert len(read_all(bench.partition)) == 30
+        assert bench.starts == 0
+
+
+def test_a_topic_that_is_only_compacted_loses_no_segment(tmp_path: Path) -> None:
+    with bench_with_segments(tmp_path, [9, 8, 0], cleanup_policy="compact", retention_ms=0) as bench:
+        assert apply_retention(bench.partition, NOW_MS) == 0
+
+
+def test_old_segments_go_and_the_log_starts_where_they_ended(tmp_path: Path) -> None:
+    with bench_with_segments(tmp_path, [9, 8, 1, 0], retention_ms=5 * HOUR_MS) as bench:
+        partition = bench.partition
+        size = sum(segment.size for segment in partition.segments()[:2])
+        grown = bench.bytes_grown
+        assert apply_retention(partition, NOW_MS) == size
+        assert bench.bytes_grown == grown - size
+        assert partition.offsets().log_start_offset == 20
+        assert [record.offset for record in read_all(partition)] == list(range(20, 40))
+        assert all(path.endswith(".deleted") for path in bench.waiting)
+        assert bench.delays == [partition.settings.file_delete_delay_ms]
+        with pytest.raises(OffsetOutOfRange):
+            partition.fetch(19, 100)
+        assert apply_retention(partition, NOW_MS) == 0
+        assert bench.reopen().offsets().log_start_offset == 20
+
+
+def test_bytes_keeps_the_youngest(tmp_path: Path) -> None:
+    with bench_with_segments(tmp_path, [4, 3, 2, 1]) as bench:
+        size = bench.partition.segments()[0].size
+        bench.partition.settings = TopicSettings(retention_bytes=2 * size)
+        assert apply_retention(bench.partition, NOW_MS) == 2 * size
+        bench.partition.settings = TopicSettings(retention_bytes=0)
+        assert apply_retention(bench.partition, NOW_MS) == size, "the active segment is not for bytes to take"
+        assert len(read_all(bench.partition)) == 10
+
+
+def test_an_active_segment_whose_records_have_all_expired_is_rolled_and_goes(tmp_path: Path) -> None:
+    with bench_with_segments(tmp_path, [9, 8], retention_ms=5 * HOUR_MS) as bench:
+        partition = bench.partition
+        assert apply_retention(partition, NOW_MS) > 0
+        assert partition.offsets() == (20, 20, 20)
+        assert read_all(partition) == []
+        assert bench.append((b"k", b"new")) == 20
+        assert apply_retention(partition, NOW_MS) == 0
+        assert len(read_all(partition)) == 1
+        assert [r.offset for r in read_all(bench.reopen())] == [20]
+
+
+def test_an_active_segment_with_one_young_record_stays(tmp_path: Path) -> None:
+    with bench_with_segments(tmp_path, [9, 8], retention_ms=5 * HOUR_MS) as bench:
+        bench.append((b"k", b"young"))
+        assert apply_retention(bench.partition, NOW_MS) > 0
+        assert bench.partition.offsets().log_start_offset == 10
+        assert len(bench.partition.segments()) == 1
+
+
+def test_an_empty_partition_is_left_alone(tmp_path: Path) -> None:
+    with Bench(str(tmp_path), TopicSettings(retention_ms=0, delete_policy="modification_time")) as bench:
+        assert apply_retention(bench.partition, NOW_MS * 2) == 0
+        assert len(bench.partition.segments()) == 1
+
+
+def test_modification_time_of_the_active_segment_is_its_files(tmp_path: Path) -> None:
+    settings = {"retention_ms": 5 * HOUR_MS, "delete_policy": "modification_time"}
+    with bench_with_segments(tmp_path, [0], **settings) as bench:
+        path = bench.partition.segments()[0].path
+        os.utime(path, (NOW_MS / 1000 - 3600, NOW_MS / 1000 - 3600))
+        assert apply_retention(bench.partition, NOW_MS) == 0
+        os.utime(path, (NOW_MS / 1000 - 6 * 3600, NOW_MS / 1000 - 6 * 3600))
+        assert apply_retention(bench.partition, NOW_MS) > 0
+
+
+def test_a_policy_that_takes_more_than_there_is_deletes_nothing(tmp_path: Path) -> None:
+    with (
+        bench_with_segments(tmp_path, [9, 8], delete_policy="test_retention:too_many") as bench,
+        pytest.raises(InvalidSetting, match="none was deleted"),
+    ):
+        apply_retention(bench.partition, NOW_MS)
+
+
+def test_a_reader_that_holds_a_segment_finishes(tmp_path: Path) -> None:
+    with bench_with_segments(tmp_path, [9, 8, 0], retention_ms=5 * HOUR_MS) as bench:
+        partition = bench.partition
+        held, size = partition.readable_segments()[0]
+        before = held.pread(size, 0)
+        apply_retention(partition, NOW_MS)
+        bench.files.descriptors.forget(held._handle)  # as if others had needed its descriptor more
+        assert held.pread(size, 0) == before
+        held.pread(1, 0)
+        bench.unlink_waiting()
+        assert held.pread(size, 0) == before
+
+
+class Noting(FileSystem):
+    """Writes down what is done to which file."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, str]] = []
+
+    def rename(self, source: str, destination: str) -> None:
+        self.calls.append(("rename", os.path.basename(destination)))
+        super().rename(source, destination)
+
+    def sync_dir(self, path: str) -> None:
+        self.calls.append(("sync_dir", os.path.basename(path)))
+        super().sync_dir(path)
+
+
+def test_the_log_start_is_durable_before_a_segment_loses_its_name(tmp_path: Path) -> None:
+    fs = Noting()
+    with bench_with_segments(tmp_path, [9, 8, 0], fs, retention_ms=5 * HOUR_MS) as bench:
+        fs.calls.clear()
+        apply_retention(bench.partition, NOW_MS)
+        checkpoint = fs.calls.index(("rename", "log-start-offset-checkpoint"))
+        assert fs.calls[checkpoint + 1] == ("sync_dir", tmp_path.name)
+        renames = [i for i, (call, name) in enumerate(fs.calls) if name.endswith(".deleted")]
+        assert min(renames) > checkpoint + 1
+        assert fs.calls[-1] == ("sync_dir", "t_0")
+        assert {name for _, name in fs.calls if name.endswith(".kafka.deleted")} == {
+            "00000000000.kafka.deleted",
+            "00000000010.kafka.deleted",
+        }

@@ -1,0 +1,49 @@
+"""docs/settings.md lists every setting with its default and its range, and no other."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from embedlog.config import LogSettings, Settings, TopicSettings
+from embedlog.errors import InvalidSetting
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "settings.md"
+ROW = re.compile(r"\| `(\w+)` \| `(.+?)` \| (.+?) \| (.+) \|")
+RANGE = re.compile(r"(-?[\d^-]+) to ([\d^-]+)\Z")
+
+
+def rows(heading: str) -> dict[str, tuple[object, str]]:
+    section = PAGE.read_text().split(f"## {heading}\n")[1].split("\n## ")[0]
+    return {name: (ast.literal_eval(default), values) for name, default, values, _ in ROW.findall(section)}
+
+
+def number(text: str) -> int:
+    power, _, less = text.partition("-") if "^" in text else (text, "", "0")
+    base, _, exponent = power.partition("^")
+    return int(base) ** int(exponent or 1) - int(less or 0)
+
+
+@pytest.mark.parametrize(("heading", "settings"), [("Of a topic", TopicSettings), ("Of a log", LogSettings)])
+def test_every_setting_with_its_default(heading: str, settings: type[Settings]) -> None:
+    assert {name: default for name, (default, _) in rows(heading).items()} == settings().as_dict()
+
+
+@pytest.mark.parametrize(("heading", "settings"), [("Of a topic", TopicSettings), ("Of a log", LogSettings)])
+def test_values_are_those_that_are_accepted(heading: str, settings: type[Settings]) -> None:
+    for name, (default, values) in rows(heading).items():
+        if match := RANGE.match(values):
+            low, high = number(match[1]), number(match[2])
+            assert settings.parse({name: low}) == {name: low}
+            assert settings.parse({name: high}) == {name: high}
+            for outside in (low - 1, high + 1):
+                with pytest.raises(InvalidSetting):
+                    settings.parse({name: outside})
+        elif isinstance(default, str) and values != "text":
+            for choice in values.split(", "):
+                assert settings.parse({name: choice}) == {name: choice}
+            with pytest.raises(InvalidSetting, match="must be one of"):
+                settings.parse({name: "something else"})
