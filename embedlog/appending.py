@@ -71,7 +71,7 @@ class Keeper(Protocol):
         """Before an append of `size` bytes. Raises LogFull."""
 
     def grew(self, size: int) -> None:
-        """The log's files have grown (or shrunk) by `size` bytes."""
+        """The log's segments have grown by `size` bytes, or are about to shrink."""
 
     def log_start_moved(self) -> None:
         """Make the log start offsets durable. Raises OSError."""
@@ -212,6 +212,8 @@ class GrowingPartition(ReadablePartition):
             FlushFailed: the records were appended and may be lost.
             OutOfOrderSequence, DuplicateSequence, InvalidProducerEpoch: nothing was appended.
         """
+        if self._state is not _ONLINE:  # else records would be dropped for nothing
+            raise self._refusal()
         # Before any lock: making room may delete segments of other partitions.
         self._keeper.make_room(len(batches))
         with self._append_lock:

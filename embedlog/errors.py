@@ -167,7 +167,7 @@ class DiskFull(StorageError):
 
 
 class LogFull(StorageError):
-    """The log's own max_bytes is reached and on_full is "reject". Nothing was appended."""
+    """The log's own max_bytes is reached, and nothing may be dropped (on_full). Nothing was appended."""
 
 
 class FlushFailed(StorageError):

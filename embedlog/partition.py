@@ -126,8 +126,11 @@ class Partition(GrowingPartition):
         """Records before `offset` are no longer readable; segments wholly before it are deleted.
 
         The new log start is durable before anything is renamed. Returns the bytes freed. Raises
-        OffsetOutOfRange, StorageError. The caller holds the upkeep lock.
+        OffsetOutOfRange, StorageError (PartitionFailed once it is closed: its files' names may be those of
+        another topic by then). The caller holds the upkeep lock.
         """
+        if self._state is State.CLOSED:
+            raise self._refusal()
         if offset > self._end.offset:
             raise OffsetOutOfRange(
                 f"{self.name}: records cannot be deleted up to {offset:,}: "
@@ -136,25 +139,52 @@ class Partition(GrowingPartition):
                 log_start_offset=self._log_start_offset,
                 log_end_offset=self._end.offset,
             )
-        if offset <= self._log_start_offset:
-            return 0
-        # A crash of the machine must not leave a log that ends before it starts.
-        self.flush(offset)
-        before = self._log_start_offset
-        self._log_start_offset = offset
-        try:
-            self._keeper.log_start_moved()
-        except OSError as error:
-            self._log_start_offset = before
-            raise StorageError(f"{self.name}: {error}", path=self.directory) from error
+        moves = offset > self._log_start_offset
+        if moves:
+            # A crash of the machine must not leave a log that ends before it starts.
+            self.flush(offset)
+            before = self._log_start_offset
+            self._log_start_offset = offset
+            try:
+                self._keeper.log_start_moved()
+            except OSError as error:
+                self._log_start_offset = before
+                raise StorageError(f"{self.name}: {error}", path=self.directory) from error
         with self._append_lock:
             following = zip(self._segments, self._segments[1:], strict=False)
-            gone = [segment for segment, after in following if after.base_offset <= offset]
+            gone = [segment for segment, after in following if after.base_offset <= self._log_start_offset]
+            if not moves and not gone:  # some may be left from a deletion that a crash interrupted
+                return 0
+            self._keeper.grew(-sum(segment.size for segment in gone))
             self._segments = self._segments[len(gone) :]
             self._layout_version += 1
-            self._ledger.forget_before(offset)
+            self._ledger.forget_before(self._log_start_offset)
             self.publish()
-        return self._remove(gone)
+        try:
+            return self._remove(gone)
+        except OSError as error:
+            raise StorageError(
+                f"{self.name}: the files of deleted records stay until the next open: {error}",
+                path=self.directory,
+            ) from error
+
+    def drop_up_to(self, segment: Segment) -> bool:
+        """Delete a segment and those before it, if need be by beginning a new one behind it.
+
+        True where it is gone on return, whoever let it go. Takes the upkeep lock. Raises StorageError.
+        """
+        with self.upkeep_lock:
+            if segment not in self._segments:
+                return True
+            if self._state is not State.ONLINE:
+                return False
+            if segment is self._segments[-1]:
+                self.roll()
+            behind = self._segments[self._segments.index(segment) + 1 :]
+            if not behind:  # it has failed meanwhile
+                return False
+            self.advance_log_start(behind[0].base_offset)
+            return True
 
     def for_cleaning(self) -> Cleanable:
         """What compaction has to know."""
@@ -195,13 +225,13 @@ class Partition(GrowingPartition):
                 self._files.indexes.put(new.path, new.rebuild_indexes())
             with self._append_lock:
                 first = self._segments.index(old[0])
+                self._keeper.grew(new.size - sum(segment.size for segment in old))
                 self._segments = (*self._segments[:first], new, *self._segments[first + len(old) :])
                 self._layout_version += 1
                 self.publish()
         for segment in old:
             segment.forget()
         self._keeper.unlink_later(deleted, self.settings.file_delete_delay_ms)
-        self._keeper.grew(new.size - sum(segment.size for segment in old))
         return True
 
     def _swap_failed(self, old: Sequence[Segment], error: OSError) -> StorageError:
@@ -224,7 +254,6 @@ class Partition(GrowingPartition):
         if paths:
             self._files.fs.sync_dir(self.directory)
             self._keeper.unlink_later(paths, self.settings.file_delete_delay_ms)
-            self._keeper.grew(-freed)
         return freed
 
     # -- the end ---------------------------------------------------------------------------------------

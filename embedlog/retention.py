@@ -111,10 +111,12 @@ def apply_retention(partition: Partition, now_ms: int) -> int:
     upkeep lock. Raises StorageError, OSError, InvalidSetting.
     """
     settings = partition.settings
-    if not settings.deletes or partition.state is not State.ONLINE or _never_deletes(settings):
+    if not settings.deletes or _never_deletes(settings):
         return 0
     policy = policy_by_name(settings.delete_policy)
     with partition.upkeep_lock:
+        if partition.state is not State.ONLINE:
+            return 0
         segments = partition.segments()
         count = _expired(policy, partition, segments, now_ms)
         if count == len(segments) and segments[-1].size and partition.roll():

@@ -397,13 +397,14 @@ class Store:
             remaining = {key: value for key, value in self._topics.items() if key != name}
             self._save_topics(remaining)
             self._topics = remaining
-            partitions = self._partitions.pop(name)
-            for partition in partitions:
-                partition.publish_through(None)  # the file they have slots in goes
+            with self.upkeep.room_lock:  # or it would count, and nobody could drop it
+                partitions = self._partitions.pop(name)
+                for partition in partitions:
+                    partition.publish_through(None)  # the file they have slots in goes
+                    partition.close()
+                    self.upkeep.dismiss(partition)
             self._tell_readers()
             for partition in partitions:
-                self.upkeep.dismiss(partition)
-                partition.close()
                 old = self.directory(partition.name)
                 # Named by the id, as the longest of topic names leaves no room in a file name for more.
                 new = self.directory(TopicPartition(topic.topic_id, partition.name.partition))

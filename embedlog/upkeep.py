@@ -31,6 +31,7 @@ from .housekeeping import Housekeeping, Task
 from .model import TopicPartition
 from .partition import Partition
 from .retention import apply_retention
+from .segment import Segment
 from .shared_state import State
 
 logger = logging.getLogger(__name__)
@@ -70,6 +71,7 @@ class Upkeep:
         self._points_moved = False
         self._appending: dict[GrowingPartition, None] = {}  # holds a descriptor for its active segment
         self._bytes = 0
+        self.room_lock = threading.Lock()  # held while records are dropped to make room, and while topics go
         self._later: list[tuple[float, Callable[[], None]]] = []
         self._cleaned_up_to: dict[TopicPartition, int] = {}
         # One writer at a time for each checkpoint, with what is true when its turn has come.
@@ -130,7 +132,7 @@ class Upkeep:
         self._flusher.wake("flush")
 
     def dismiss(self, partition: Partition) -> None:
-        """A partition that is about to go with its topic."""
+        """A partition that was closed, to go with its topic."""
         with self._lock:
             self._dirty.pop(partition, None)
             self._appending.pop(partition, None)
@@ -211,14 +213,20 @@ class Upkeep:
         if limit < 0 or self._bytes + size <= limit:
             return
         if self._store.settings.on_full == "drop_oldest" and size <= limit:
-            while self._bytes + size > limit and self._drop_oldest():
-                pass
-        if self._bytes + size > limit:
-            raise LogFull(
-                f"{self._store.path} holds {self._bytes:,} bytes and may hold {limit:,} (max_bytes): "
-                f"no room for {size:,} more; nothing was appended",
-                path=self._store.path,
-            )
+            with self.room_lock:  # in turns, so that nobody drops, or misses, what another has chosen
+                while (held := self._bytes) + size > limit:
+                    if not self._drop_oldest() and self._bytes == held:
+                        raise self._full(size)
+            # Appends that are under way may have found the same room: they are no reason to fail.
+            return
+        raise self._full(size)
+
+    def _full(self, size: int) -> LogFull:
+        return LogFull(
+            f"{self._store.path} holds {self._bytes:,} bytes and may hold {self._store.settings.max_bytes:,} "
+            f"(max_bytes): no room for {size:,} more; nothing was appended",
+            path=self._store.path,
+        )
 
     def grew(self, size: int) -> None:
         with self._lock:
@@ -372,25 +380,19 @@ class Upkeep:
         return None if next_at is None else max(int((next_at - now) * 1000), 1)
 
     def _drop_oldest(self) -> bool:
-        """Delete the segment whose records are oldest, whichever partition it is in. False: none left."""
-        oldest: tuple[int, Partition] | None = None
+        """Let the segment go whose records are oldest, whichever partition it is in. False: none can go."""
+        oldest: list[tuple[int, Partition, Segment]] = []
         for partition in self._store.partitions():
-            if partition.name.topic in INTERNAL_TOPICS or partition.state is not State.ONLINE:
-                continue
-            first = partition.segments()[0]
-            if first.size and (oldest is None or first.largest_timestamp_ms < oldest[0]):
-                oldest = (first.largest_timestamp_ms, partition)
-        if oldest is None:
-            return False
-        partition = oldest[1]
-        with partition.upkeep_lock:
-            segments = partition.segments()
-            if len(segments) == 1:
-                partition.roll()
-                segments = partition.segments()
-            if len(segments) == 1:
-                return False
-            return partition.advance_log_start(segments[1].base_offset) > 0
+            if partition.name.topic not in INTERNAL_TOPICS:
+                with self._tolerated("looking for the oldest records of", partition):
+                    first = next((segment for segment in partition.segments() if segment.size), None)
+                    if first is not None:
+                        oldest.append((first.largest_timestamp_ms, partition, first))
+        for _, partition, first in sorted(oldest, key=lambda each: each[0]):
+            with self._tolerated("dropping the oldest records of", partition):
+                if partition.drop_up_to(first):
+                    return True
+        return False
 
     @contextlib.contextmanager
     def _tolerated(self, doing: str, partition: Partition) -> Iterator[None]:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from faults import FOREVER, FaultyFileSystem, partition_of, store_of
 
 import embedlog
-from embedlog import DiskFull, Log, LogFull, PartialAppend, StorageError, TopicPartition
+from embedlog import DiskFull, Log, LogFull, PartialAppend, PartitionFailed, StorageError, TopicPartition
+from embedlog.codec import encode_batch
+from embedlog.partition import Partition
+from embedlog.shared_state import State
 
 LIMIT = 20_000
 
@@ -182,3 +187,148 @@ def test_many_threads_stay_within_the_limit(path: Path, on_full: str) -> None:
         for number in range(3):
             offsets = [r.offset for r in log.read("t", number)]
             assert offsets == list(range(offsets[0], offsets[0] + len(offsets)))
+
+
+# -- who takes the room ----------------------------------------------------------------------------------
+
+
+class _Meddling:
+    """A partition's upkeep lock that lets somebody else do something just before it is taken, once."""
+
+    def __init__(self, partition: Partition, meddle: Callable[[], object]) -> None:
+        self._lock = partition.upkeep_lock
+        self._meddle: Callable[[], object] | None = meddle
+        partition.upkeep_lock = self  # type: ignore[assignment]
+
+    def __enter__(self) -> None:
+        meddle, self._meddle = self._meddle, None
+        if meddle is not None:
+            meddle()
+        self._lock.acquire()
+
+    def __exit__(self, *exc: object) -> None:
+        self._lock.release()
+
+
+def test_an_append_goes_on_where_others_drop_what_it_chose_and_take_the_room(path: Path) -> None:
+    with embedlog.open(path, max_bytes=LIMIT, on_full="drop_oldest") as log:
+        log.create_topic("t", partitions=2)
+        log.append("t", bytes(900), partition=0, timestamp_ms=1)
+        for i in range(19):
+            log.append("t", bytes(900), partition=1, timestamp_ms=2 + i)
+        oldest = partition_of(log)
+
+        def by_others() -> None:
+            oldest.roll()
+            oldest.advance_log_start(1)
+            log.append("t", bytes(900), partition=1, timestamp_ms=50)
+
+        _Meddling(oldest, by_others)
+        assert log.append("t", b"x" * 900, partition=1, timestamp_ms=51).offset == 20
+        assert [record.timestamp_ms for record in log.read("t")] == [51]
+        assert held(log) <= LIMIT
+
+
+@pytest.mark.parametrize("segment_bytes", [2048, 1 << 20])
+def test_threads_at_the_limit_find_room_all_the_time(path: Path, segment_bytes: int) -> None:
+    """Nearly all that may be held is on its way at once, and lies in the active segments."""
+    errors: list[BaseException] = []
+    settings = {"max_bytes": 8_000, "on_full": "drop_oldest", "segment_bytes": segment_bytes}
+    with embedlog.open(path, **settings) as log:
+        log.create_topic("t", partitions=3)
+
+        def append(thread: int) -> None:
+            try:
+                for number in range(30):
+                    log.append("t", bytes(900), partition=(thread + number) % 3)
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=append, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert errors == []
+        assert sum(edges.log_end_offset for edges in log.offsets("t").values()) == 240
+        assert held(log) <= 8_000 + 8 * 1000
+
+
+def test_a_partition_that_cannot_let_go_is_passed_over(path: Path) -> None:
+    """Its trouble is no failure of an append to another one."""
+    fs = FaultyFileSystem(path)
+    with embedlog.open(path, fs=fs, max_bytes=LIMIT, on_full="drop_oldest") as log:
+        log.create_topic("t", partitions=2)
+        log.append("t", bytes(900), partition=0, timestamp_ms=1)
+        for i in range(19):
+            log.append("t", bytes(900), partition=1, timestamp_ms=2 + i)
+        fs.fail("sync", path="t_0/", times=FOREVER)
+        assert log.append("t", bytes(900), partition=1, timestamp_ms=50).offset == 19
+        assert partition_of(log).state is State.FAILED
+        assert [record.timestamp_ms for record in log.read("t", 1)] == [50]
+        fs.forget()
+
+
+def test_what_is_refused_drops_nothing(path: Path) -> None:
+    with embedlog.open(path, max_bytes=LIMIT, on_full="drop_oldest", segment_bytes=2048) as log:
+        log.create_topic("t", partitions=2)
+        for _ in range(20):
+            log.append("t", bytes(900), partition=1)
+        partition_of(log).fail("for a test")
+        with pytest.raises(PartitionFailed):
+            log.append("t", bytes(2000), partition=0)
+        assert sum(1 for _ in log.read("t", 1)) == 20
+
+
+def test_segments_that_compaction_emptied_hide_nothing_from_being_dropped(path: Path) -> None:
+    settings = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0.0, "segment_bytes": 1024}
+    with embedlog.open(path, max_bytes=LIMIT, on_full="drop_oldest", **settings) as log:
+        log.create_topic("t")
+        for _ in range(3):
+            log.append("t", bytes(900), key=b"a")
+        log.append("t", bytes(900), key=b"b")
+        log.compact("t")
+        assert partition_of(log).segments()[0].size == 0
+        for number in range(40):
+            log.append("t", bytes(900), key=b"%d" % number)
+        assert held(log) <= LIMIT
+        assert log.offsets("t")[0].log_start_offset > 3
+
+
+def test_what_a_killed_deletion_left_is_let_go(path: Path) -> None:
+    fs = FaultyFileSystem(path)
+    log = embedlog.open(path, fs=fs, segment_bytes=2048)
+    log.create_topic("t")
+    for _ in range(20):
+        log.append("t", bytes(900))
+    fs.fail("rename", path=".deleted")
+    with pytest.raises(StorageError, match="until the next open"):
+        log.delete_records("t", 0, 18)
+    assert store_of(log).upkeep.bytes == held(log)
+    log.close()
+    with embedlog.open(path, max_bytes=LIMIT, on_full="drop_oldest") as log:
+        assert store_of(log).upkeep.bytes > 19_000, "they are counted again"
+        assert log.append("t", bytes(900)).offset == 20
+        assert [record.offset for record in log.read("t")] == [18, 19, 20]
+
+
+def test_what_comes_to_a_topic_while_it_goes_does_not_count_for_ever(log: Log) -> None:
+    log.create_topic("t")
+    partition = partition_of(log)
+    _Meddling(partition, lambda: partition.append(encode_batch([(None, bytes(900), (), 0)])))
+    log.delete_topic("t")
+    assert store_of(log).upkeep.bytes == 0
+
+
+def test_a_partition_that_is_closed_deletes_no_files_that_have_its_names_now(log: Log) -> None:
+    """Retention that waited for its turn while the topic was deleted and made again."""
+    log.create_topic("t", segment_bytes=1024)
+    log.append_many("t", [b"old"] * 2)
+    old = partition_of(log)
+    old.roll()
+    log.delete_topic("t")
+    log.create_topic("t")
+    log.append_many("t", [b"new"] * 2)
+    with old.upkeep_lock, pytest.raises(PartitionFailed, match="closed"):
+        old.advance_log_start(2)
+    assert [record.value for record in log.read("t")] == [b"new"] * 2
