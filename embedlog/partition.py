@@ -273,13 +273,15 @@ class Partition(GrowingPartition):
     def close(self) -> bool:
         """Flush and let go. True where the files are exactly what they should be (a clean end)."""
         with self.upkeep_lock:
-            clean = self._state is State.ONLINE and not self._rolling
+            with self._append_lock:  # an append may be beginning a segment
+                clean = self._is_sound()
             if clean:
                 try:
                     self.checkpoint()
-                    if self._new_epoch and self._epoch >= 0:
-                        # Nothing was appended since a crash: the next opening will not know of it.
-                        self._start_epoch()
+                    with self._append_lock:  # or an epoch
+                        if self._new_epoch and self._epoch >= 0:
+                            # Nothing was appended since a crash: the next opening will not know of it.
+                            self._start_epoch()
                 except StorageError:
                     logger.exception("%s: closing", self.name)
                     clean = False
@@ -289,6 +291,7 @@ class Partition(GrowingPartition):
                         self._sync()
                 locks.enter_context(self._sync_lock)
                 active = self._segments[-1]
+                clean = clean and self._is_sound()
                 clean = clean and self._end.offset == self._flushed.offset == self._next_offset
                 if self._fd >= 0 and self.settings.preallocate:
                     try:
@@ -303,6 +306,10 @@ class Partition(GrowingPartition):
         for wake in self._listeners:
             wake()
         return clean
+
+    def _is_sound(self) -> bool:
+        """Append lock held: has nothing failed, and was no append interrupted half-way?"""
+        return self._state is State.ONLINE and not self._rolling
 
     def _let_go(self) -> None:
         if self._fd >= 0:

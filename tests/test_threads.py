@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import linecache
+import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from faults import FaultyFileSystem, crash, open_log
 
 import embedlog
 from embedlog import Closed, Log, Record, TopicNotFound
@@ -19,7 +23,7 @@ class Crowd:
     """Threads whose errors are not lost."""
 
     def __init__(self) -> None:
-        self._threads: list[threading.Thread] = []
+        self.threads: list[threading.Thread] = []
         self.errors: list[BaseException] = []
 
     def start(self, act: Callable[[], object]) -> None:
@@ -30,11 +34,11 @@ class Crowd:
                 self.errors.append(error)
 
         thread = threading.Thread(target=run)
-        self._threads.append(thread)
+        self.threads.append(thread)
         thread.start()
 
     def join(self) -> None:
-        for thread in self._threads:
+        for thread in self.threads:
             thread.join()
 
 
@@ -211,6 +215,70 @@ def test_closing_ends_everybody(path: Path, crowd: Crowd, mode: str) -> None:
         for number in range(PARTITIONS):
             offsets = [r.offset for r in log.read("t", number)]
             assert offsets == list(range(len(offsets)))
+
+
+def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        pass
+
+
+def waits_or_ended(thread: threading.Thread, lock: str = "_append_lock") -> bool:
+    """Does a thread stand where it takes a lock, or has it ended?"""
+    frame = sys._current_frames().get(thread.ident or 0)
+    return frame is None or lock in linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+
+
+def test_closing_waits_for_an_append_that_begins_a_segment(path: Path) -> None:
+    fs = FaultyFileSystem(path)
+    log = embedlog.open(path, fs=fs, segment_bytes=1024)
+    log.create_topic("t")
+    log.append("t", bytes(900))
+    closing = threading.Thread(target=log.close)
+
+    def close() -> None:
+        closing.start()
+        until(lambda: waits_or_ended(closing))
+
+    fs.at("create", close, path="00000000001.kafka")
+    log.append("t", bytes(900), flush=True)
+    closing.join()
+    with embedlog.open(path) as log:
+        assert log.recovery.clean
+        assert log.recovery.partitions == []
+        assert sum(1 for _ in log.read("t")) == 2
+
+
+def test_closing_and_an_append_begin_one_epoch(path: Path, crowd: Crowd) -> None:
+    """After a crash both are to: were it two, the records of one would belong to no history."""
+    with open_log(path) as log:
+        log.create_topic("t")
+        log.append("t", b"1")
+        crash(log)
+    fs = FaultyFileSystem(path)
+    log = embedlog.open(path, fs=fs)
+    appended: list[int] = []
+
+    def append() -> None:
+        with contextlib.suppress(Closed):
+            appended.append(log.append("t", b"2").offset)
+
+    def when_closing_begins_it() -> None:
+        crowd.start(append)
+        until(lambda: beginning_it.is_set() or waits_or_ended(crowd.threads[0]))
+
+    def when_the_append_does() -> None:
+        beginning_it.set()
+        until(lambda: waits_or_ended(closing))
+
+    closing, beginning_it = threading.current_thread(), threading.Event()
+    fs.at("create", when_closing_begins_it, path="leader-epoch-checkpoint")
+    fs.at("create", when_the_append_does, path="leader-epoch-checkpoint")
+    log.close()
+    crowd.join()
+    assert crowd.errors == []
+    with embedlog.open(path) as log:
+        assert log.recovery.damage == []
+        assert [record.offset for record in log.read("t")] == [0, *appended]
 
 
 def test_closing_from_many_threads_at_once(path: Path, crowd: Crowd) -> None:
