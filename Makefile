@@ -4,13 +4,20 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test bench lint clean
+# What has to be built anew when it changes.
+BUILT := setup.py $(wildcard embedlog/codec/compiled_*.py embedlog/codec/*.pxd embedlog/codec/*.h)
+
+.PHONY: demo test test-plain bench lint clean
 
 demo: $(VENV)/.demo
 	$(BIN)/embedlog demo
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# The same tests without the compiled loops, as where there is no compiler.
+test-plain: $(VENV)/.test
+	EMBEDLOG_LOOPS=plain $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.run $(BENCH_ARGS)
@@ -21,7 +28,7 @@ lint: $(VENV)/.test
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV).embedlog-demo build dist *.egg-info
+	rm -rf $(VENV) embedlog-demo build dist *.egg-info embedlog/codec/compiled_*.c embedlog/codec/*.so
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -30,14 +37,14 @@ $(BIN)/python:
 	  { rm -rf $(VENV); echo "no venv module here: apt-get install python3-venv"; exit 1; }
 	@$(BIN)/python -m pip install --quiet --upgrade pip
 
-$(VENV)/.demo: pyproject.toml | $(BIN)/python
+$(VENV)/.demo: pyproject.toml $(BUILT) | $(BIN)/python
 	$(BIN)/python -m pip install -qq --editable '.[demo]'
 	@touch $@
 
-$(VENV)/.test: pyproject.toml | $(BIN)/python
+$(VENV)/.test: pyproject.toml $(BUILT) | $(BIN)/python
 	$(BIN)/python -m pip install -qq --editable '.[demo,test]'
 	@touch $@ $(VENV)/.demo
 
-$(VENV)/.bench: pyproject.toml | $(BIN)/python
+$(VENV)/.bench: pyproject.toml $(BUILT) | $(BIN)/python
 	$(BIN)/python -m pip install -qq --editable '.[bench]'
 	@touch $@

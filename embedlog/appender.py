@@ -25,8 +25,15 @@ from typing import Any, NamedTuple, TypeAlias
 
 from .appended_many import AppendedMany
 from .backend import Backend
-from .codec import HEADER_SIZE, NONE, encode_batch, encode_pairs, encode_values
-from .codec.single import encode_one
+from .codec import (
+    HEADER_SIZE,
+    NONE,
+    TIMESTAMP_TYPE_BIT,
+    encode_batch,
+    encode_one,
+    encode_pairs,
+    encode_values,
+)
 from .config import MIB, TopicSettings
 from .errors import InvalidArgument, InvalidType, PartialAppend, RecordTooLarge
 from .given import (
@@ -124,7 +131,7 @@ def append(
         if codec and len(batch) > limit:
             batch = encode_batch([row], timestamp_type=append_time)
     else:
-        batch = encode_one(key, value, timestamp_ms, append_time)
+        batch = encode_one(key, value, timestamp_ms, TIMESTAMP_TYPE_BIT if append_time else 0, 0, -1)
     appended = backend.append(topic, partition, batch, flush=flush, expected_offset=expected_offset)
     if drawn:
         notify_new_batch(partitioner, topic, count, partition)

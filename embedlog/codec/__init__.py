@@ -2,7 +2,7 @@
 
 The rest of embedlog imports the record batch (magic 2) from here:
 
-    encode_values / encode_pairs / encode_batch / encode_control_batch     records -> one batch
+    encode_values / encode_pairs / encode_batch / encode_one / encode_control_batch   records -> one batch
     assign / set_append_time                                               what the log writes into a batch
     scan / read_header / find_batch                                        a buffer -> its batches' headers
     decode / decode_values / filter_batch                                  one batch -> records, or fewer
@@ -11,7 +11,7 @@ The older formats, which only import and export and the broker's old versions ne
 own: `message_set` (magic 0 and 1), `message_07` (0.7's), and `sniff`, which tells formats apart.
 
 Invariants: input is never trusted (a length is checked before it is used, decompression is bounded); wrong
-types raise InvalidType; every function is safe between threads. `plain` holds the hot loops.
+types raise InvalidType; every function is safe between threads. `loops` has the hot loops, compiled or plain.
 """
 
 from .batch_decode import DEFAULT_MAX_BYTES, Scan, decode, decode_values, filter_batch, find_batch, scan
@@ -25,11 +25,13 @@ from .batch_encode import (
     encode_pairs,
     encode_values,
 )
-from .checksum import IMPLEMENTATION as CHECKSUM_IMPLEMENTATION
 from .checksum import crc32, crc32c
 from .compression import GZIP, LZ4, NONE, SNAPPY, ZSTD, codec_name, codec_number, compress, decompress
+from .loops import CHECKSUM_IMPLEMENTATION, encode_one
+from .loops import IMPLEMENTATION as LOOPS_IMPLEMENTATION
 from .record_batch import (
     HEADER_SIZE,
+    TIMESTAMP_TYPE_BIT,
     BatchHeader,
     assign,
     assign_all,
@@ -45,9 +47,11 @@ __all__ = [
     "DEFAULT_MAX_BYTES",
     "GZIP",
     "HEADER_SIZE",
+    "LOOPS_IMPLEMENTATION",
     "LZ4",
     "NONE",
     "SNAPPY",
+    "TIMESTAMP_TYPE_BIT",
     "ZSTD",
     "BatchHeader",
     "RecordTuple",
@@ -66,6 +70,7 @@ __all__ = [
     "decompress",
     "encode_batch",
     "encode_control_batch",
+    "encode_one",
     "encode_pairs",
     "encode_values",
     "filter_batch",

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import CorruptRecord, InvalidArgument
 from ..model import Record
-from . import plain as loops
+from . import loops
 from .checksum import crc32c
 from .compression import NONE, compress, decompress
 from .record_batch import (

@@ -1,8 +1,8 @@
 """Records to record batches: the header's fields, the compression, the checksum around the hot loops.
 
-A batch is laid out in one go: the header from the attributes on is put before the records, since the CRC
-covers both, then what the CRC leaves out comes in front. The result is a bytearray, so that the log may
-write base offset and leader epoch into it (`record_batch.assign`).
+A batch is laid out in one go: the header, as far as it is known, and the records behind it; length and CRC
+are filled in when all is there. The result is a bytearray, so that the log may write base offset and leader
+epoch into it (`record_batch.assign`).
 
 Invariants: every batch holds at least one record; its base timestamp is the first record's, its max
 timestamp the largest.
@@ -14,23 +14,17 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias, TypeVar
 
 from ..errors import InvalidArgument, InvalidType
-from . import plain as loops
-from .checksum import crc32c
+from . import loops
 from .compression import NONE, codec_number, compress
-from .record_batch import (
-    CONTROL_BIT,
-    HEAD,
-    LENGTH_OVERHEAD,
-    MAGIC,
-    TAIL,
-    TRANSACTIONAL_BIT,
-)
-from .varint import MAX_INT32, MAX_INT64, MIN_INT64
+from .plain_encoding import unzipped
+from .record_batch import CONTROL_BIT, HEADER, MAGIC, TRANSACTIONAL_BIT
+from .varint import MAX_INT64, MIN_INT64
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
+T = TypeVar("T")
 RecordTuple: TypeAlias = tuple[Bytes | None, Bytes | None, Iterable[tuple[str, Bytes | None]], int]
 
 ABORT, COMMIT = 0, 1
@@ -58,18 +52,13 @@ def encode_batch(
     level. Raises InvalidType for a wrong type, InvalidArgument for no records or numbers out of range,
     CompressionUnavailable for an unknown codec. Safe between threads.
     """
-    keys, values, headers, timestamps = _unzipped(records, 4, "(key, value, headers, timestamp_ms)")
-    first, low, high = _timestamp_range(timestamps)
-    settings = (leader_epoch, producer_id, producer_epoch, base_sequence)
-    compression = codec_number(compression)
-    attributes = _attributes(compression, timestamp_type, transactional, control)
-    tail = _tail(attributes, len(keys), first, high, settings)
-    prefix = b"" if compression else tail
-    if low == high and not any(headers):
-        body = loops.encode_pairs(prefix, keys, values)
-    else:
-        body = loops.encode_records(prefix, keys, values, headers, [each - first for each in timestamps])
-    return _sealed(tail, body, compression, level, base_offset, leader_epoch)
+    rows = _listed(records)
+    first, high = _timestamps(rows)
+    stamp = (compression, timestamp_type, transactional, control, len(rows), first, high)
+    header = _header(*stamp, base_offset, leader_epoch, producer_id, producer_epoch, base_sequence)
+    if not compression:
+        return _sealed(loops.encode_records(header, rows, first))
+    return _compressed(header, loops.encode_records(b"", rows, first), compression, level)
 
 
 def encode_values(
@@ -91,15 +80,13 @@ def encode_values(
 
     Everything else as `encode_batch`.
     """
-    if not isinstance(values, list | tuple):
-        values = list(values)
-    timestamp_ms = _timestamp_range((timestamp_ms,))[0]
-    settings = (leader_epoch, producer_id, producer_epoch, base_sequence)
-    compression = codec_number(compression)
-    attributes = _attributes(compression, timestamp_type, transactional, control)
-    tail = _tail(attributes, len(values), timestamp_ms, timestamp_ms, settings)
-    body = loops.encode_values(b"" if compression else tail, values)
-    return _sealed(tail, body, compression, level, base_offset, leader_epoch)
+    values = _listed(values)
+    _check_timestamp(timestamp_ms)
+    stamp = (compression, timestamp_type, transactional, control, len(values), timestamp_ms, timestamp_ms)
+    header = _header(*stamp, base_offset, leader_epoch, producer_id, producer_epoch, base_sequence)
+    if not compression:
+        return _sealed(loops.encode_values(header, values))
+    return _compressed(header, loops.encode_values(b"", values), compression, level)
 
 
 def encode_pairs(
@@ -121,14 +108,13 @@ def encode_pairs(
 
     Everything else as `encode_batch`.
     """
-    keys, values = _unzipped(pairs, 2, "(key, value)")
-    timestamp_ms = _timestamp_range((timestamp_ms,))[0]
-    settings = (leader_epoch, producer_id, producer_epoch, base_sequence)
-    compression = codec_number(compression)
-    attributes = _attributes(compression, timestamp_type, transactional, control)
-    tail = _tail(attributes, len(keys), timestamp_ms, timestamp_ms, settings)
-    body = loops.encode_pairs(b"" if compression else tail, keys, values)
-    return _sealed(tail, body, compression, level, base_offset, leader_epoch)
+    pairs = _listed(pairs)
+    _check_timestamp(timestamp_ms)
+    stamp = (compression, timestamp_type, transactional, control, len(pairs), timestamp_ms, timestamp_ms)
+    header = _header(*stamp, base_offset, leader_epoch, producer_id, producer_epoch, base_sequence)
+    if not compression:
+        return _sealed(loops.encode_pairs(header, pairs))
+    return _compressed(header, loops.encode_pairs(b"", pairs), compression, level)
 
 
 def encode_control_batch(
@@ -164,74 +150,89 @@ def control_type(key: bytes | None) -> int:
     return int(kind) if version >= 0 else -1
 
 
-def _unzipped(rows: Sequence[tuple[Any, ...]], width: int, shape: str) -> list[tuple[Any, ...]]:
-    if not isinstance(rows, list | tuple):
-        rows = list(rows)
+def _listed(given: Sequence[T]) -> Sequence[T]:
+    """The records, as something that can be gone over twice."""
+    rows = given if isinstance(given, list | tuple) else list(given)
     if not rows:
         raise InvalidArgument("a record batch holds at least one record")
-    try:
-        columns = list(zip(*rows, strict=True))
-    except (TypeError, ValueError):
-        columns = []
-    if len(columns) != width:
-        wrong = next((row for row in rows if not isinstance(row, tuple | list) or len(row) != width), rows[0])
-        raise InvalidType(f"each record must be a tuple {shape}, not {wrong!r:.80}")
-    return columns
+    return rows
 
 
-def _timestamp_range(timestamps: Sequence[int]) -> tuple[int, int, int]:
-    """First, smallest, largest; checked."""
+def _timestamps(rows: Sequence[RecordTuple]) -> tuple[int, int]:
+    """The first record's timestamp and the largest; all of them checked."""
     try:
+        timestamps: Sequence[int] = [row[3] for row in rows]
+    except (TypeError, LookupError):
+        timestamps = unzipped(rows, 4, "(key, value, headers, timestamp_ms)")[3]
+    kinds = set(map(type, timestamps))
+    if kinds == _ONLY_INTS:
         low, high = min(timestamps), max(timestamps)
-    except TypeError:
-        low = high = 0
-    if set(map(type, timestamps)) != _ONLY_INTS:
-        wrong = next(each for each in timestamps if type(each) is not int)
-        if not isinstance(wrong, int):
-            raise InvalidType(f"timestamp_ms must be int (milliseconds), not {type(wrong).__name__}")
-    if low < MIN_INT64 or high > MAX_INT64:
-        raise InvalidType(f"timestamp_ms must fit 64 bits: {low if low < MIN_INT64 else high}")
-    return timestamps[0], low, high
+        if low >= MIN_INT64 and high <= MAX_INT64:
+            return timestamps[0], high
+    for timestamp_ms in timestamps:
+        _check_timestamp(timestamp_ms)
+    return timestamps[0], max(timestamps)
+
+
+def _check_timestamp(timestamp_ms: object) -> None:
+    if not isinstance(timestamp_ms, int):
+        raise InvalidType(f"timestamp_ms must be int (milliseconds), not {type(timestamp_ms).__name__}")
+    if not MIN_INT64 <= timestamp_ms <= MAX_INT64:
+        raise InvalidType(f"timestamp_ms must fit 64 bits: {timestamp_ms}")
 
 
 _ONLY_INTS = {int}
 
 
-def _attributes(compression: int, timestamp_type: int, transactional: bool, control: bool) -> int:
-    return (
-        compression
+def _header(
+    compression: int,
+    timestamp_type: int,
+    transactional: bool,
+    control: bool,
+    count: int,
+    base_timestamp_ms: int,
+    max_timestamp_ms: int,
+    base_offset: int,
+    leader_epoch: int,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+) -> bytes:
+    """The whole header, but for the length and the CRC."""
+    attributes = (
+        codec_number(compression)
         | (timestamp_type & 1) << 3
         | (TRANSACTIONAL_BIT if transactional else 0)
         | (CONTROL_BIT if control else 0)
     )
-
-
-def _tail(
-    attributes: int, count: int, base_ms: int, max_ms: int, settings: tuple[int, int, int, int]
-) -> bytes:
-    """The header from the attributes on."""
-    if not count:
-        raise InvalidArgument("a record batch holds at least one record")
-    _, producer_id, producer_epoch, base_sequence = settings
     try:
-        return TAIL.pack(
-            attributes, count - 1, base_ms, max_ms, producer_id, producer_epoch, base_sequence, count
+        return HEADER.pack(
+            base_offset,
+            0,
+            leader_epoch,
+            MAGIC,
+            0,
+            attributes,
+            count - 1,
+            base_timestamp_ms,
+            max_timestamp_ms,
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            count,
         )
     except struct.error as error:
-        raise InvalidArgument(f"a batch's producer id, epoch or sequence is out of range: {error}") from error
+        raise InvalidArgument(
+            f"a batch's base offset, leader epoch, producer id, epoch or sequence is out of range: {error}"
+        ) from error
 
 
-def _sealed(
-    tail: bytes, body: bytes, compression: int, level: int | None, base_offset: int, leader_epoch: int
-) -> bytearray:
-    """The whole batch; `body` starts with `tail` already if nothing is to be compressed."""
-    covered = tail + compress(compression, body, level) if compression else body
-    length = len(covered) + HEAD.size - LENGTH_OVERHEAD
-    if length > MAX_INT32:
-        raise InvalidArgument(f"a record batch of {length:,} bytes is larger than {MAX_INT32:,}")
-    try:
-        batch = bytearray(HEAD.pack(base_offset, length, leader_epoch, MAGIC, crc32c(covered)))
-    except struct.error as error:
-        raise InvalidArgument(f"a batch's base offset or leader epoch is out of range: {error}") from error
-    batch += covered
+def _compressed(header: bytes, body: bytearray, compression: int, level: int | None) -> bytearray:
+    batch = bytearray(header)
+    batch += compress(codec_number(compression), body, level)
+    return _sealed(batch)
+
+
+def _sealed(batch: bytearray) -> bytearray:
+    loops.seal(batch)
     return batch

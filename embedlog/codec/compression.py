@@ -71,7 +71,9 @@ def codec_name(number: int) -> str:
     return _NAMES[codec_number(number)]
 
 
-def compress(codec: int, data: bytes, level: int | None = None, *, broken_lz4_header: bool = False) -> bytes:
+def compress(
+    codec: int, data: bytes | bytearray, level: int | None = None, *, broken_lz4_header: bool = False
+) -> bytes:
     """`data` compressed by a codec (a number), at `level` or the codec's default (snappy has none).
 
     Raises CompressionUnavailable for an unknown codec, InvalidArgument for a level outside its range.
@@ -153,7 +155,7 @@ def _decompress_gzip(data: bytes, max_size: int) -> bytes:
 # -- snappy ------------------------------------------------------------------------------------------
 
 
-def _compress_snappy(data: bytes) -> bytes:
+def _compress_snappy(data: bytes | bytearray) -> bytes:
     parts = [_XERIAL_HEADER]
     for start in range(0, len(data), _XERIAL_BLOCK):
         block = snappy.compress(data[start : start + _XERIAL_BLOCK])

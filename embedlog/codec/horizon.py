@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 from .batch_decode import DEFAULT_MAX_BYTES
 from .checksum import crc32c
 from .compression import NONE, compress, decompress
-from .plain import record_spans, wrapped
+from .loops import record_spans
+from .plain_encoding import wrapped
 from .record_batch import (
     CODEC_MASK,
     DELETE_HORIZON_BIT,

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..errors import CorruptRecord, InvalidArgument, UnknownMagic
 from .checksum import crc32
 from .compression import NONE, SNAPPY, codec_name, codec_number, compress, decompress
-from .plain import as_bytes
+from .plain_encoding import as_bytes
 
 if TYPE_CHECKING:
     from .record_batch import ReadBuffer

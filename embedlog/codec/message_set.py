@@ -39,7 +39,7 @@ from ..model import CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP, Record
 from .batch_encode import RecordTuple
 from .checksum import crc32
 from .compression import LZ4, NONE, codec_name, codec_number, compress, decompress
-from .plain import as_bytes
+from .plain_encoding import as_bytes
 
 if TYPE_CHECKING:
     from .record_batch import ReadBuffer

@@ -19,7 +19,7 @@ from functools import lru_cache
 
 from ..errors import InvalidArgument
 from .checksum import crc32c
-from .record_batch import HEAD, LENGTH_OVERHEAD, MAGIC, TAIL, TIMESTAMP_TYPE_BIT
+from .record_batch import HEAD, LENGTH_OVERHEAD, MAGIC, TAIL
 from .varint import MAX_INT32, encode_varint
 
 _REMEMBERED = 4096
@@ -29,12 +29,18 @@ _head = HEAD.pack
 _tail = TAIL.pack
 
 
-def encode_one(key: bytes | None, value: bytes | None, timestamp_ms: int, append_time: bool) -> bytearray:
-    """An uncompressed batch of one record without headers; base offset 0, leader epoch -1, no producer.
+def encode_one(
+    key: bytes | None,
+    value: bytes | None,
+    timestamp_ms: int,
+    attributes: int,
+    base_offset: int,
+    leader_epoch: int,
+) -> bytearray:
+    """An uncompressed batch of one record without headers and of no producer.
 
     timestamp_ms is from 0 to 2**63-1. Raises InvalidArgument where the record does not fit a batch.
     """
-    attributes = TIMESTAMP_TYPE_BIT if append_time else 0
     tail = _tail(attributes, 0, timestamp_ms, timestamp_ms, -1, -1, -1, 1)
     if key is None and value is not None:
         covered = b"".join((tail, _value_start(len(value)), value, b"\x00"))
@@ -44,7 +50,7 @@ def encode_one(key: bytes | None, value: bytes | None, timestamp_ms: int, append
     length = len(covered) + _BEHIND_LENGTH
     if length > MAX_INT32:
         raise InvalidArgument(f"a record batch of {length:,} bytes is larger than {MAX_INT32:,}")
-    batch = bytearray(_head(0, length, -1, MAGIC, crc32c(covered)))
+    batch = bytearray(_head(base_offset, length, leader_epoch, MAGIC, crc32c(covered)))
     batch += covered
     return batch
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embedlog.codec import encode_batch
-from embedlog.codec.single import encode_one
+from embedlog.codec import TIMESTAMP_TYPE_BIT, encode_batch, loops
 
 TIME_MS = 1_700_000_000_000
 MAX64 = 2**63 - 1
@@ -19,7 +18,8 @@ some_bytes = st.none() | st.binary(max_size=300)
 @given(some_bytes, some_bytes, st.integers(0, MAX64), st.booleans())
 def test_any_record(key: bytes | None, value: bytes | None, timestamp_ms: int, append_time: bool) -> None:
     wanted = encode_batch([(key, value, (), timestamp_ms)], timestamp_type=append_time)
-    assert encode_one(key, value, timestamp_ms, append_time) == wanted
+    attributes = TIMESTAMP_TYPE_BIT if append_time else 0
+    assert loops.encode_one(key, value, timestamp_ms, attributes, 0, -1) == wanted
 
 
 @pytest.mark.parametrize("length", EDGES)
@@ -28,8 +28,8 @@ def test_where_a_length_takes_one_byte_more(key_length: int | None, length: int)
     key = None if key_length is None else b"k" * key_length
     for value in (b"v" * length, None):
         wanted = encode_batch([(key, value, (), TIME_MS)])
-        assert encode_one(key, value, TIME_MS, False) == wanted
+        assert loops.encode_one(key, value, TIME_MS, 0, 0, -1) == wanted
 
 
 def test_the_batch_can_be_changed_in_place() -> None:
-    assert type(encode_one(b"k", b"v", TIME_MS, False)) is bytearray
+    assert type(loops.encode_one(b"k", b"v", TIME_MS, 0, 0, -1)) is bytearray

@@ -1,260 +1,42 @@
-"""The hot loops over records, in plain Python: fields to bytes and back.
+"""The hot loops from bytes to records, in plain Python; `compiled_decoding` is the same, compiled.
 
-    length          varint    bytes behind this field
-    attributes      i8        0
-    timestamp delta varlong   from the batch's base timestamp
-    offset delta    varint    from the batch's base offset
-    key length      varint    -1 for null
-    key
-    value length    varint    -1 for null
-    value
-    header count    varint
-    headers                   name length varint, name, value length varint (-1 for null), value
+The walk goes record by record (their layout: `plain_encoding`) with the one- and two-byte varints spelled
+out; longer ones, and whatever is wrong, leave the loop for `varint`.
 
-Encoding works by columns rather than by records: the list of pieces to join is filled by slice assignment
-from `map`s over tables of ready-made varints, so that no line of Python runs once a record. A record's
-fields before its value depend only on lengths and on the size of its offset delta's varint; hence the
-batch is cut where that size changes (at 64, 8,192, ...).
-
-Decoding walks record by record with the one- and two-byte varints spelled out; longer ones, and whatever
-is wrong, leave the loop for `varint`.
-
-Invariants: encoding accepts bytes, bytearray and memoryview and nothing else; the set of a column's types
-tells at once whether each item must be looked at. Decoding checks every length against what remains
-before it slices; offset deltas must rise within 0..last_offset_delta; each record must end where its
-length says and the last where the bytes end.
+Invariants: every length is checked against what remains before it is used; offset deltas must rise within
+0..last_offset_delta; each record must end where its length says and the last where the bytes end.
 
 Source: Kafka 2.7 implementation, section 5.3.2 (record).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from operator import add
-from typing import Any, Generic, NoReturn, TypeAlias, TypeVar
+from collections.abc import Iterator
+from struct import Struct
+from typing import TYPE_CHECKING, NoReturn
 
-from ..errors import CorruptRecord, InvalidType
+from ..errors import CorruptRecord
 from ..model import Header, Headers, Record
-from .varint import (
-    MAX_INT64,
-    MAX_VARINT_BYTES,
-    MAX_VARLONG_BYTES,
-    MIN_INT64,
-    decode_unsigned,
-    encode_varint,
-    encode_varlong,
-    varint_size,
+from .plain_encoding import wrapped
+from .record_batch import (
+    HEADER_SIZE,
+    LAST_OFFSET_DELTA_POS,
+    LENGTH_OVERHEAD,
+    MIN_BATCH_LENGTH,
+    BatchHeader,
+    crc_matches,
+    read_header,
 )
+from .rules import ANY_OFFSET, Mark, Marking, Rules, Scanned
+from .varint import MAX_VARINT_BYTES, MAX_VARLONG_BYTES, decode_unsigned
 
-Bytes: TypeAlias = bytes | bytearray | memoryview
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from .record_batch import ReadBuffer
 
 IMPLEMENTATION = "plain"
 
-_NO_HEADERS = b"\x00"
-_TABLE_LIMIT = 16_384
-
-
-class _Table(dict[int, T], Generic[T]):
-    """What a function makes of a number, remembered for small ones: the numbers come from outside."""
-
-    def __init__(self, make: Callable[[int], T]) -> None:
-        super().__init__()
-        self._make = make
-
-    def __missing__(self, number: int) -> T:
-        made = self._make(number)
-        if number < _TABLE_LIMIT:
-            self[number] = made
-        return made
-
-
-def _field_size(length: int) -> int:
-    return varint_size(length) + max(length, 0)
-
-
-def _value_start(delta_size: int, length: int) -> bytes:
-    return _NO_HEADERS + encode_varint(4 + delta_size + _field_size(length)) + b"\x00\x00"
-
-
-def _pair_start(delta_size: int, fields_size: int) -> bytes:
-    return _NO_HEADERS + encode_varint(3 + delta_size + fields_size) + b"\x00\x00"
-
-
-def _start(delta_size: int, rest_size: int) -> bytes:
-    return encode_varint(1 + delta_size + rest_size) + b"\x00"
-
-
-def _by_delta_size(make: Callable[[int, int], bytes]) -> list[_Table[bytes]]:
-    return [_Table(partial(make, delta_size)) for delta_size in range(6)]
-
-
-_varints = _Table(encode_varint)
-_null_key_and_length = _Table(lambda length: b"\x01" + encode_varint(length))
-_field_sizes = _Table(_field_size)
-_timestamp_deltas = _Table(encode_varlong)
-# Records end with their header count; where that is 0 for all, it is written before the next record's
-# length, one piece instead of two, and moved from the front to the end of the whole.
-_value_starts = _by_delta_size(_value_start)
-_pair_starts = _by_delta_size(_pair_start)
-_starts = _by_delta_size(_start)
-_offset_deltas = [encode_varint(i) for i in range(8192)]
-_DELTA_SIZE_ENDS = (64, 8192, 1 << 20, 1 << 27, 1 << 31)
-
-
-# -- encoding ----------------------------------------------------------------------------------------
-
-
-def encode_values(prefix: bytes, values: Sequence[Bytes | None]) -> bytes:
-    """`prefix` and a record for each value: null key, timestamp delta 0, no headers."""
-    data, lengths = _column("value", values)
-    columns = (map(_null_key_and_length.__getitem__, lengths), data)
-    return _joined(prefix, lengths, _value_starts, (), columns, _NO_HEADERS)
-
-
-def encode_pairs(prefix: bytes, keys: Sequence[Bytes | None], values: Sequence[Bytes | None]) -> bytes:
-    """`prefix` and a record for each key and value: timestamp delta 0, no headers."""
-    data, lengths = _column("value", values)
-    key_data, key_lengths = _column("key", keys)
-    sizes = list(map(add, _sizes(key_lengths), _sizes(lengths)))
-    columns = (_lengths(key_lengths), key_data, _lengths(lengths), data)
-    return _joined(prefix, sizes, _pair_starts, (), columns, _NO_HEADERS)
-
-
-def encode_records(
-    prefix: bytes,
-    keys: Sequence[Bytes | None],
-    values: Sequence[Bytes | None],
-    headers: Sequence[Iterable[tuple[str, Bytes | None]]],
-    timestamp_deltas: Sequence[int],
-) -> bytes:
-    """`prefix` and a record for each row of the four columns, which must be equally long.
-
-    A timestamp delta that does not fit 64 bits wraps, as it does in Java: it comes out right again.
-    """
-    data, lengths = _column("value", values)
-    key_data, key_lengths = _column("key", keys)
-    header_data = [_encode_headers(each) if each else _NO_HEADERS for each in headers]
-    deltas = [_timestamp_deltas[wrapped(delta)] for delta in timestamp_deltas]
-    fields = map(add, _sizes(key_lengths), _sizes(lengths))
-    others = map(add, map(len, deltas), map(len, header_data))
-    columns = (_lengths(key_lengths), key_data, _lengths(lengths), data, header_data)
-    return _joined(prefix, list(map(add, fields, others)), _starts, (deltas,), columns, b"")
-
-
-def wrapped(number: int) -> int:
-    """A number brought into 64 bits, signed, as overflow does it."""
-    if MIN_INT64 <= number <= MAX_INT64:
-        return number
-    return ((number - MIN_INT64) & ((1 << 64) - 1)) + MIN_INT64
-
-
-def _joined(
-    prefix: bytes,
-    sizes: list[int],
-    starts: list[_Table[bytes]],
-    before: tuple[Iterable[Bytes], ...],
-    after: tuple[Iterable[Bytes], ...],
-    ending: bytes,
-) -> bytes:
-    """All the pieces of all records: start, columns before the offset delta, it, columns behind it."""
-    count = len(sizes)
-    width = 2 + len(before) + len(after)
-    pieces: list[Any] = [None] * (width * count)
-    for i, column in enumerate(before, start=1):
-        pieces[i::width] = column
-    for i, column in enumerate(after, start=2 + len(before)):
-        pieces[i::width] = column
-    delta_column = 1 + len(before)
-    first = 0
-    for delta_size, stop in enumerate(_DELTA_SIZE_ENDS, start=1):
-        stop = min(stop, count)
-        if stop <= first:
-            break
-        table = starts[delta_size]
-        pieces[first * width : stop * width : width] = map(table.__getitem__, sizes[first:stop])
-        pieces[first * width + delta_column : stop * width : width] = (
-            _offset_deltas[first:stop] if stop <= 8192 else map(encode_varint, range(first, stop))
-        )
-        first = stop
-    pieces[0] = prefix + pieces[0][len(ending) :]
-    pieces.append(ending)
-    return b"".join(pieces)
-
-
-def _lengths(lengths: list[int]) -> Iterable[bytes]:
-    return map(_varints.__getitem__, lengths)
-
-
-def _sizes(lengths: list[int]) -> Iterable[int]:
-    return map(_field_sizes.__getitem__, lengths)
-
-
-def _column(what: str, items: Sequence[Bytes | None]) -> tuple[Sequence[Bytes], list[int]]:
-    """The items with empty bytes for nulls, and their lengths with -1 for nulls."""
-    kinds = set(map(type, items))
-    if kinds == _ONLY_BYTES:
-        return items, list(map(len, items))  # type: ignore[arg-type, return-value]
-    if kinds == _ONLY_NULLS:
-        return [b""] * len(items), [-1] * len(items)
-    data: list[Bytes] = []
-    lengths = []
-    for item in items:
-        if item is None:
-            data.append(b"")
-            lengths.append(-1)
-        else:
-            data.append(as_bytes(what, item))
-            lengths.append(len(data[-1]))
-    return data, lengths
-
-
-_ONLY_BYTES = {bytes}
-_ONLY_NULLS = {type(None)}
-
-
-def as_bytes(what: str, item: object) -> bytes:
-    """A key, value or header value as bytes. Raises InvalidType, with what to do, for any other type."""
-    if isinstance(item, bytes | bytearray | memoryview):
-        return bytes(item)
-    if isinstance(item, str):
-        raise InvalidType(
-            f"{what} must be bytes, not str: encode it ({what}.encode()), or give the log an encoder"
-        )
-    raise InvalidType(
-        f"{what} must be bytes, bytearray, memoryview or None, not {type(item).__name__}: "
-        f"turn it into bytes, or give the log an encoder"
-    )
-
-
-def _encode_headers(headers: Iterable[tuple[str, Bytes | None]]) -> bytes:
-    parts: list[bytes] = []
-    count = 0
-    try:
-        for name, value in headers:
-            raw = _header_name(name)
-            parts += (encode_varint(len(raw)), raw)
-            if value is None:
-                parts.append(b"\x01")
-            else:
-                data = as_bytes("header value", value)
-                parts += (encode_varint(len(data)), data)
-            count += 1
-    except (TypeError, ValueError) as error:
-        if isinstance(error, InvalidType):
-            raise
-        raise InvalidType(f"headers must be pairs (name, value), a str and bytes or None: {error}") from error
-    return encode_varint(count) + b"".join(parts)
-
-
-def _header_name(name: object) -> bytes:
-    if not isinstance(name, str):
-        raise InvalidType(f"header name must be str, not {type(name).__name__}")
-    return name.encode()
-
-
-# -- decoding ----------------------------------------------------------------------------------------
+_BASE_AND_LENGTH = Struct(">qi")
+_LAST_OFFSET_DELTA = Struct(">i")
 
 
 def decode_records(
@@ -381,8 +163,10 @@ def decode_records(
     return records
 
 
-def decode_values(body: bytes, count: int, last_offset_delta: int) -> list[bytes | None]:
-    """The records' values; for the rest as `decode_records`."""
+def decode_values(
+    body: bytes, count: int, last_offset_delta: int, first_delta: int = 0
+) -> list[bytes | None]:
+    """The values of the records from offset delta `first_delta` on; for the rest as `decode_records`."""
     values: list[bytes | None] = []
     append = values.append
     end = len(body)
@@ -435,7 +219,7 @@ def decode_values(body: bytes, count: int, last_offset_delta: int) -> list[bytes
             number = body[pos]
             pos += 1
             if number == 1:
-                append(None)
+                value = None
             else:
                 if number > 127:
                     byte = body[pos]
@@ -447,7 +231,7 @@ def decode_values(body: bytes, count: int, last_offset_delta: int) -> list[bytes
                 if number & 1:
                     _fail("its value's length is negative")
                 number >>= 1
-                append(body[pos : pos + number])
+                value = body[pos : pos + number]
                 pos += number
             # headers
             if body[pos]:
@@ -456,11 +240,18 @@ def decode_values(body: bytes, count: int, last_offset_delta: int) -> list[bytes
                 pos += 1
             if pos != stop:
                 _fail("its fields do not fill its length")
+            if last >= first_delta:
+                append(value)
     except (IndexError, CorruptRecord) as error:
         raise _in_record(index, count, error) from None
     if pos != end:
         raise CorruptRecord(f"{end - pos:,} bytes behind the last of {count:,} records")
     return values
+
+
+def check_records(body: bytes, count: int, last_offset_delta: int) -> None:
+    """Raises CorruptRecord as `decode_records` does; makes nothing of the records."""
+    decode_values(body, count, last_offset_delta)
 
 
 def record_spans(body: bytes, count: int) -> list[tuple[int, int]]:
@@ -481,6 +272,156 @@ def record_spans(body: bytes, count: int) -> list[tuple[int, int]]:
     except CorruptRecord as error:
         raise _in_record(index, count, error) from None
     return spans
+
+
+# -- runs of batches (rules.py says what a run is) -----------------------------------------------------
+
+
+def decode_run(
+    buffer: ReadBuffer,
+    pos: int,
+    end: int,
+    rules: Rules,
+    topic: str,
+    partition: int,
+    transactional: bool,
+    records: list[Record],
+) -> tuple[int, int]:
+    """Append the records of a run of uncompressed batches from `rules.next_offset` on, CRCs checked.
+
+    With `transactional` batches of transactions are taken like others. Returns the pos behind the run and the
+    next offset there.
+    """
+    next_offset = rules.next_offset
+    for header in _run(buffer, pos, end, rules, check_crc=True):
+        if not _simple(header, transactional):
+            break
+        try:
+            records += decode_records(
+                bytes(buffer[header.pos + HEADER_SIZE : header.pos + header.size]),
+                header.record_count,
+                topic,
+                partition,
+                header.base_offset,
+                header.last_offset_delta,
+                header.base_timestamp_ms,
+                header.max_timestamp_ms if header.timestamp_type else None,
+                rules.next_offset,
+            )
+        except CorruptRecord:
+            break
+        pos, next_offset = header.pos + header.size, header.next_offset
+    return pos, next_offset
+
+
+def values_run(
+    buffer: ReadBuffer,
+    pos: int,
+    end: int,
+    rules: Rules,
+    transactional: bool,
+    values: list[bytes | None],
+) -> tuple[int, int]:
+    """As `decode_run`, for the values alone."""
+    next_offset = rules.next_offset
+    for header in _run(buffer, pos, end, rules, check_crc=True):
+        if not _simple(header, transactional):
+            break
+        body = bytes(buffer[header.pos + HEADER_SIZE : header.pos + header.size])
+        first_delta = rules.next_offset - header.base_offset
+        try:
+            values += decode_values(body, header.record_count, header.last_offset_delta, first_delta)
+        except CorruptRecord:
+            break
+        pos, next_offset = header.pos + header.size, header.next_offset
+    return pos, next_offset
+
+
+def scan_run(
+    buffer: ReadBuffer, pos: int, end: int, rules: Rules, marking: Marking, check_crc: bool = True
+) -> Scanned:
+    """Check a run of batches of all kinds, without opening them; note what an index and a log need."""
+    interval, since, largest, largest_offset = marking
+    batches = records = 0
+    marks: list[Mark] = []
+    sequenced: list[int] = []
+    next_offset, epoch, inside = rules.next_offset, rules.epoch, rules.inside
+    for header in _run(buffer, pos, end, rules, check_crc=check_crc):
+        if header.max_timestamp_ms > largest:
+            largest, largest_offset = header.max_timestamp_ms, header.last_offset
+        if since > interval:
+            marks.append(Mark(header.pos, header.last_offset, largest, largest_offset))
+            since = 0
+        since += header.size
+        if header.producer_id >= 0 or header.is_transactional or header.is_control:
+            sequenced.append(header.pos)
+        batches += 1
+        records += header.record_count
+        pos, next_offset, epoch = header.pos + header.size, header.next_offset, header.leader_epoch
+        inside = False
+    reached = rules._replace(next_offset=next_offset, epoch=epoch, inside=inside)
+    marking = Marking(interval, since, largest, largest_offset)
+    return Scanned(pos, reached, batches, records, marks, marking, sequenced)
+
+
+def whole_batches(buffer: ReadBuffer, pos: int, end: int, upper_offset: int) -> tuple[int, int]:
+    """How far whole batches that begin before `upper_offset` reach: pos, and the offset behind them (0
+    where there are none). Only their lengths and offsets are looked at."""
+    end = min(end, len(buffer))
+    next_offset = 0
+    while end - pos >= HEADER_SIZE:
+        base, length = _BASE_AND_LENGTH.unpack_from(buffer, pos)
+        (delta,) = _LAST_OFFSET_DELTA.unpack_from(buffer, pos + LAST_OFFSET_DELTA_POS)
+        if not MIN_BATCH_LENGTH <= length <= end - pos - LENGTH_OVERHEAD:
+            break
+        if base < 0 or delta < 0 or base >= upper_offset or base > ANY_OFFSET - delta - 1:
+            break
+        next_offset = base + delta + 1
+        pos += length + LENGTH_OVERHEAD
+    return pos, next_offset
+
+
+def find_offset(buffer: ReadBuffer, pos: int, end: int, rules: Rules, offset: int) -> tuple[int, int, bool]:
+    """Look for the first batch of a run that ends at `offset` or behind it; CRCs are not checked.
+
+    Returns its pos, the offset behind the batch before it, and True; or where the run ends, and False.
+    """
+    next_offset = rules.next_offset
+    for header in _run(buffer, pos, end, rules, check_crc=False):
+        if header.last_offset >= offset:
+            return header.pos, next_offset, True
+        pos, next_offset = header.pos + header.size, header.next_offset
+    return pos, next_offset, False
+
+
+def _run(buffer: ReadBuffer, pos: int, end: int, rules: Rules, *, check_crc: bool) -> Iterator[BatchHeader]:
+    """The headers of the batches from `pos` on that are whole and in their place."""
+    end = min(end, len(buffer))
+    next_offset, epoch, latest_epoch, limit_offset, end_offset, may_have_gaps, inside = rules
+    while end - pos >= HEADER_SIZE:
+        try:
+            header = read_header(buffer, pos)
+        except CorruptRecord:
+            return
+        if header.size > end - pos or (check_crc and not crc_matches(buffer, header)):
+            return
+        base, last = header.base_offset, header.last_offset
+        if base > next_offset and not may_have_gaps:
+            return
+        if base < next_offset and (not inside or last < next_offset):
+            return
+        if base >= limit_offset or last >= end_offset or not epoch <= header.leader_epoch <= latest_epoch:
+            return
+        yield header
+        pos, next_offset, epoch, inside = pos + header.size, last + 1, header.leader_epoch, False
+
+
+def _simple(header: BatchHeader, transactional: bool) -> bool:
+    """Can its records be given out as they are?"""
+    return not (header.compression or header.is_control or (header.is_transactional and not transactional))
+
+
+# -- headers, and what is wrong ------------------------------------------------------------------------
 
 
 def _decode_headers(body: bytes, pos: int, stop: int) -> tuple[Headers, int]:

@@ -1,0 +1,46 @@
+# The C types and C functions of compiled_decoding.py; those that read bytes are in parsing.pxd.
+
+from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.object cimport PyTypeObject
+from cpython.ref cimport Py_INCREF
+from cpython.tuple cimport PyTuple_SET_ITEM
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+
+from .parsing cimport (
+    CODEC_MASK,
+    CONTROL_BIT,
+    LENGTH_OVERHEAD,
+    HEADER_SIZE,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+    Fields,
+    Header,
+    Place,
+    Reading,
+    crc32c_prepare,
+    field,
+    fits,
+    header,
+    int32_t,
+    int64_t,
+    intact,
+    load_u32,
+    load_u64,
+    record,
+    uint64_t,
+    varint,
+)
+
+
+cdef extern from "Python.h":
+    object PyType_GenericAlloc(PyTypeObject* type, Py_ssize_t items)
+    void PyObject_GC_UnTrack(object o)
+
+
+cdef object _bytes(Reading data, int64_t size)
+cdef object _headers(Reading at, Reading end, int64_t count)
+cdef Place _place(object rules) except *
+cdef bint _simple(Header* batch, bint transactional) noexcept nogil
+cdef bint _decode(Reading at, Header* batch, object topic, object partition, object append_time_ms, int64_t start_offset, list records) except -1
+cdef bint _values(Reading at, Reading end, int64_t count, int64_t last_offset_delta, int64_t first_delta, list values) except -1

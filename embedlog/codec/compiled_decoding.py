@@ -1,0 +1,392 @@
+"""The hot loops from bytes to records, compiled by Cython: the functions of `plain_decoding`, see there.
+
+What is not as it should be is handed to `plain_decoding`, whole, which says what is wrong; so the two can
+differ in nothing but speed. How bytes are read is in parsing.pxd.
+
+Invariants: nothing is read behind the end that was given; nothing is copied but keys and values; the GIL
+is held.
+
+Source: Kafka 2.7 implementation, sections 5.3.1 and 5.3.2.
+"""
+
+import cython
+
+from ..model import Record
+from . import plain_decoding
+from .rules import Mark, Marking, Rules, Scanned
+
+if not cython.compiled:
+    raise ImportError("this module works only compiled: plain_decoding is its twin")
+
+IMPLEMENTATION = "compiled"
+
+ANY_OFFSET = cython.declare(int64_t, 0x7FFFFFFFFFFFFFFF)
+
+crc32c_prepare()
+
+
+# -- the records of one batch ------------------------------------------------------------------------
+
+
+def _bytes(data, size):
+    if size < 0:
+        return None
+    return PyBytes_FromStringAndSize(cython.cast(cython.p_char, data), size)
+
+
+def _headers(at, end, count):
+    """The headers, whose bounds have been checked."""
+    data: Reading = at
+    size: int64_t = 0
+    headers: list = []
+    i: int64_t
+    for i in range(count):
+        at = field(at, end, cython.address(data), cython.address(size))
+        name = PyUnicode_DecodeUTF8(cython.cast(cython.p_char, data), size, "replace")
+        at = field(at, end, cython.address(data), cython.address(size))
+        headers.append((name, _bytes(data, size)))
+    return tuple(headers)
+
+
+def _decode(at, batch, topic, partition, append_time_ms, start_offset, records):
+    """Append the records between `at` and the batch's end. False where they are no such records: some may
+    have been appended then."""
+    fields: Fields
+    last: int64_t = -1
+    delta: int64_t = 0
+    offset: int64_t
+    i: int32_t
+    end: Reading = batch.end
+    kind = Record
+    timestamp_ms: object = batch.base_timestamp_ms if append_time_ms is None else append_time_ms
+    timestamp_type: object = 0 if append_time_ms is None else 1
+    fields.header_count = 0
+    for i in range(batch.record_count):
+        at = record(at, end, last, batch.last_offset_delta, cython.address(fields))
+        if at == cython.NULL:
+            return False
+        last = fields.offset_delta
+        offset = batch.base_offset + last
+        if offset < start_offset:
+            continue
+        if append_time_ms is None and fields.timestamp_delta != delta:
+            delta = fields.timestamp_delta
+            timestamp_ms = cython.cast(
+                int64_t, cython.cast(uint64_t, batch.base_timestamp_ms) + cython.cast(uint64_t, delta)
+            )
+        number: object = offset
+        key = _bytes(fields.key, fields.key_size)
+        value = _bytes(fields.value, fields.value_size)
+        headers = () if fields.header_count == 0 else _headers(fields.headers, at, fields.header_count)
+        made = PyType_GenericAlloc(cython.cast(cython.pointer(PyTypeObject), kind), 8)
+        Py_INCREF(topic)
+        PyTuple_SET_ITEM(made, 0, topic)
+        Py_INCREF(partition)
+        PyTuple_SET_ITEM(made, 1, partition)
+        Py_INCREF(number)
+        PyTuple_SET_ITEM(made, 2, number)
+        Py_INCREF(timestamp_ms)
+        PyTuple_SET_ITEM(made, 3, timestamp_ms)
+        Py_INCREF(timestamp_type)
+        PyTuple_SET_ITEM(made, 4, timestamp_type)
+        Py_INCREF(key)
+        PyTuple_SET_ITEM(made, 5, key)
+        Py_INCREF(value)
+        PyTuple_SET_ITEM(made, 6, value)
+        Py_INCREF(headers)
+        PyTuple_SET_ITEM(made, 7, headers)
+        # It refers to nothing that could refer to it: the collector need not look at it again and again.
+        PyObject_GC_UnTrack(made)
+        records.append(made)
+    return at == end
+
+
+def decode_records(
+    body: bytes,
+    count,
+    topic,
+    partition,
+    base_offset,
+    last_offset_delta,
+    base_timestamp_ms,
+    append_time_ms,
+    start_offset,
+):
+    """See `plain_decoding`."""
+    batch: Header
+    batch.base_offset = base_offset
+    batch.last_offset_delta = last_offset_delta
+    batch.base_timestamp_ms = base_timestamp_ms
+    batch.record_count = count
+    at: Reading = cython.cast(Reading, PyBytes_AS_STRING(body))
+    batch.end = at + PyBytes_GET_SIZE(body)
+    records: list = []
+    if _decode(at, cython.address(batch), topic, partition, append_time_ms, start_offset, records):
+        return records
+    return plain_decoding.decode_records(
+        body,
+        count,
+        topic,
+        partition,
+        base_offset,
+        last_offset_delta,
+        base_timestamp_ms,
+        append_time_ms,
+        start_offset,
+    )
+
+
+def _values(at, end, count, last_offset_delta, first_delta, values):
+    fields: Fields
+    last: int64_t = -1
+    i: int64_t
+    for i in range(count):
+        at = record(at, end, last, last_offset_delta, cython.address(fields))
+        if at == cython.NULL:
+            return False
+        last = fields.offset_delta
+        if last >= first_delta:
+            values.append(_bytes(fields.value, fields.value_size))
+    return at == end
+
+
+def decode_values(body: bytes, count, last_offset_delta, first_delta=0):
+    """See `plain_decoding`."""
+    at: Reading = cython.cast(Reading, PyBytes_AS_STRING(body))
+    values: list = []
+    if _values(at, at + PyBytes_GET_SIZE(body), count, last_offset_delta, first_delta, values):
+        return values
+    return plain_decoding.decode_values(body, count, last_offset_delta, first_delta)
+
+
+def check_records(body: bytes, count, last_offset_delta):
+    """See `plain_decoding`."""
+    fields: Fields
+    last: int64_t = -1
+    last_delta: int64_t = last_offset_delta
+    at: Reading = cython.cast(Reading, PyBytes_AS_STRING(body))
+    end: Reading = at + PyBytes_GET_SIZE(body)
+    many: int64_t = count
+    i: int64_t
+    for i in range(many):
+        at = record(at, end, last, last_delta, cython.address(fields))
+        if at == cython.NULL:
+            break
+        last = fields.offset_delta
+    if at != end:
+        plain_decoding.check_records(body, count, last_offset_delta)
+
+
+def record_spans(body: bytes, count: int32_t):
+    """See `plain_decoding`."""
+    start: Reading = cython.cast(Reading, PyBytes_AS_STRING(body))
+    at: Reading = start
+    behind: Reading
+    end: Reading = at + PyBytes_GET_SIZE(body)
+    folded: uint64_t = 0
+    spans: list = []
+    i: int32_t
+    for i in range(count):
+        behind = varint(at, end, cython.address(folded))
+        if behind == cython.NULL or folded & 1 or cython.cast(int64_t, folded >> 1) > end - behind:
+            return plain_decoding.record_spans(body, count)
+        behind += folded >> 1
+        spans.append((at - start, behind - start))
+        at = behind
+    return spans
+
+
+# -- runs of batches ---------------------------------------------------------------------------------
+
+
+def _place(rules):
+    place: Place
+    (
+        place.next_offset,
+        place.epoch,
+        place.latest_epoch,
+        place.limit_offset,
+        place.end_offset,
+        place.may_have_gaps,
+        place.inside,
+    ) = rules
+    return place
+
+
+def _simple(batch, transactional):
+    """Can its records be given out as they are?"""
+    unusual: cython.int = CODEC_MASK | CONTROL_BIT
+    if not transactional:
+        unusual |= TRANSACTIONAL_BIT
+    return batch.attributes & unusual == 0
+
+
+def decode_run(buffer, pos, end, rules, topic, partition, transactional: cython.bint, records: list):
+    """See `plain_decoding`."""
+    place: Place = _place(rules)
+    start_offset: int64_t = place.next_offset
+    before: Place = place
+    batch: Header
+    view: Py_buffer
+    PyObject_GetBuffer(buffer, cython.address(view), PyBUF_SIMPLE)
+    try:
+        start: Reading = cython.cast(Reading, view.buf)
+        at: Reading = start + min(max(cython.cast(cython.Py_ssize_t, pos), 0), view.len)
+        stop: Reading = start + min(cython.cast(cython.Py_ssize_t, end), view.len)
+        while header(at, stop, cython.address(batch)):
+            if not _simple(cython.address(batch), transactional) or not intact(at, batch.end):
+                break
+            if not fits(cython.address(place), cython.address(batch)):
+                break
+            append_time_ms = batch.max_timestamp_ms if batch.attributes & TIMESTAMP_TYPE_BIT else None
+            held: cython.Py_ssize_t = len(records)
+            if not _decode(
+                at + HEADER_SIZE,
+                cython.address(batch),
+                topic,
+                partition,
+                append_time_ms,
+                start_offset,
+                records,
+            ):
+                del records[held:]
+                break
+            before = place
+            at = batch.end
+        return at - start, before.next_offset
+    finally:
+        PyBuffer_Release(cython.address(view))
+
+
+def values_run(buffer, pos, end, rules, transactional: cython.bint, values: list):
+    """See `plain_decoding`."""
+    place: Place = _place(rules)
+    start_offset: int64_t = place.next_offset
+    before: Place = place
+    batch: Header
+    view: Py_buffer
+    PyObject_GetBuffer(buffer, cython.address(view), PyBUF_SIMPLE)
+    try:
+        start: Reading = cython.cast(Reading, view.buf)
+        at: Reading = start + min(max(cython.cast(cython.Py_ssize_t, pos), 0), view.len)
+        stop: Reading = start + min(cython.cast(cython.Py_ssize_t, end), view.len)
+        while header(at, stop, cython.address(batch)):
+            if not _simple(cython.address(batch), transactional) or not intact(at, batch.end):
+                break
+            if not fits(cython.address(place), cython.address(batch)):
+                break
+            held: cython.Py_ssize_t = len(values)
+            if not _values(
+                at + HEADER_SIZE,
+                batch.end,
+                batch.record_count,
+                batch.last_offset_delta,
+                start_offset - batch.base_offset,
+                values,
+            ):
+                del values[held:]
+                break
+            before = place
+            at = batch.end
+        return at - start, before.next_offset
+    finally:
+        PyBuffer_Release(cython.address(view))
+
+
+def scan_run(buffer, pos, end, rules, marking, check_crc: cython.bint = True):
+    """See `plain_decoding`."""
+    place: Place = _place(rules)
+    interval: int64_t
+    since: int64_t
+    largest: int64_t
+    largest_offset: int64_t
+    interval, since, largest, largest_offset = marking
+    batches: int64_t = 0
+    records: int64_t = 0
+    marks: list = []
+    sequenced: list = []
+    batch: Header
+    view: Py_buffer
+    PyObject_GetBuffer(buffer, cython.address(view), PyBUF_SIMPLE)
+    try:
+        start: Reading = cython.cast(Reading, view.buf)
+        at: Reading = start + min(max(cython.cast(cython.Py_ssize_t, pos), 0), view.len)
+        stop: Reading = start + min(cython.cast(cython.Py_ssize_t, end), view.len)
+        while header(at, stop, cython.address(batch)):
+            if check_crc and not intact(at, batch.end):
+                break
+            if not fits(cython.address(place), cython.address(batch)):
+                break
+            if batch.max_timestamp_ms > largest:
+                largest = batch.max_timestamp_ms
+                largest_offset = batch.last_offset
+            if since > interval:
+                marks.append(Mark(at - start, batch.last_offset, largest, largest_offset))
+                since = 0
+            since += batch.end - at
+            if batch.producer_id >= 0 or batch.attributes & (TRANSACTIONAL_BIT | CONTROL_BIT):
+                sequenced.append(at - start)
+            batches += 1
+            records += batch.record_count
+            at = batch.end
+        reached = Rules(
+            place.next_offset,
+            place.epoch,
+            place.latest_epoch,
+            place.limit_offset,
+            place.end_offset,
+            place.may_have_gaps,
+            place.inside,
+        )
+        marking = Marking(interval, since, largest, largest_offset)
+        return Scanned(at - start, reached, batches, records, marks, marking, sequenced)
+    finally:
+        PyBuffer_Release(cython.address(view))
+
+
+def whole_batches(buffer, pos, end, upper_offset: int64_t):
+    """See `plain_decoding`."""
+    length: int32_t
+    delta: int32_t
+    base: int64_t
+    next_offset: int64_t = 0
+    view: Py_buffer
+    PyObject_GetBuffer(buffer, cython.address(view), PyBUF_SIMPLE)
+    try:
+        start: Reading = cython.cast(Reading, view.buf)
+        at: Reading = start + min(max(cython.cast(cython.Py_ssize_t, pos), 0), view.len)
+        stop: Reading = start + min(cython.cast(cython.Py_ssize_t, end), view.len)
+        while stop - at >= HEADER_SIZE:
+            base = cython.cast(int64_t, load_u64(at))
+            length = cython.cast(int32_t, load_u32(at + 8))
+            delta = cython.cast(int32_t, load_u32(at + 23))
+            if length < HEADER_SIZE - LENGTH_OVERHEAD or length > stop - at - LENGTH_OVERHEAD:
+                break
+            if base < 0 or delta < 0 or base >= upper_offset or base > ANY_OFFSET - delta - 1:
+                break
+            next_offset = base + delta + 1
+            at += LENGTH_OVERHEAD + length
+        return at - start, next_offset
+    finally:
+        PyBuffer_Release(cython.address(view))
+
+
+def find_offset(buffer, pos, end, rules, offset: int64_t):
+    """See `plain_decoding`."""
+    place: Place = _place(rules)
+    batch: Header
+    view: Py_buffer
+    PyObject_GetBuffer(buffer, cython.address(view), PyBUF_SIMPLE)
+    try:
+        start: Reading = cython.cast(Reading, view.buf)
+        at: Reading = start + min(max(cython.cast(cython.Py_ssize_t, pos), 0), view.len)
+        stop: Reading = start + min(cython.cast(cython.Py_ssize_t, end), view.len)
+        next_offset: int64_t = place.next_offset
+        while header(at, stop, cython.address(batch)) and fits(cython.address(place), cython.address(batch)):
+            if batch.last_offset >= offset:
+                return at - start, next_offset, True
+            next_offset = place.next_offset
+            at = batch.end
+        return at - start, next_offset, False
+    finally:
+        PyBuffer_Release(cython.address(view))

@@ -1,0 +1,38 @@
+# The C types and C functions of compiled_encoding.py.
+
+from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
+
+
+cdef extern from "Python.h":
+    bint PyUnicode_CheckExact(object o)
+    const char* PyUnicode_AsUTF8AndSize(object o, Py_ssize_t* size) except NULL
+
+
+cdef extern from "crc32c.h" nogil:
+    int crc32c_by_instruction
+    void crc32c_prepare()
+    uint32_t crc32c_by_table(uint32_t crc, const uint8_t* data, size_t size)
+    uint32_t crc32c_sum(const uint8_t* data, size_t size)
+
+
+cdef extern from "fields.h" nogil:
+    void store_u16(uint8_t* at, uint16_t number)
+    void store_u32(uint8_t* at, uint32_t number)
+    void store_u64(uint8_t* at, uint64_t number)
+
+
+ctypedef uint8_t* Data
+ctypedef const uint8_t* Reading
+
+cdef int _varint_size(uint64_t folded) noexcept nogil
+cdef Data _put_varint(Data at, uint64_t folded) noexcept nogil
+cdef uint64_t _folded(int64_t number) noexcept nogil
+cdef Data _put_bytes(Data at, object data) noexcept
+cdef int64_t _sized(object item) noexcept
+cdef int64_t _headers_size(object headers) except -2
+cdef Data _put_headers(Data at, object headers) except NULL
+cdef void _seal(Data batch, Py_ssize_t size) noexcept nogil

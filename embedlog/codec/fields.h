@@ -1,0 +1,43 @@
+/* Fixed-width fields as Kafka writes them: big-endian, at any address. */
+
+#ifndef EMBEDLOG_FIELDS_H
+#define EMBEDLOG_FIELDS_H
+
+#include <stdint.h>
+
+static inline uint32_t load_u32(const uint8_t *at)
+{
+    return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
+}
+
+static inline uint64_t load_u64(const uint8_t *at)
+{
+    return (uint64_t)load_u32(at) << 32 | load_u32(at + 4);
+}
+
+static inline uint16_t load_u16(const uint8_t *at)
+{
+    return (uint16_t)(at[0] << 8 | at[1]);
+}
+
+static inline void store_u32(uint8_t *at, uint32_t number)
+{
+    at[0] = number >> 24;
+    at[1] = number >> 16;
+    at[2] = number >> 8;
+    at[3] = number;
+}
+
+static inline void store_u64(uint8_t *at, uint64_t number)
+{
+    store_u32(at, number >> 32);
+    store_u32(at + 4, (uint32_t)number);
+}
+
+static inline void store_u16(uint8_t *at, uint16_t number)
+{
+    at[0] = number >> 8;
+    at[1] = number;
+}
+
+#endif

@@ -1,0 +1,68 @@
+"""The hot loops that run here: the compiled ones where they were built, else those in plain Python.
+
+    encoding    encode_values  encode_pairs  encode_records  encode_one  seal
+    decoding    decode_records  decode_values  check_records  record_spans     one batch's records
+                decode_run  values_run  scan_run  whole_batches  find_offset  runs of batches (rules.py)
+
+Both bodies give the same bytes and the same errors (`tests/codec` runs everything on both).
+EMBEDLOG_LOOPS=compiled demands the compiled ones, EMBEDLOG_LOOPS=plain forbids them; so does
+EMBEDLOG_CHECKSUM, since the compiled ones sum for themselves. `IMPLEMENTATION` names what runs.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from . import plain_decoding, plain_encoding
+from .checksum import FORCE_VARIABLE as CHECKSUM_VARIABLE
+from .checksum import IMPLEMENTATION as PLAIN_CHECKSUM
+
+LOOPS_VARIABLE = "EMBEDLOG_LOOPS"
+
+logger = logging.getLogger(__name__)
+
+
+def _chosen(wanted: str) -> tuple[ModuleType, ModuleType]:
+    if wanted not in ("", "compiled", "plain"):
+        raise ImportError(f"{LOOPS_VARIABLE} must be compiled or plain, not {wanted!r}")
+    if wanted == "plain" or (not wanted and os.environ.get(CHECKSUM_VARIABLE)):
+        return plain_encoding, plain_decoding
+    try:
+        from . import compiled_decoding, compiled_encoding
+    except ImportError as error:
+        if wanted:
+            raise ImportError(
+                f"{LOOPS_VARIABLE}=compiled, but embedlog was built without a compiler: install one and "
+                "install embedlog anew"
+            ) from error
+        logger.info("embedlog runs in plain Python: it was built without a compiler (%s)", error)
+        return plain_encoding, plain_decoding
+    return compiled_encoding, compiled_decoding
+
+
+if TYPE_CHECKING:
+    _encoding, _decoding = plain_encoding, plain_decoding
+else:
+    _encoding, _decoding = _chosen(os.environ.get(LOOPS_VARIABLE, ""))
+
+IMPLEMENTATION: str = _encoding.IMPLEMENTATION
+CHECKSUM_IMPLEMENTATION: str = getattr(_encoding, "CHECKSUM_IMPLEMENTATION", PLAIN_CHECKSUM)
+
+encode_values = _encoding.encode_values
+encode_pairs = _encoding.encode_pairs
+encode_records = _encoding.encode_records
+encode_one = _encoding.encode_one
+seal = _encoding.seal
+
+decode_records = _decoding.decode_records
+decode_values = _decoding.decode_values
+check_records = _decoding.check_records
+record_spans = _decoding.record_spans
+decode_run = _decoding.decode_run
+values_run = _decoding.values_run
+scan_run = _decoding.scan_run
+whole_batches = _decoding.whole_batches
+find_offset = _decoding.find_offset

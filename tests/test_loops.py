@@ -1,0 +1,282 @@
+"""The compiled loops and the plain ones are the same functions: same results, same errors, same edges."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import google_crc32c
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from embedlog.codec import (
+    encode_batch,
+    encode_control_batch,
+    encode_values,
+    plain_decoding,
+    plain_encoding,
+    read_header,
+)
+from embedlog.codec.rules import ANY_OFFSET, Marking, Rules
+from embedlog.errors import EmbedlogError
+
+compiled_encoding = pytest.importorskip("embedlog.codec.compiled_encoding", reason="built without a compiler")
+compiled_decoding = pytest.importorskip("embedlog.codec.compiled_decoding", reason="built without a compiler")
+
+MAX64, MIN64 = 2**63 - 1, -(2**63)
+sizes = st.sampled_from([0, 1, 2, 55, 56, 62, 63, 64, 65, 127, 128, 8181, 8191, 8192, 8193])
+some_bytes = st.none() | st.binary(max_size=80) | st.builds(bytes, sizes)
+odd_bytes = some_bytes | st.builds(bytearray, sizes) | st.builds(lambda size: memoryview(bytes(size)), sizes)
+timestamps = st.sampled_from([0, 1, -1, 63, 64, MAX64, MIN64]) | st.integers(MIN64, MAX64)
+names = st.text(max_size=20) | st.sampled_from(["", "é" * 40, "n" * 64])
+headers = st.lists(st.tuples(names, some_bytes), max_size=3).map(tuple)
+rows = st.lists(st.tuples(some_bytes, some_bytes, headers, timestamps), min_size=1, max_size=70)
+
+
+def outcome(function: Callable[..., Any], *args: Any) -> Any:
+    """What comes out, an error by its text."""
+    try:
+        return function(*args)
+    except (EmbedlogError, OverflowError, TypeError) as error:
+        return type(error), str(error)
+
+
+@given(st.binary(max_size=20), st.lists(odd_bytes, min_size=1, max_size=140))
+def test_values(prefix: bytes, values: list[Any]) -> None:
+    for given_values in (values, tuple(values)):
+        wanted = plain_encoding.encode_values(prefix, given_values)
+        assert compiled_encoding.encode_values(prefix, given_values) == wanted
+
+
+@given(st.binary(max_size=20), st.lists(st.tuples(odd_bytes, odd_bytes), min_size=1, max_size=70))
+def test_pairs(prefix: bytes, pairs: list[Any]) -> None:
+    assert compiled_encoding.encode_pairs(prefix, pairs) == plain_encoding.encode_pairs(prefix, pairs)
+
+
+@given(st.binary(max_size=20), rows, timestamps)
+def test_records(prefix: bytes, given_rows: list[Any], base: int) -> None:
+    wanted = plain_encoding.encode_records(prefix, given_rows, base)
+    assert compiled_encoding.encode_records(prefix, given_rows, base) == wanted
+
+
+@pytest.mark.parametrize("count", [63, 64, 65, 8191, 8192, 8193])
+def test_where_an_offset_delta_takes_one_byte_more(count: int) -> None:
+    values = [b"v"] * count
+    assert compiled_encoding.encode_values(b"", values) == plain_encoding.encode_values(b"", values)
+
+
+WRONG: list[tuple[str, tuple[Any, ...]]] = [
+    ("encode_values", (b"", [b"a", "text"])),
+    ("encode_values", (b"", [1])),
+    ("encode_pairs", (b"", [(b"a", b"b"), (b"a",)])),
+    ("encode_pairs", (b"", [(b"a", "b")])),
+    ("encode_pairs", (b"", [7])),
+    ("encode_records", (b"", [(b"a", b"b", (), 1), (b"a", b"b")], 0)),
+    ("encode_records", (b"", [(b"a", b"b", [("name", "text")], 1)], 0)),
+    ("encode_records", (b"", [(b"a", b"b", ((1, b"x"),), 1)], 0)),
+    ("encode_records", (b"", [(b"a", b"b", (("\ud800", b"x"),), 1)], 0)),
+    ("encode_records", (b"", [(b"a", b"b", ((),), 1)], 0)),
+    ("seal", (bytearray(),)),
+]
+
+
+@pytest.mark.parametrize(("name", "args"), WRONG)
+def test_wrong_types_are_the_same_errors(name: str, args: tuple[Any, ...]) -> None:
+    if name == "seal":
+        with pytest.raises(Exception):  # noqa: B017 (a bug of the caller's: only that nothing is overrun)
+            compiled_encoding.seal(*args)
+        return
+    wanted = outcome(getattr(plain_encoding, name), *args)
+    assert outcome(getattr(compiled_encoding, name), *args) == wanted
+    assert isinstance(wanted, tuple) and issubclass(wanted[0], EmbedlogError | UnicodeError)
+
+
+# -- decoding ----------------------------------------------------------------------------------------
+
+
+def decoded(module: Any, body: bytes, count: int, last_delta: int, base_ms: int, start: int) -> list[Any]:
+    return [
+        outcome(module.decode_records, body, count, "t", 3, 1000, last_delta, base_ms, None, start),
+        outcome(module.decode_records, body, count, "t", 3, 1000, last_delta, base_ms, 77, start),
+        outcome(module.decode_values, body, count, last_delta, start - 1000),
+        outcome(module.check_records, body, count, last_delta),
+        outcome(module.record_spans, body, count),
+    ]
+
+
+@given(rows, timestamps, st.integers(0, 3))
+def test_what_was_encoded(given_rows: list[Any], base: int, skipped: int) -> None:
+    body = bytes(plain_encoding.encode_records(b"", given_rows, base))
+    arguments = (body, len(given_rows), len(given_rows) - 1, base, 1000 + skipped)
+    found = decoded(compiled_decoding, *arguments)
+    assert found == decoded(plain_decoding, *arguments)
+    assert [record.timestamp_ms for record in found[0]] == [row[3] for row in given_rows][skipped:]
+
+
+@given(rows, st.data())
+def test_damaged_records(given_rows: list[Any], data: st.DataObject) -> None:
+    body = bytearray(plain_encoding.encode_records(b"", given_rows, 0))
+    for _ in range(data.draw(st.integers(1, 3))):
+        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(body)))
+    for damaged in (bytes(body), bytes(body[:cut]), bytes(body) + b"\0"):
+        arguments = (damaged, len(given_rows), len(given_rows) - 1, 0, 1000)
+        assert decoded(compiled_decoding, *arguments) == decoded(plain_decoding, *arguments)
+
+
+@given(st.binary(max_size=60), st.integers(0, 5))
+@example(b"\xff" * 30, 3)
+@example(b"\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01" * 3, 1)
+def test_garbage_for_records(body: bytes, count: int) -> None:
+    arguments = (body, count, 5, 0, 1000)
+    assert decoded(compiled_decoding, *arguments) == decoded(plain_decoding, *arguments)
+
+
+# -- runs --------------------------------------------------------------------------------------------
+
+
+def some_batches(chosen: random.Random) -> tuple[bytearray, int]:
+    """A few batches of all kinds, offsets from 100, epochs from 2; and how many bytes may follow."""
+    out = bytearray()
+    offset, epoch = 100, 2
+    for _ in range(chosen.randrange(1, 9)):
+        values = [chosen.randbytes(chosen.randrange(40)) for _ in range(chosen.randrange(1, 5))]
+        place: dict[str, Any] = {"base_offset": offset, "leader_epoch": epoch}
+        kind = chosen.randrange(10)
+        if kind == 0:
+            place["compression"] = 1
+        elif kind == 1:
+            place |= {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
+        elif kind == 2:
+            place |= {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+        elif kind == 3:
+            out += encode_control_batch(commit=True, producer_id=7, producer_epoch=0, timestamp_ms=5, **place)
+            offset += 1
+            continue
+        elif kind == 4:
+            place["timestamp_type"] = 1
+        out += encode_values(values, chosen.randrange(1000), **place)
+        offset += len(values) + (chosen.randrange(3) if chosen.random() < 0.1 else 0)
+        epoch += chosen.random() < 0.1
+    return out, offset
+
+
+def runs(module: Any, data: Any, pos: int, end: int, rules: Rules, offset: int) -> list[Any]:
+    records: list[Any] = []
+    values: list[Any] = []
+    return [
+        *(module.decode_run(data, pos, end, rules, "t", 0, flag, records) for flag in (True, False)),
+        *(module.values_run(data, pos, end, rules, flag, values) for flag in (True, False)),
+        *(module.scan_run(data, pos, end, rules, Marking(60), check) for check in (True, False)),
+        module.scan_run(data, pos, end, rules, Marking(0, 5, 500, 3)),
+        module.whole_batches(data, pos, end, offset),
+        module.find_offset(data, pos, end, rules, offset),
+        records,
+        values,
+    ]
+
+
+def test_runs() -> None:
+    for seed in range(300):
+        check_runs(seed)
+
+
+def check_runs(seed: int) -> None:
+    chosen = random.Random(seed)
+    data, behind = some_batches(chosen)
+    if seed % 3 == 1:
+        data[chosen.randrange(len(data))] = chosen.randrange(256)
+    elif seed % 3 == 2:
+        del data[chosen.randrange(len(data)) :]
+    rules = Rules(
+        next_offset=chosen.choice([0, 99, 100, 101, 102, -1, ANY_OFFSET]),
+        epoch=chosen.choice([-1, 2]),
+        latest_epoch=chosen.choice([2, 3, 2**31 - 1]),
+        limit_offset=chosen.choice([ANY_OFFSET, behind, behind - 3]),
+        end_offset=chosen.choice([ANY_OFFSET, behind, behind - 2]),
+        may_have_gaps=chosen.random() < 0.5,
+        inside=chosen.random() < 0.5,
+    )
+    for buffer in (bytes(data), data, memoryview(data)):
+        end, offset = chosen.choice([len(data), len(data) + 5]), chosen.randrange(98, behind + 2)
+        arguments = (buffer, 0, end, rules, offset)
+        assert runs(compiled_decoding, *arguments) == runs(plain_decoding, *arguments)
+
+
+def test_a_whole_run() -> None:
+    data = b"".join(
+        encode_batch(
+            [(None, b"v%02d" % i, (), 1000 + i) for i in range(start, start + 10)],
+            base_offset=start,
+            leader_epoch=0,
+        )
+        for start in range(0, 50, 10)
+    )
+    for module in (plain_decoding, compiled_decoding):
+        values: list[Any] = []
+        rules = Rules(13, 0, 0, inside=True, end_offset=50)
+        second = read_header(data).size
+        assert module.values_run(data, second, len(data), rules, False, values) == (len(data), 50)
+        assert values == [b"v%02d" % i for i in range(13, 50)]
+        scanned = module.scan_run(data, 0, len(data), Rules(0), Marking(100))
+        assert (scanned.pos, scanned.batches, scanned.records) == (len(data), 5, 50)
+        assert scanned.rules.next_offset == 50
+        assert [mark.last_offset for mark in scanned.marks] == [19, 29, 39, 49]
+        assert scanned.marking.largest_timestamp_ms == 1049
+        assert module.find_offset(data, 0, len(data), Rules(0), 25) == (2 * second, 20, True)
+        assert module.whole_batches(data, 0, len(data), 30) == (3 * second, 30)
+
+
+# -- the checksum ------------------------------------------------------------------------------------
+
+
+def test_the_checksum_by_instruction_and_by_table() -> None:
+    data = random.Random(3).randbytes(40_000)
+    for size in [*range(70), 255, 256, 257, 767, 768, 769, 1543, 12_287, 12_288, 12_289, 39_900]:
+        for start in (0, 1, 3, 7):
+            part = memoryview(data)[start : start + size]
+            wanted = google_crc32c.value(bytes(part))
+            assert compiled_encoding.crc32c(part) == wanted
+            assert compiled_encoding.crc32c(part, True) == wanted
+
+
+# -- which one runs ----------------------------------------------------------------------------------
+
+
+def chosen_by(wanted: str, code: str = "") -> subprocess.CompletedProcess[str]:
+    program = f"{code}\nfrom embedlog.codec import LOOPS_IMPLEMENTATION\nprint(LOOPS_IMPLEMENTATION)"
+    environment = {**os.environ, "EMBEDLOG_LOOPS": wanted}
+    environment.pop("EMBEDLOG_CHECKSUM", None)
+    return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"), [("compiled", "compiled"), ("plain", "plain"), ("", "compiled")]
+)
+def test_the_environment_chooses(wanted: str, found: str) -> None:
+    assert chosen_by(wanted).stdout == f"{found}\n"
+
+
+_HIDDEN = "import sys; sys.modules['embedlog.codec.compiled_decoding'] = None"
+
+
+def test_without_the_compiled_ones_there_is_one_log_line() -> None:
+    logged = f"import logging; logging.basicConfig(level={logging.INFO})\n{_HIDDEN}"
+    ran = chosen_by("", logged)
+    assert ran.stdout == "plain\n"
+    assert ran.stderr.count("\n") == 1 and "plain Python" in ran.stderr
+
+
+def test_demanded_in_vain() -> None:
+    ran = chosen_by("compiled", _HIDDEN)
+    assert ran.returncode == 1 and "EMBEDLOG_LOOPS=compiled" in ran.stderr
+
+
+def test_a_name_it_does_not_know() -> None:
+    assert "must be compiled or plain" in chosen_by("fast").stderr
