@@ -42,7 +42,7 @@ from .model import AbortedTransaction, Appended, PartitionOffsets, TopicPartitio
 from .producer_ledger import ProducerLedger
 from .producer_state import ProducerState
 from .reading import End, Look, ReadablePartition
-from .segment import Files, LeftBehind, Segment, create_segment
+from .segment import Files, LeftBehind, Segment, create_segment, total_size
 from .shared_state import Edges, State
 
 logger = logging.getLogger(__name__)
@@ -138,8 +138,6 @@ class GrowingPartition(ReadablePartition):
         self._dirty = False
         self._rolling = False  # a segment is being begun, or that was interrupted
         self._hints.clear()
-        if self._state is State.ONLINE:
-            active.open_builder()
 
     # -- looking ---------------------------------------------------------------------------------------
 
@@ -181,7 +179,7 @@ class GrowingPartition(ReadablePartition):
     @property
     def size(self) -> int:
         """Bytes of records in all segments."""
-        return sum(segment.size for segment in self._segments)
+        return total_size(self._segments)
 
     @property
     def recovery_point(self) -> int:
@@ -257,7 +255,7 @@ class GrowingPartition(ReadablePartition):
                 return Appended(sent.base_offset, sent.last_offset, sent.timestamp_ms, durable), False
         segment = self._segments[-1]
         end = self._end
-        if self._rolling or end.pos != segment.size or end.offset != base or segment.builder is None:
+        if self._rolling or end.pos != segment.size or end.offset != base:
             # An exception out of nowhere (Ctrl-C) stopped an append between two steps.
             raise self.fail("an append was interrupted half-way")
         if segment.size and (
@@ -317,6 +315,8 @@ class GrowingPartition(ReadablePartition):
 
     def _open_active(self, segment: Segment) -> None:
         try:
+            if segment.builder is None:
+                segment.open_builder()
             self._fd = self._files.fs.open_write(segment.path)
             if self.settings.preallocate and self._files.fs.size(segment.path) <= segment.size:
                 self._files.fs.allocate(self._fd, self.settings.segment_bytes)

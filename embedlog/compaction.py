@@ -309,12 +309,12 @@ class _Round:
                 partition.files,
                 partition.directory,
                 group[0].base_offset,
-                size,
                 group[-1].next_offset,
-                created_ms=group[0].created_ms,
-                modified_ms=group[-1].modified_ms,
-                index_interval_bytes=self.settings.index_interval_bytes,
+                self.settings.index_interval_bytes,
             )
+            # Its file gets its name only with the swap.
+            new.size = size
+            new.created_ms, new.modified_ms = group[0].created_ms, group[-1].modified_ms
             with partition.upkeep_lock:
                 if not partition.swap_segments(group, new):
                     raise _Stopped

@@ -15,6 +15,7 @@ names are ordered as integers. The directory's number stands behind the last und
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -49,7 +50,7 @@ CUT: Final = ".cut"  # bytes that recovery or repair set aside
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
-_STEM = re.compile(r"(\d{1,20})\Z")
+_MOST_DIGITS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +84,20 @@ class Layout:
         """The base offset in a segment file's name, or None where it is no such name."""
         return self._parse(name, self.records)
 
+    def base_offsets(self, names: Iterable[str]) -> list[int]:
+        """Those of the segment files among some names, in order."""
+        found = (self.parse_segment(name) for name in names if name.endswith(self.records))
+        return sorted(base for base in found if base is not None)
+
     def parse_snapshot(self, name: str) -> int | None:
         return self._parse(name, SNAPSHOT)
 
     def _parse(self, name: str, suffix: str) -> int | None:
         if not name.endswith(suffix):
             return None
-        stem = _STEM.match(name[: -len(suffix)])
-        return int(stem[1]) if stem and len(stem[1]) >= self.digits else None
+        stem = name[: -len(suffix)]
+        number = stem.isascii() and stem.isdigit() and self.digits <= len(stem) <= _MOST_DIGITS
+        return int(stem) if number else None
 
 
 CLASSIC: Final = Layout("classic", "_", 11, ".kafka")

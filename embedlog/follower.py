@@ -38,7 +38,7 @@ from .filenames import (
     WRITER_STATE_FILE,
     check_topic_name,
 )
-from .fs import Descriptors, Entry, FileSystem
+from .fs import Descriptors, FileSystem
 from .index import IndexCache
 from .model import (
     AbortedTransaction,
@@ -59,6 +59,7 @@ _CHUNK: Final = 4 << 20
 _LISTING_TRIES: Final = 20
 
 _Stamp: TypeAlias = tuple[int, int, int]
+_Scanned: TypeAlias = tuple[dict[str, int], "_Stamp | None"]
 _T = TypeVar("_T")
 
 
@@ -244,7 +245,7 @@ class FollowedPartition(ReadablePartition):
         self._listing: object = None  # the files of the segments, to compare with those of another time
         self._checked_writer: int | None = None
         self._cut_short: tuple[Edges, Edges] | None = None  # what is published, and what the files bear out
-        self._scan: tuple[list[Entry], Edges] | None = None  # a directory, and its edges by its files alone
+        self._scan: tuple[_Scanned, Edges] | None = None  # a directory, and its edges by its files alone
         self.take_settings(topic)
 
     def take_settings(self, topic: Topic) -> None:
@@ -269,6 +270,12 @@ class FollowedPartition(ReadablePartition):
     def offset_for_time(self, time_ms: int) -> OffsetAndTimestamp | None:
         return self._reading(lambda: super(FollowedPartition, self).offset_for_time(time_ms))
 
+    def offsets_before(self, time_ms: int, max_offsets: int) -> list[int]:
+        return self._reading(lambda: super(FollowedPartition, self).offsets_before(time_ms, max_offsets))
+
+    def readable_segments(self) -> list[tuple[Segment, int]]:
+        return self._reading(super().readable_segments)
+
     def offsets(self) -> PartitionOffsets:
         edges = self._edges()
         return PartitionOffsets(
@@ -284,14 +291,14 @@ class FollowedPartition(ReadablePartition):
         for _ in range(_LISTING_TRIES):
             edges = self._edges()
             segments = self._segments
-            active = next((s for s in segments if s.base_offset == edges.last_segment), None)
-            if active is not None:
+            if segments and segments[-1].base_offset == edges.last_segment:
                 break
             self._listed_for = None  # the writer rolled while we listed
         else:
             raise StorageError(
                 f"{self.name}: the segment at {edges.last_segment:,} is missing", path=self.directory
             )
+        active = segments[-1]
         active.size = edges.readable_bytes
         active.next_offset = edges.log_end_offset
         return Look(
@@ -350,7 +357,7 @@ class FollowedPartition(ReadablePartition):
                 return self._scanned()
             wanted = (writer, edges.layout_version, edges.last_segment, edges.leader_epoch)
             if wanted != self._listed_for:
-                self._list(self._entries(), edges.last_segment)
+                self._list(self._names(), edges.last_segment)
                 self._listed_for = wanted
             if writer != self._checked_writer:
                 checked = self._check_tail(edges)
@@ -360,35 +367,36 @@ class FollowedPartition(ReadablePartition):
                 return self._cut_short[1]
             return edges
 
-    def _entries(self) -> list[Entry]:
+    def _names(self) -> dict[str, int]:
         """The directory as it was at one moment: a listing may miss a file that is just being renamed."""
-        entries = self._follower.fs.list(self.directory)
+        names = self._follower.fs.names(self.directory)
         for _ in range(_LISTING_TRIES):
-            before, entries = entries, self._follower.fs.list(self.directory)
-            if [entry.name for entry in entries] == [entry.name for entry in before]:
+            before, names = names, self._follower.fs.names(self.directory)
+            if names.keys() == before.keys():
                 break
-        return entries
+        return names
 
-    def _list(self, entries: list[Entry], last_segment: int | None) -> None:
+    def _list(self, names: dict[str, int], last_segment: int | None) -> None:
         """Take in a listing. Segments whose file was replaced must not be read through old descriptors."""
         self.let_go()
         self._scan = None
         files = self._follower.files
-        swaps = pending_swaps(files, entries)
+        swaps = pending_swaps(files, names)
         # A swap that is decided counts: what it replaces may be gone already, or go at any moment.
         for swap, base_offset, next_offset in swaps:
-            final = swap._replace(name=files.layout.segment(base_offset))
-            entries = [e for e in entries if not _lies_in(files, e, base_offset, next_offset)] + [final]
-        found = list_segments(files, self.directory, entries, self.settings)
+            inode = names[swap]
+            names = {n: i for n, i in names.items() if not _lies_in(files, n, base_offset, next_offset)}
+            names[files.layout.segment(base_offset)] = inode
+        found = list_segments(files, self.directory, names, self.settings)
         if last_segment is not None:
             found = [segment for segment in found if segment.base_offset <= last_segment]
         for swap, base_offset, _ in swaps:
             for segment in found:
                 if segment.base_offset == base_offset:
-                    segment.stands_at(os.path.join(self.directory, swap.name))
-        self._listing = [
-            (segment.base_offset, segment.size, segment.modified_ms, swaps) for segment in found[:-1]
-        ]
+                    segment.stands_at(os.path.join(self.directory, swap))
+        for segment in found:
+            segment.inode = names.get(files.layout.segment(segment.base_offset), 0)
+        self._listing = [(segment.base_offset, segment.inode) for segment in found], swaps
         self._segments = tuple(found)
         self._hints.clear()
         if found:
@@ -414,14 +422,14 @@ class FollowedPartition(ReadablePartition):
 
     def _scanned(self) -> Edges:
         """Edges from the files alone: a directory that was copied, or a topic that was made just now."""
-        entries = self._entries()
-        if self._scan is not None and self._scan[0] == entries:
+        names = self._names()
+        if self._scan is not None and self._segments and self._scan[0] == (names, self._tail_stamp()):
             return self._scan[1]
-        self._list(entries, None)
+        self._list(names, None)
         self._listed_for = None
         if not self._segments:
             raise StorageError(f"{self.name}: there are no segments in {self.directory}", path=self.directory)
-        active = self._segments[-1]
+        active, stamp = self._segments[-1], self._tail_stamp()
         point = self._follower.checkpoint(RECOVERY_POINT_FILE, self.name) or 0
         pos, end = self._valid_end(active, active.size) or (active.size, point)
         start = self._follower.checkpoint(LOG_START_FILE, self.name) or 0
@@ -437,8 +445,15 @@ class FollowedPartition(ReadablePartition):
             State.ONLINE,
             0,
         )
-        self._scan = entries, edges
+        self._scan = (names, stamp), edges
         return edges
+
+    def _tail_stamp(self) -> _Stamp | None:
+        """By which the last segment is told from what it was."""
+        with contextlib.suppress(FileNotFoundError):
+            stat = self._follower.fs.stat(self._segments[-1].path)
+            return stat.st_ino, stat.st_mtime_ns, stat.st_size
+        return None
 
     def _valid_end(self, segment: Segment, size: int) -> tuple[int, int] | None:
         """(byte, next offset) behind the last valid batch, checked from the recovery point on.
@@ -468,7 +483,7 @@ class FollowedPartition(ReadablePartition):
         return (pos, next_offset) if next_offset >= point else None
 
 
-def _lies_in(files: Files, entry: Entry, base_offset: int, next_offset: int) -> bool:
+def _lies_in(files: Files, name: str, base_offset: int, next_offset: int) -> bool:
     """Is it the file of a segment that begins within these offsets?"""
-    base = files.layout.parse_segment(entry.name)
+    base = files.layout.parse_segment(name)
     return base is not None and base_offset <= base < next_offset

@@ -341,12 +341,7 @@ class Log:
         store = self._store
         refusing = {} if store is None else {name: why for name, (_, why) in store.trouble().items()}
         damage = [] if store is None else store.recovery.damage
-        size = sum(
-            segment_bytes
-            for name in names
-            for number in range(self._engine.describe_topic(name).partitions)
-            for _, segment_bytes in self._engine.partition(name, number).readable_segments()
-        )
+        size = sum(self._sizes(names)) if store is None else store.upkeep.bytes
         return Health(
             "degraded" if refusing or damage else "ok",
             self.path,
@@ -359,6 +354,13 @@ class Log:
             refusing,
             damage,
         )
+
+    def _sizes(self, names: list[str]) -> Iterator[int]:
+        """Bytes of the segments of some topics."""
+        for name in names:
+            for partition in self._engine.partitions_of(name):
+                for _, size in partition.readable_segments():
+                    yield size
 
     def close(self) -> None:
         """Send what producers hold, leave groups, flush, release the lock. Safe to call twice."""

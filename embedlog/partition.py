@@ -24,7 +24,7 @@ from .errors import FlushFailed, InvalidArgument, OffsetOutOfRange, StorageError
 from .filenames import SWAP
 from .model import AbortedTransaction, Appended, TopicPartition
 from .reading import End
-from .segment import Files, Segment
+from .segment import Files, Segment, total_size
 from .shared_state import State
 from .swap import cleaned_path, commit_swap
 
@@ -155,7 +155,7 @@ class Partition(GrowingPartition):
             gone = [segment for segment, after in following if after.base_offset <= self._log_start_offset]
             if not moves and not gone:  # some may be left from a deletion that a crash interrupted
                 return 0
-            self._keeper.grew(-sum(segment.size for segment in gone))
+            self._keeper.grew(-total_size(gone))
             self._segments = self._segments[len(gone) :]
             self._layout_version += 1
             self._ledger.forget_before(self._log_start_offset)
@@ -247,7 +247,7 @@ class Partition(GrowingPartition):
         return self.fail(f"putting compacted segments in place failed ({error})")
 
     def _remove(self, segments: list[Segment]) -> int:
-        freed = sum(segment.size for segment in segments)
+        freed = total_size(segments)
         paths = [path for segment in segments for path in segment.rename_deleted()]
         for segment in segments:
             segment.forget()

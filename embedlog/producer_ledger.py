@@ -38,6 +38,7 @@ class ProducerLedger:
         self._state = state
         self._aborted = aborted
         self._unsaved: list[AbortedTransaction] = []
+        self._snapshots: set[int] | None = None  # the offsets of those there are, once one was written
         self.first_unstable_offset = state.first_unstable_offset()
 
     # -- appends ---------------------------------------------------------------------------------------
@@ -129,10 +130,14 @@ class ProducerLedger:
         """The state before the record `offset`; older snapshots go but for one. Raises OSError."""
         fs, layout = self._files.fs, self._files.layout
         fs.write_file(self._path(offset, SNAPSHOT), data)
-        found = [layout.parse_snapshot(entry.name) for entry in fs.list(self._directory)]
-        for old in sorted(n for n in found if n is not None and n <= offset)[:-_SNAPSHOTS_KEPT]:
+        if self._snapshots is None:
+            found = map(layout.parse_snapshot, fs.names(self._directory))
+            self._snapshots = {number for number in found if number is not None}
+        self._snapshots.add(offset)
+        for old in [n for n in sorted(self._snapshots) if n <= offset][:-_SNAPSHOTS_KEPT]:
             with contextlib.suppress(FileNotFoundError):  # a roll and a flush may both be at it
                 fs.unlink(self._path(old, SNAPSHOT))
+            self._snapshots.discard(old)
 
     def save(self, offset: int) -> None:
         """Write a snapshot if there are producers (a segment ends here). Raises OSError."""

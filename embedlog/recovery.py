@@ -42,7 +42,7 @@ from .filenames import CLEANED, DELETED, INDEX, RECOVERING, SWAP, TIME_INDEX
 from .index import UNBOUNDED, IndexBuilder, IndexFiles
 from .model import TopicPartition
 from .producer_recovery import ProducerRecovery
-from .segment import Files, Segment, create_segment, list_segments, new_segment
+from .segment import Files, Segment, create_segment, list_segments
 from .swap import finish_swaps
 
 logger = logging.getLogger(__name__)
@@ -50,6 +50,7 @@ logger = logging.getLogger(__name__)
 _CHUNK: Final = 4 << 20
 _SEARCHED_BEHIND_DAMAGE: Final = 64 << 20
 _SNIFFED: Final = 1 << 16
+_LEFTOVERS: Final = (SWAP, DELETED, CLEANED, RECOVERING, ".tmp")
 
 Progress = Callable[[TopicPartition, int, int], None]
 
@@ -200,14 +201,15 @@ class _Opening:
 
     def segments(self) -> list[Segment]:
         """The directory's segments in order, leftovers dealt with."""
-        entries = self.fs.list(self.directory)
-        if any(entry.name.endswith(SWAP) for entry in entries):
+        names = self.fs.names(self.directory)
+        left = [name for name in names if name.endswith(_LEFTOVERS)]
+        if any(name.endswith(SWAP) for name in left):
             finish_swaps(self.files, self.directory)
-            entries = self.fs.list(self.directory)
-        left = [e for e in entries if e.name.endswith((DELETED, CLEANED, RECOVERING, ".tmp"))]
-        for entry in left:
-            self.fs.unlink(self.path(entry.name))
-        return list_segments(self.files, self.directory, entries, self.settings)
+            names = self.fs.names(self.directory)
+            left = [name for name in names if name.endswith(_LEFTOVERS)]
+        for name in left:
+            self.fs.unlink(self.path(name))
+        return list_segments(self.files, self.directory, names, self.settings)
 
     # -- recovery --------------------------------------------------------------------------------------
 
@@ -450,8 +452,9 @@ class _Opening:
         old.forget()
         self.fs.rename(self.path(name + RECOVERING), self.path(name))
         self.fs.sync_dir(self.directory)
-        new = self.segment(base, tail.end - from_pos, self.now_ms)
-        new.next_offset = tail.next_offset
+        new = Segment(self.files, self.directory, base, tail.next_offset, self.settings.index_interval_bytes)
+        new.size = tail.end - from_pos
+        new.created_ms = new.modified_ms = self.now_ms
         moved = [header._replace(pos=header.pos - from_pos) for header in tail.headers]
         rebuilt = IndexBuilder(base, self.settings.index_interval_bytes)
         for header in moved:
@@ -511,9 +514,6 @@ class _Opening:
             aborted,
             None,
         )
-
-    def segment(self, base_offset: int, size: int, modified_ms: int) -> Segment:
-        return new_segment(self.files, self.directory, base_offset, size, modified_ms, self.settings)
 
     def path(self, name: str) -> str:
         return os.path.join(self.directory, name)

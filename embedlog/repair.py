@@ -174,11 +174,11 @@ class _Repair:
         if not fs.exists(directory) and not self._dry_run:
             fs.make_dir(directory)
             fs.sync_dir(self._catalog.path)
-        entries = fs.list(directory) if fs.exists(directory) else []
-        if any(entry.name.endswith(SWAP) for entry in entries) and not self._dry_run:
+        names = fs.names(directory) if fs.exists(directory) else {}
+        if any(name.endswith(SWAP) for name in names) and not self._dry_run:
             finish_swaps(self._files, directory)
-            entries = fs.list(directory)
-        segments = list_segments(self._files, directory, entries, self._settings)
+            names = fs.names(directory)
+        segments = list_segments(self._files, directory, names, self._settings)
         history_lost = self._history_is_lost(segments)
         durable, start = self._checkpoint(RECOVERY_POINT_FILE), self._checkpoint(LOG_START_FILE)
         plans, end = self._planned(segments, durable, start)

@@ -4,9 +4,9 @@
     00000000000.index      which byte an offset is near     (index.py)
     00000000000.timeindex  which offset a time is near
 
-A segment is named by the offset of its first record. The last one of a partition is active: it has an
-`IndexBuilder` and grows; all others are sealed and never change. This room knows where bytes are;
-which of them may be seen, and when they are durable, is the partition's business.
+A segment is named by the offset of its first record. The last one of a partition is active: it grows, with
+an `IndexBuilder` from the first append on; all others are sealed and never change. This room knows where
+bytes are; which of them may be seen, and when they are durable, is the partition's business.
 
 Invariants: the batches from byte 0 to `size` are contiguous; `base_offset` <= every offset in them <
 `next_offset`. An index is trusted only as far as the batch it points to bears it out: whatever else it
@@ -18,17 +18,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from .codec import HEADER_SIZE, BatchHeader, read_header
 from .config import TopicSettings
 from .errors import CorruptIndex, CorruptRecord
 from .filenames import DELETED, INDEX, SNAPSHOT, TIME_INDEX, TXN_INDEX, Layout
-from .fs import Descriptors, Entry, FileSystem, ReadHandle
+from .fs import Descriptors, FileSystem, ReadHandle
 from .index import (
     UNBOUNDED,
     IndexBuilder,
@@ -62,40 +61,62 @@ class LeftBehind(OSError):
     """An empty segment that should not be there could not be removed."""
 
 
+class _OfTheFile:
+    """A number that the file's inode tells, asked for when somebody wants it; once set, a plain attribute.
+
+    So a log of ten thousand sealed segments is opened without a look at any of them.
+    """
+
+    def __set_name__(self, owner: type[Segment], name: str) -> None:
+        self._name = name
+
+    def __get__(self, segment: Segment, owner: type[Segment]) -> int:
+        segment.measure()
+        number: int = segment.__dict__[self._name]
+        return number
+
+    if TYPE_CHECKING:
+        # Not there at run time: what is set in the segment itself is then found first.
+        def __set__(self, segment: Segment, number: int) -> None: ...
+
+
 class Segment:
-    """One segment file and its indexes. Reading is safe between threads; growing is for the appender."""
+    """One segment file and its indexes. Reading is safe between threads; growing is for the appender.
+
+    `size`, `created_ms` and `modified_ms` are what the file has (the creation time is not on disk: the last
+    change stands in) unless they are set. Asking for them may raise OSError until then.
+    """
+
+    size = _OfTheFile()
+    created_ms = _OfTheFile()
+    modified_ms = _OfTheFile()
 
     def __init__(
-        self,
-        files: Files,
-        directory: str,
-        base_offset: int,
-        size: int,
-        next_offset: int,
-        *,
-        created_ms: int,
-        modified_ms: int,
-        index_interval_bytes: int,
+        self, files: Files, directory: str, base_offset: int, next_offset: int, index_interval_bytes: int
     ) -> None:
         self._files = files
         self._interval = index_interval_bytes
-        stem = os.path.join(directory, files.layout.stem(base_offset))
-        self._stem = stem
+        self._stem = stem = f"{directory}/{files.layout.stem(base_offset)}"
         self.path = stem + files.layout.records
         self.base_offset = base_offset
-        self.size = size
         self.next_offset = next_offset
-        self.created_ms = created_ms
-        self.modified_ms = modified_ms
+        self.inode = 0  # which file a listing of the directory had under its name; 0 where nobody noted it
         self.builder: IndexBuilder | None = None
         self.grows_elsewhere = False  # the active segment of another process: its index files are behind
         self._handle = ReadHandle(self.path)
-        self._index_files = IndexFiles(files.fs, stem + INDEX, stem + TIME_INDEX)
         self._saved = (0, 0)  # entries of the builder that are in the files
         self._largest_timestamp_ms: int | None = None
 
     def __repr__(self) -> str:
         return f"<Segment {self.path} {self.base_offset}..{self.next_offset} {self.size:,} bytes>"
+
+    def measure(self) -> None:
+        """Ask the file for what is not known of it yet. Raises OSError."""
+        stat = self._files.fs.stat(self._handle.path)
+        known = self.__dict__
+        known.setdefault("size", stat.st_size)
+        known.setdefault("modified_ms", stat.st_mtime_ns // 1_000_000)
+        known.setdefault("created_ms", self.modified_ms)
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -237,6 +258,10 @@ class Segment:
             logger.warning("the indexes of %s do not fit its records: rebuilding them", self.path)
             self._files.indexes.put(self.path, self.rebuild_indexes())
 
+    @property
+    def _index_files(self) -> IndexFiles:
+        return IndexFiles(self._files.fs, self._stem + INDEX, self._stem + TIME_INDEX)
+
     def entries(self) -> tuple[OffsetEntries, TimeEntries]:
         """The indexes, from memory or the files; rebuilt from the records where those are no good."""
         if self.builder is not None:
@@ -279,7 +304,7 @@ class Segment:
     # -- growing (under the partition's append lock) --------------------------------------------------
 
     def open_builder(self) -> None:
-        """Make this the active segment: its indexes move into memory and grow there."""
+        """Before it grows: its indexes move into memory and grow there. Raises OSError."""
         if self.size == 0:
             self.builder = IndexBuilder(self.base_offset, self._interval)
             self._index_files.replace(self.builder.offsets, self.builder.times)
@@ -367,16 +392,9 @@ def create_segment(
 
     Raises OSError, and leaves no name behind; LeftBehind, where not even that could be undone.
     """
-    segment = Segment(
-        files,
-        directory,
-        base_offset,
-        0,
-        base_offset,
-        created_ms=now_ms,
-        modified_ms=now_ms,
-        index_interval_bytes=settings.index_interval_bytes,
-    )
+    segment = Segment(files, directory, base_offset, base_offset, settings.index_interval_bytes)
+    segment.size = 0
+    segment.created_ms = segment.modified_ms = now_ms
     fd = files.fs.open_write(segment.path, create=True)
     files.fs.close(fd)
     if files.fs.size(segment.path):
@@ -393,32 +411,21 @@ def create_segment(
     return segment
 
 
-def new_segment(
-    files: Files, directory: str, base_offset: int, size: int, modified_ms: int, settings: TopicSettings
-) -> Segment:
-    """A segment of a file that is there; its creation time is not on disk, so the last change stands in."""
-    return Segment(
-        files,
-        directory,
-        base_offset,
-        size,
-        base_offset,
-        created_ms=modified_ms,
-        modified_ms=modified_ms,
-        index_interval_bytes=settings.index_interval_bytes,
-    )
-
-
 def list_segments(
-    files: Files, directory: str, entries: list[Entry], settings: TopicSettings
+    files: Files, directory: str, names: Iterable[str], settings: TopicSettings
 ) -> list[Segment]:
-    """The segments among a directory's entries, ordered by their base offsets."""
-    found = []
-    for entry in entries:
-        base = files.layout.parse_segment(entry.name)
-        if base is not None:
-            found.append(new_segment(files, directory, base, entry.size, entry.mtime_ms, settings))
-    found.sort(key=lambda segment: segment.base_offset)
+    """The segments among a directory's names, ordered by their base offsets. Nothing is asked of any file."""
+    interval = settings.index_interval_bytes
+    found = [Segment(files, directory, base, base, interval) for base in files.layout.base_offsets(names)]
     for segment, following in pairwise(found):
         segment.next_offset = following.base_offset
     return found
+
+
+def total_size(segments: Iterable[Segment]) -> int:
+    """Bytes of records in segments; those whose file somebody has taken away count nothing."""
+    total = 0
+    for segment in segments:
+        with contextlib.suppress(FileNotFoundError):
+            total += segment.size
+    return total

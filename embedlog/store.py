@@ -161,14 +161,16 @@ class Store:
         self._remove_deleted_topics()
         self._note_gaps()
         for topic in self._topics.values():
-            opened = []
+            settings, opened = self.settings_of(topic), []
             for name in topic.names():
                 end, point = (clean or {}).get(name), recovery_points.get(name)
                 if end is not None and end.log_end_offset != point:
                     # Closing wrote both. Neither file has a checksum: each is the other's.
                     point = min(end.log_end_offset, end.log_end_offset if point is None else point)
                     end = None
-                partition, report = self._open_partition(name, topic, end, point or 0, log_starts.get(name))
+                partition, report = self._open_partition(
+                    name, topic, settings, end, point or 0, log_starts.get(name)
+                )
                 opened.append(partition)
                 if report is not None:
                     self.recovery.partitions.append(report)
@@ -199,31 +201,34 @@ class Store:
         self,
         name: TopicPartition,
         topic: Topic,
+        settings: TopicSettings,
         clean: CleanEnd | None,
         recovery_point: int,
         log_start_offset: int | None,
     ) -> tuple[Partition, PartitionRecovery | None]:
         directory = self.directory(name)
-        if not self.fs.exists(directory):
+        gaps = topic.gaps or settings.compacts
+        try:
+            opened, report = open_partition(
+                name,
+                directory,
+                self._files,
+                settings,
+                clean=clean,
+                recovery_point=recovery_point,
+                log_start_offset=log_start_offset,
+                may_have_gaps=gaps,
+                now_ms=self.clock_ms(),
+                progress=self._progress,
+            )
+        except FileNotFoundError:
+            if self.fs.exists(directory):
+                raise
             raise CorruptCheckpoint(
                 f"topic {name.topic!r} is to have {topic.partitions} partitions, but {directory} is missing: "
                 "put it back, or make an empty directory of that name to begin the partition anew",
                 path=self.catalog.file(TOPICS_FILE),
-            )
-        settings = self.settings_of(topic)
-        gaps = topic.gaps or settings.compacts
-        opened, report = open_partition(
-            name,
-            directory,
-            self._files,
-            settings,
-            clean=clean,
-            recovery_point=recovery_point,
-            log_start_offset=log_start_offset,
-            may_have_gaps=gaps,
-            now_ms=self.clock_ms(),
-            progress=self._progress,
-        )
+            ) from None
         partition = Partition(name, directory, self._files, settings, self.upkeep, opened)
         partition.may_have_gaps = gaps
         return partition, report
@@ -315,6 +320,7 @@ class Store:
         return self.describe_topic(name)
 
     def _add_partitions(self, topic: Topic, first: int) -> None:
+        settings = self.settings_of(topic)
         try:
             added: list[Partition] = []
             self.upkeep.forget(topic.names()[first:])
@@ -323,7 +329,7 @@ class Store:
                 if self.fs.exists(directory):
                     self._clear(directory, TopicPartition(topic.topic_id, name.partition))
                 self.fs.make_dir(directory)
-                partition, _ = self._open_partition(name, topic, None, 0, None)
+                partition, _ = self._open_partition(name, topic, settings, None, 0, None)
                 added.append(partition)
             self.fs.sync_dir(self.path)
             self.catalog.save_topics({**self._topics, topic.name: topic})

@@ -20,7 +20,6 @@ from typing import Final
 
 from .codec import scan
 from .filenames import CLEANED, CUT, DELETED, INDEX, SWAP, TIME_INDEX, TXN_INDEX
-from .fs import Entry
 from .segment import Files
 
 logger = logging.getLogger(__name__)
@@ -56,13 +55,13 @@ def commit_swap(files: Files, directory: str, base_offset: int, next_offset: int
 def finish_swaps(files: Files, directory: str) -> list[str]:
     """Complete the swaps that a crash interrupted. Returns the paths renamed to *.deleted."""
     deleted = []
-    for entry, base_offset, next_offset in pending_swaps(files, files.fs.list(directory)):
-        path = os.path.join(directory, entry.name)
-        if _is_whole(files, path, entry.size):
-            deleted += _complete(files, directory, entry.name, base_offset, next_offset)
+    for name, base_offset, next_offset in pending_swaps(files, files.fs.names(directory)):
+        path = os.path.join(directory, name)
+        if _is_whole(files, path, files.fs.size(path)):
+            deleted += _complete(files, directory, name, base_offset, next_offset)
         else:
             # It was durable before it got this name: this is none of ours, and must not replace records.
-            logger.error("%s is not a whole segment: it is kept as %s%s", path, entry.name, CUT)
+            logger.error("%s is not a whole segment: it is kept as %s%s", path, name, CUT)
             files.fs.rename(path, path + CUT)
     return deleted
 
@@ -84,25 +83,24 @@ def _is_whole(files: Files, path: str, size: int) -> bool:
         files.fs.close(fd)
 
 
-def pending_swaps(files: Files, entries: Iterable[Entry]) -> list[tuple[Entry, int, int]]:
-    """The .swap files among a directory's entries, with the offsets base..next that each replaces."""
+def pending_swaps(files: Files, names: Iterable[str]) -> list[tuple[str, int, int]]:
+    """The .swap files among a directory's names, with the offsets base..next that each replaces."""
     found = []
-    for entry in entries:
-        match = _SWAP_NAME.match(entry.name)
+    for name in names:
+        match = _SWAP_NAME.match(name) if name.endswith(SWAP) else None
         base = files.layout.parse_segment(match["segment"]) if match else None
         if match is not None and base is not None:
-            found.append((entry, base, int(match["next"])))
-    return found
+            found.append((name, base, int(match["next"])))
+    return sorted(found)
 
 
 def _complete(files: Files, directory: str, swap: str, base_offset: int, next_offset: int) -> list[str]:
     deleted = []
-    for entry in files.fs.list(directory):
-        base = files.layout.parse_segment(entry.name)
-        if base is None or not base_offset <= base < next_offset:
+    for base in files.layout.base_offsets(files.fs.names(directory)):
+        if not base_offset <= base < next_offset:
             continue
         stem = files.layout.stem(base)
-        for name in (stem + INDEX, stem + TIME_INDEX, stem + TXN_INDEX, entry.name):
+        for name in (stem + INDEX, stem + TIME_INDEX, stem + TXN_INDEX, stem + files.layout.records):
             # The aborted transactions of the range are still those of the new segment.
             if name == stem + TXN_INDEX and base == base_offset:
                 continue

@@ -31,7 +31,7 @@ from .housekeeping import Housekeeping, Task
 from .model import TopicPartition
 from .partition import Partition
 from .retention import apply_retention
-from .segment import Segment
+from .segment import Segment, total_size
 from .shared_state import State
 
 logger = logging.getLogger(__name__)
@@ -72,6 +72,7 @@ class Upkeep:
         self._appending: dict[GrowingPartition, None] = {}  # holds a descriptor for its active segment
         self._bytes = 0
         self.room_lock = threading.Lock()  # held while records are dropped to make room, and while topics go
+        self._uncounted: list[Segment] = []  # found at opening, not in _bytes yet
         self._later: list[tuple[float, Callable[[], None]]] = []
         self._cleaned_up_to: dict[TopicPartition, int] = {}
         # One writer at a time for each checkpoint, with what is true when its turn has come.
@@ -127,7 +128,8 @@ class Upkeep:
         with self._lock:
             for partition in partitions:
                 self._recovery_points[partition.name] = partition.recovery_point
-                self._bytes += partition.size
+                self._uncounted += partition.segments()[:-1]
+                self._bytes += partition.segments()[-1].size
             self._points_moved = True
         self._flusher.wake("flush")
 
@@ -210,7 +212,7 @@ class Upkeep:
 
     def make_room(self, size: int) -> None:
         limit = self._store.settings.max_bytes
-        if limit < 0 or self._bytes + size <= limit:
+        if limit < 0 or self.bytes + size <= limit:
             return
         if self._store.settings.on_full == "drop_oldest" and size <= limit:
             with self.room_lock:  # in turns, so that nobody drops, or misses, what another has chosen
@@ -235,6 +237,10 @@ class Upkeep:
     @property
     def bytes(self) -> int:
         """Bytes of records in all partitions."""
+        if self._uncounted:
+            with self._lock:
+                self._bytes += total_size(self._uncounted)
+                self._uncounted = []
         return self._bytes
 
     def log_start_moved(self) -> None:

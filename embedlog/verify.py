@@ -258,7 +258,9 @@ class _Check:
         start = self._checkpoint(LOG_START_FILE)  # after the listing: it is moved before files go
         with self._judged():
             self._history.load()
-        segments = list_segments(self._follower.files, self._directory, entries, self._settings)
+        segments = list_segments(
+            self._follower.files, self._directory, (entry.name for entry in entries), self._settings
+        )
         if edges is not None:
             segments = [segment for segment in segments if segment.base_offset <= edges.last_segment]
         for entry in entries:

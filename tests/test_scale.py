@@ -1,17 +1,23 @@
-"""A thousand partitions under a limit of 1,024 descriptors, and no descriptor that is not given back."""
+"""A thousand partitions under a limit of 1,024 descriptors, no descriptor that is not given back, and an
+opening that costs the same however long the log is."""
 
 from __future__ import annotations
 
 import gc
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from faults import FaultyFileSystem, open_log, partition_of, store_of
 from programs import Program
 
 import embedlog
+from embedlog.errors import StorageError
+from embedlog.follower import Follower
+from embedlog.fs import Entry, FileSystem
 
 _A_THOUSAND = """
 import resource, sys, threading, embedlog
@@ -173,3 +179,103 @@ def test_no_descriptor_is_left_behind_by_threads_that_read_while_it_closes(path:
                 thread.join()
     gc.collect()
     assert [where for where in _descriptors().values() if str(path) in where] == []
+
+
+class _Asking(FileSystem):
+    """Notes what is asked of the file system about files, by operation and kind of file."""
+
+    def __init__(self) -> None:
+        self.asked: Counter[tuple[str, str]] = Counter()
+
+    def _note(self, operation: str, path: str) -> None:
+        self.asked[operation, os.path.splitext(path)[1] or os.path.basename(path)] += 1
+
+    def open_read(self, path: str) -> int:
+        self._note("open", path)
+        return super().open_read(path)
+
+    def open_write(self, path: str, *, create: bool = False, truncate: bool = False) -> int:
+        self._note("open", path)
+        return super().open_write(path, create=create, truncate=truncate)
+
+    def stat(self, path: str) -> os.stat_result:
+        self._note("stat", path)
+        return super().stat(path)
+
+    def size(self, path: str) -> int:
+        self._note("stat", path)
+        return super().size(path)
+
+    def names(self, path: str) -> dict[str, int]:
+        self._note("list", "partition")
+        return super().names(path)
+
+    def list(self, path: str) -> list[Entry]:
+        entries = super().list(path)
+        for entry in entries:
+            self._note("stat", entry.name)
+        return entries
+
+
+def _with_segments(path: Path, count: int, partitions: int = 3) -> None:
+    with embedlog.open(path) as log:
+        log.create_topic("t", partitions=partitions)
+        for number in range(partitions):
+            for i in range(count):
+                if i:
+                    partition_of(log, "t", number).roll()
+                log.append("t", b"%d" % i, partition=number)
+
+
+def test_following_what_was_closed_looks_at_no_segment_but_the_last(tmp_path: Path) -> None:
+    costs = []
+    for count in (2, 20):
+        path = tmp_path / str(count)
+        _with_segments(path, count)
+        fs = _Asking()
+        follower = Follower(str(path), fs=fs)
+        try:
+            assert [edges.log_end_offset for edges in follower.offsets("t").values()] == 3 * [count]
+            costs.append(fs.asked)
+        finally:
+            follower.close()
+    few, many = costs
+    assert few["stat", ".kafka"] <= 3
+    assert many == few
+
+
+def test_bytes_are_right_whenever_they_are_asked_for(tmp_path: Path) -> None:
+    """Opening does not count them: whatever goes before somebody asks must be counted all the same."""
+    _with_segments(tmp_path / "log", 5)
+
+    def on_disk(log: embedlog.Log) -> int:
+        return sum(os.path.getsize(path) for path in Path(log.path).glob("t_*/*.kafka"))
+
+    with embedlog.open(tmp_path / "log") as log:
+        assert log.health().bytes == on_disk(log) > 0
+    with embedlog.open(tmp_path / "log") as log:
+        log.alter_topic("t", retention_bytes=0)
+        store_of(log).housekeep()
+        assert all(edges.log_start_offset == 4 for edges in log.offsets("t").values())
+        assert log.health().bytes == on_disk(log) > 0
+        log.append("t", b"one more", partition=0)
+    with embedlog.open(tmp_path / "log") as log:
+        log.append("t", b"and one", partition=1)
+        assert log.health().bytes == on_disk(log) > 0
+    with embedlog.open(tmp_path / "log") as log:
+        log.delete_topic("t")
+        assert log.health().bytes == 0
+
+
+def test_a_first_append_that_cannot_read_the_index_appends_nothing(tmp_path: Path) -> None:
+    _with_segments(tmp_path / "log", 2, partitions=1)
+    fs = FaultyFileSystem(tmp_path / "log")
+    log = open_log(tmp_path / "log", fs)
+    try:
+        fs.fail("pread", path=".index")
+        with pytest.raises(StorageError, match="nothing was appended"):
+            log.append("t", b"x")
+        assert log.append("t", b"y").offset == 2
+        assert [record.value for record in log.read("t", 0)] == [b"0", b"1", b"y"]
+    finally:
+        log.close()
