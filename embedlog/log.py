@@ -23,7 +23,7 @@ from .errors import InvalidArgument, InvalidGroup, ReadOnly
 from .follower import Follower
 from .given import Bytes, GivenHeaders, check_int
 from .local import ReaderBackend, WriterBackend
-from .log_reader import DEFAULT_FETCH_BYTES, Where, read_records
+from .log_reader import DEFAULT_FETCH_BYTES, Where, read_records, read_values
 from .model import (
     OffsetAndTimestamp,
     PartitionOffsets,
@@ -254,6 +254,30 @@ class Log:
             end=end,
             max_bytes=max_bytes,
             follow=follow,
+            isolation_level=isolation_level,
+        )
+
+    def read_values(
+        self,
+        topic: str,
+        partition: int | None = None,
+        *,
+        start: Where = "earliest",
+        end: Where | None = None,
+        max_bytes: int = DEFAULT_FETCH_BYTES,
+        isolation_level: str = "read_uncommitted",
+    ) -> Iterator[bytes | None]:
+        """The records' values, without making records of them: several times as fast as `read`.
+
+        Arguments and errors are those of `read`; it does not follow.
+        """
+        return read_values(
+            self.backend,
+            topic,
+            partition,
+            start=start,
+            end=end,
+            max_bytes=max_bytes,
             isolation_level=isolation_level,
         )
 

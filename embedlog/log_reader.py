@@ -14,14 +14,17 @@ reader that waits sleeps in the backend.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, TypeVar
 
 from .backend import Backend, Interrupt
-from .decoding import decode_chunk
+from .codec.rules import ANY_OFFSET
+from .decoding import Records, Sink, Values, decode_chunk
 from .errors import InvalidArgument, InvalidType, OffsetOutOfRange, PartitionNotFound
 from .model import NO_EPOCH, PartitionOffsets, Record, TopicPartition
+
+T = TypeVar("T")
 
 IsolationLevel: TypeAlias = Literal["read_uncommitted", "read_committed"]
 Where: TypeAlias = Literal["earliest", "latest"] | int | datetime
@@ -39,7 +42,7 @@ class PartitionReader:
     """A position that moves through one partition, chunk by chunk.
 
     `position` is the next offset to fetch, `epoch` the leader epoch of the last batch before it (-1 where
-    unknown). For one thread.
+    unknown); nothing is read from the offset `end` on. For one thread.
     """
 
     __slots__ = (
@@ -49,6 +52,7 @@ class PartitionReader:
         "_max_bytes",
         "_read_committed",
         "at_end",
+        "end",
         "epoch",
         "position",
         "tp",
@@ -60,12 +64,14 @@ class PartitionReader:
         tp: TopicPartition,
         offset: int,
         *,
+        end: int = ANY_OFFSET,
         epoch: int = NO_EPOCH,
         max_bytes: int = DEFAULT_FETCH_BYTES,
         read_committed: bool = False,
     ) -> None:
         self.tp = tp
         self.position = offset
+        self.end = end
         self.epoch = epoch
         self.at_end = False
         self._backend = backend
@@ -80,34 +86,53 @@ class PartitionReader:
         Raises OffsetOutOfRange, LogTruncated, CorruptRecord, and what the backend raises; the position
         stays then.
         """
+        sink = Records(*self.tp)
+        while self.read_into(sink) and not sink.taken:
+            pass
+        return sink.taken
+
+    def read_values(self) -> list[bytes | None]:
+        """The next chunk's values; else as `read`."""
+        sink = Values()
+        while self.read_into(sink) and not sink.taken:
+            pass
+        return sink.taken
+
+    def read_into(self, sink: Sink) -> bool:
+        """Give a sink the next chunk, of which it may take nothing. False at the readable end.
+
+        Raises as `read`.
+        """
+        if self.position >= self.end:
+            return False
         topic, partition = self.tp
-        while True:
-            fetched = self._backend.fetch(
-                topic,
-                partition,
-                self.position,
-                self._fetch_bytes,
-                leader_epoch=self.epoch,
-                read_committed=self._read_committed,
-            )
-            self._fetch_bytes = min(self._fetch_bytes * 4, self._max_bytes)
-            if not fetched.data:
-                self.at_end = True
-                return []
-            decoded = decode_chunk(
-                fetched,
-                topic,
-                partition,
-                self.position,
-                at_boundary=self._at_boundary,
-                read_committed=self._read_committed,
-            )
-            self.at_end = False
-            self.position = decoded.next_offset
-            self.epoch = decoded.epoch
-            self._at_boundary = True
-            if decoded.records:
-                return decoded.records
+        fetched = self._backend.fetch(
+            topic,
+            partition,
+            self.position,
+            self._fetch_bytes,
+            leader_epoch=self.epoch,
+            read_committed=self._read_committed,
+        )
+        self._fetch_bytes = min(self._fetch_bytes * 4, self._max_bytes)
+        if not fetched.data:
+            self.at_end = True
+            return False
+        decoded = decode_chunk(
+            fetched,
+            topic,
+            partition,
+            self.position,
+            sink,
+            end=self.end,
+            at_boundary=self._at_boundary,
+            read_committed=self._read_committed,
+        )
+        self.at_end = False
+        self.position = decoded.next_offset
+        self.epoch = decoded.epoch
+        self._at_boundary = True
+        return True
 
 
 def read_records(
@@ -142,6 +167,41 @@ def read_records(
     TopicNotFound, PartitionNotFound, OffsetOutOfRange; while iterating also LogTruncated, CorruptRecord
     (after the records before the damage) and StorageError.
     """
+    spans = _spans(backend, topic, partition, start, end, max_bytes, follow, isolation_level)
+    if not follow:
+        return _one_by_one(spans, _Span.read, interrupt)
+    grows = partition is None and end is None
+    read_committed = checked_isolation(isolation_level)
+    return _followed(backend, topic, spans, max_bytes, read_committed, grows, interrupt)
+
+
+def read_values(
+    backend: Backend,
+    topic: str,
+    partition: int | None = None,
+    *,
+    start: Where = "earliest",
+    end: Where | None = None,
+    max_bytes: int = DEFAULT_FETCH_BYTES,
+    isolation_level: str = "read_uncommitted",
+    interrupt: Interrupt | None = None,
+) -> Iterator[bytes | None]:
+    """The records' values alone, several times as fast; else as `read_records`, which does not follow."""
+    spans = _spans(backend, topic, partition, start, end, max_bytes, False, isolation_level)
+    return _one_by_one(spans, _Span.read_values, interrupt)
+
+
+def _spans(
+    backend: Backend,
+    topic: str,
+    partition: int | None,
+    start: Where,
+    end: Where | None,
+    max_bytes: int,
+    follow: bool,
+    isolation_level: str,
+) -> list[_Span]:
+    """Where to begin and to stop in each partition."""
     read_committed = checked_isolation(isolation_level)
     checked_positive("max_bytes", max_bytes)
     count = backend.describe_topic(topic).partitions
@@ -156,44 +216,48 @@ def read_records(
             if end is None
             else _resolved(backend, tp, "end", end, edges[number], count if partition is None else 1)
         )
-        if last is None and not follow:
-            last = edges[number].log_end_offset
-        reader = PartitionReader(backend, tp, first, max_bytes=max_bytes, read_committed=read_committed)
-        spans.append(_Span(reader, last, _before_ms(end)))
-    if not follow:
-        return _one_by_one(spans, interrupt)
-    grows = partition is None and end is None
-    return _followed(backend, topic, spans, max_bytes, read_committed, grows, interrupt)
+        before_ms = _before_ms(end) if last is None else None
+        if last is None:
+            last = ANY_OFFSET if follow else edges[number].log_end_offset
+        reader = PartitionReader(
+            backend, tp, first, end=last, max_bytes=max_bytes, read_committed=read_committed
+        )
+        spans.append(_Span(reader, before_ms))
+    return spans
 
 
 class _Span:
-    """A reader, and where it stops: before an offset, or before the first record of a time."""
+    """A reader, and where it stops: at its end, or before the first record of a time."""
 
-    def __init__(self, reader: PartitionReader, last: int | None, before_ms: int | None) -> None:
+    def __init__(self, reader: PartitionReader, before_ms: int | None) -> None:
         self.reader = reader
-        self._last = last
-        self._before_ms = before_ms if last is None else None
-        self.finished = last is not None and reader.position >= last
+        self._before_ms = before_ms
+        self.finished = reader.position >= reader.end
 
     def read(self) -> list[Record]:
         records = self.reader.read()
-        if self._last is not None:
-            if self.reader.position >= self._last:
-                self.finished = True
-                if records and records[-1].offset >= self._last:
-                    return [record for record in records if record.offset < self._last]
-        elif self._before_ms is not None:
+        if self._before_ms is not None:
             for index, record in enumerate(records):
                 if record.timestamp_ms >= self._before_ms:
                     self.finished = True
                     return records[:index]
+        self.finished = self.reader.position >= self.reader.end
         return records
 
+    def read_values(self) -> list[bytes | None]:
+        if self._before_ms is not None:
+            return [record.value for record in self.read()]
+        values = self.reader.read_values()
+        self.finished = self.reader.position >= self.reader.end
+        return values
 
-def _one_by_one(spans: list[_Span], interrupt: Interrupt | None) -> Iterator[Record]:
+
+def _one_by_one(
+    spans: list[_Span], read: Callable[[_Span], list[T]], interrupt: Interrupt | None
+) -> Iterator[T]:
     for span in spans:
         while not span.finished:
-            yield from span.read()
+            yield from read(span)
             if span.reader.at_end:
                 break
             if interrupt is not None and interrupt.is_set():
@@ -241,7 +305,7 @@ def _followed(
                     max_bytes=max_bytes,
                     read_committed=read_committed,
                 )
-                turns.append(_Span(reader, None, None))
+                turns.append(_Span(reader, None))
                 known += 1
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from embedlog.checkpoints import read_offsets, write_offsets
 from embedlog.codec import decode, encode_batch, encode_control_batch, scan
 from embedlog.config import TopicSettings
-from embedlog.decoding import decode_chunk
+from embedlog.decoding import Records, decode_chunk
 from embedlog.filenames import CLASSIC, LOG_START_FILE
 from embedlog.fs import Descriptors, FileSystem
 from embedlog.index import IndexCache
@@ -159,9 +159,10 @@ def read_committed(partition: Partition, *, max_bytes: int = 4096) -> list[Recor
         fetched = partition.fetch(offset, max_bytes, read_committed=True)
         if not fetched.data:
             return records
-        decoded = decode_chunk(fetched, *NAME, offset, read_committed=True)
+        sink = Records(*NAME)
+        decoded = decode_chunk(fetched, *NAME, offset, sink, read_committed=True)
         assert decoded.next_offset > offset
-        records += decoded.records
+        records += sink.taken
         offset = decoded.next_offset
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embedlog import codec
-from embedlog.decoding import Decoded, decode_chunk
+from embedlog.decoding import Decoded, Records, Values, decode_chunk
 from embedlog.errors import CorruptRecord, DecompressedTooLarge, UnknownMagic
 from embedlog.model import AbortedTransaction, Fetched
 
@@ -63,25 +63,32 @@ def fetched(
 def chunk(
     data: Fetched, offset: int, *, at_boundary: bool = False, read_committed: bool = False
 ) -> tuple[list[bytes | None], int, int]:
-    decoded = decode_chunk(data, "clicks", 0, offset, at_boundary=at_boundary, read_committed=read_committed)
-    return [record.value for record in decoded.records], decoded.next_offset, decoded.epoch
+    records, values = Records("clicks", 0), Values()
+    decoded, also = (
+        decode_chunk(data, "clicks", 0, offset, sink, at_boundary=at_boundary, read_committed=read_committed)
+        for sink in (records, values)
+    )
+    assert also == decoded
+    assert values.taken == [record.value for record in records.taken]
+    return values.taken, *decoded
 
 
 def damage(data: Fetched, offset: int, *, at_boundary: bool = False) -> CorruptRecord:
     with pytest.raises(CorruptRecord) as caught:
-        decode_chunk(data, "clicks", 0, offset, at_boundary=at_boundary)
+        decode_chunk(data, "clicks", 0, offset, Records("clicks", 0), at_boundary=at_boundary)
     return caught.value
 
 
 def test_an_empty_chunk_is_the_end() -> None:
-    assert decode_chunk(fetched(), "clicks", 0, 5) == Decoded([], 5, -1)
+    assert decode_chunk(fetched(), "clicks", 0, 5, Values()) == Decoded(5, -1)
 
 
 def test_records_begin_at_the_offset_asked_for() -> None:
     data = fetched(batch(5, b"5", b"6", b"7"), batch(8, b"8"))
     assert chunk(data, 6) == ([b"6", b"7", b"8"], 9, 0)
-    records = decode_chunk(data, "clicks", 3, 6).records
-    assert [(r.topic, r.partition, r.offset, r.timestamp_ms) for r in records[:1]] == [
+    sink = Records("clicks", 3)
+    decode_chunk(data, "clicks", 3, 6, sink)
+    assert [(r.topic, r.partition, r.offset, r.timestamp_ms) for r in sink.taken[:1]] == [
         ("clicks", 3, 6, 1_000)
     ]
 
@@ -100,14 +107,28 @@ def test_a_chunk_ends_where_the_leader_epoch_changes() -> None:
 def test_a_chunk_ends_when_enough_was_decompressed() -> None:
     zeros = bytes(20 << 20)
     data = fetched(*(batch(base, zeros, compression=codec.ZSTD) for base in range(4)))
-    decoded = decode_chunk(data, "clicks", 0, 0)
-    assert (len(decoded.records), decoded.next_offset) == (2, 2)
+    sink = Records("clicks", 0)
+    assert decode_chunk(data, "clicks", 0, 0, sink).next_offset == len(sink.taken) == 2
+
+
+@pytest.mark.parametrize("compression", [codec.NONE, codec.GZIP])
+@pytest.mark.parametrize("end", range(11))
+def test_a_chunk_ends_where_it_is_to_end(end: int, compression: int) -> None:
+    batches = [
+        batch(base, *(b"%d" % i for i in range(base, base + 3)), compression=compression)
+        for base in (0, 3, 6)
+    ]
+    records, values = Records("clicks", 0), Values()
+    for sink in (records, values):
+        decode_chunk(fetched(*batches), "clicks", 0, 0, sink, end=end)
+    assert [record.offset for record in records.taken] == list(range(min(end, 9)))
+    assert values.taken == [record.value for record in records.taken]
 
 
 def test_a_decompression_bomb_is_refused() -> None:
     data = fetched(batch(0, bytes(1 << 20), compression=codec.ZSTD))
     with pytest.raises(DecompressedTooLarge) as caught:
-        decode_chunk(data, "clicks", 0, 0, max_decompressed_bytes=1 << 16)
+        decode_chunk(data, "clicks", 0, 0, Values(), max_decompressed_bytes=1 << 16)
     assert (caught.value.path, caught.value.pos, caught.value.offset) == (data.path, 500, 0)
 
 

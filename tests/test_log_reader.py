@@ -200,3 +200,16 @@ def test_an_offset_out_of_range_says_what_there_is(log: embedlog.Log) -> None:
     ) as caught:
         log.read("t", 0, start=99)
     assert (caught.value.log_start_offset, caught.value.log_end_offset) == (0, 10)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{}, {"partition": 1}, {"partition": 0, "start": 3, "end": 7}, {"max_bytes": 1}]
+)
+def test_values_are_those_of_the_records(log: embedlog.Log, arguments: dict[str, Any]) -> None:
+    assert list(log.read_values("t", **arguments)) == [record.value for record in log.read("t", **arguments)]
+
+
+def test_values_up_to_a_time(log: embedlog.Log) -> None:
+    for when in (1_000, 5_500, 1 << 45):
+        end = datetime.fromtimestamp(when / 1000, UTC)
+        assert list(log.read_values("t", end=end)) == [record.value for record in log.read("t", end=end)]

@@ -4,7 +4,7 @@ The rest of embedlog imports the record batch (magic 2) from here:
 
     encode_values / encode_pairs / encode_batch / encode_one / encode_control_batch   records -> one batch
     assign / set_append_time                                               what the log writes into a batch
-    scan / read_header / find_batch                                        a buffer -> its batches' headers
+    scan / read_batch / read_header / find_batch                           a buffer -> its batches' headers
     decode / decode_values / filter_batch                                  one batch -> records, or fewer
 
 The older formats, which only import and export and the broker's old versions need, are modules of their
@@ -14,7 +14,16 @@ Invariants: input is never trusted (a length is checked before it is used, decom
 types raise InvalidType; every function is safe between threads. `loops` has the hot loops, compiled or plain.
 """
 
-from .batch_decode import DEFAULT_MAX_BYTES, Scan, decode, decode_values, filter_batch, find_batch, scan
+from .batch_decode import (
+    DEFAULT_MAX_BYTES,
+    Scan,
+    decode,
+    decode_values,
+    filter_batch,
+    find_batch,
+    read_batch,
+    scan,
+)
 from .batch_encode import (
     ABORT,
     COMMIT,
@@ -75,6 +84,7 @@ __all__ = [
     "encode_values",
     "filter_batch",
     "find_batch",
+    "read_batch",
     "read_header",
     "scan",
     "set_append_time",

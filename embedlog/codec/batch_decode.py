@@ -2,6 +2,7 @@
 
 Two steps, since most readers want only some batches' records: `scan` walks the headers and checks the CRCs,
 `decode` (or `decode_values`, or `filter_batch` for compaction) opens one batch that `scan` has let pass.
+Where nothing is unusual `loops.decode_run` does both, a whole run at a time.
 
     buffer   | batch | batch | batch | ba          scan: 3 headers, end = pos of the 4th, no error
     buffer   | batch | batch | ??????? | batch |   scan: 2 headers, end = pos of the damage, error
@@ -66,18 +67,30 @@ def scan(buffer: ReadBuffer, pos: int = 0, end: int | None = None, *, check_crc:
     """
     end = len(buffer) if end is None else min(end, len(buffer))
     headers: list[BatchHeader] = []
-    while end - pos >= HEADER_SIZE:
+    while True:
         try:
-            header = read_header(buffer, pos)
+            header = read_batch(buffer, pos, end, check_crc=check_crc)
         except CorruptRecord as error:
             return Scan(headers, pos, error)
-        if header.batch_length + LENGTH_OVERHEAD > end - pos:
-            break
-        if check_crc and not crc_matches(buffer, header):
-            return Scan(headers, pos, _located(header, CorruptRecord("the CRC does not match the bytes")))
+        if header is None:
+            return Scan(headers, pos, None)
         headers.append(header)
-        pos += header.batch_length + LENGTH_OVERHEAD
-    return Scan(headers, pos, None)
+        pos += header.size
+
+
+def read_batch(buffer: ReadBuffer, pos: int, end: int, *, check_crc: bool = True) -> BatchHeader | None:
+    """The header of the whole batch at `pos`; None where it is incomplete (see `scan`).
+
+    Raises CorruptRecord, located by pos, where it is damaged.
+    """
+    if end - pos < HEADER_SIZE:
+        return None
+    header = read_header(buffer, pos)
+    if header.size > end - pos:
+        return None
+    if check_crc and not crc_matches(buffer, header):
+        raise _located(header, CorruptRecord("the CRC does not match the bytes"))
+    return header
 
 
 def decode(
@@ -111,12 +124,15 @@ def decode(
 
 
 def decode_values(
-    buffer: ReadBuffer, header: BatchHeader, *, max_bytes: int = DEFAULT_MAX_BYTES
+    buffer: ReadBuffer, header: BatchHeader, *, max_bytes: int = DEFAULT_MAX_BYTES, start_offset: int = 0
 ) -> list[bytes | None]:
     """The values of one batch's records; faster than `decode`, and otherwise the same."""
     try:
         return loops.decode_values(
-            _body(buffer, header, max_bytes), header.record_count, header.last_offset_delta
+            _body(buffer, header, max_bytes),
+            header.record_count,
+            header.last_offset_delta,
+            start_offset - header.base_offset,
         )
     except CorruptRecord as error:
         raise _located(header, error) from error.__cause__
