@@ -26,6 +26,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, Protocol
 
+from .active_file import ActiveFile
 from .checkpoints import LeaderEpochs
 from .codec import assign_all
 from .config import MAX_INT32, TopicSettings
@@ -117,7 +118,7 @@ class GrowingPartition(ReadablePartition):
         self._listeners: tuple[Callable[[], None], ...] = ()
         self._store_edges: Callable[[Edges], None] | None = None
         self._layout_version = 0
-        self._fd = -1
+        self._active_file = ActiveFile(files.fs)
         self._install(opened)
 
     def _install(self, opened: Opened) -> None:
@@ -219,6 +220,7 @@ class GrowingPartition(ReadablePartition):
         for wake in self._listeners:
             wake()
         if waits or flush:
+            self._active_file.durable_append()
             self.flush(appended.last_offset + 1)
             return appended._replace(durable=True)
         return appended
@@ -266,7 +268,7 @@ class GrowingPartition(ReadablePartition):
             raise RecordTooLarge(
                 f"{size:,} bytes in one append: a segment holds at most {MAX_INT32:,}; split it"
             )
-        if self._fd < 0:
+        if not self._active_file.is_open:
             self._open_active(segment)
         self._write(segment, batches)
         for batch_size, last_offset, timestamp_ms in placed:
@@ -288,10 +290,10 @@ class GrowingPartition(ReadablePartition):
 
     def _write(self, segment: Segment, batches: bytearray) -> None:
         try:
-            self._files.fs.pwrite_all(self._fd, batches, segment.size)
+            self._active_file.write(batches, segment.size)
         except OSError as error:
             try:
-                self._files.fs.truncate(self._fd, segment.size)
+                self._active_file.trim(segment.size)
             except OSError as worse:
                 raise self.fail(f"an append could not be undone ({worse})") from worse
             raise self._append_error(error, segment.path) from error
@@ -317,13 +319,8 @@ class GrowingPartition(ReadablePartition):
         try:
             if segment.builder is None:
                 segment.open_builder()
-            self._fd = self._files.fs.open_write(segment.path)
-            if self.settings.preallocate and self._files.fs.size(segment.path) <= segment.size:
-                self._files.fs.allocate(self._fd, self.settings.segment_bytes)
+            self._active_file.open(segment.path, segment.size, self.settings)
         except OSError as error:
-            if self._fd >= 0:
-                self._files.fs.close(self._fd)
-                self._fd = -1
             raise self._append_error(error, segment.path) from error
         self._keeper.opened_for_append(self)
 
@@ -356,14 +353,12 @@ class GrowingPartition(ReadablePartition):
     def _begin_segment(self) -> Segment:
         """The old segment is durable before the new one is there."""
         old = self._segments[-1]
-        fs = self._files.fs
         with self._sync_lock:
-            if self._fd < 0:
+            if not self._active_file.is_open:
                 self._open_active(old)
             try:
-                if self.settings.preallocate:
-                    fs.truncate(self._fd, old.size)
-                fs.sync(self._fd)
+                self._active_file.trim(old.size)
+                self._active_file.sync()
             except OSError as error:
                 raise self.fail(f"fsync of {old.path} failed ({error})") from error
             self._flushed = self._end
@@ -378,8 +373,7 @@ class GrowingPartition(ReadablePartition):
                 raise self.fail(str(error)) from error
             except OSError as error:
                 raise self._append_error(error, self.directory) from error
-            sealed_fd, self._fd = self._fd, -1
-            fs.close(sealed_fd)
+            self._active_file.close()
         old.seal(self._keeper.now_ms())
         self._segments = (*self._segments, new)
         self._layout_version += 1
@@ -405,7 +399,7 @@ class GrowingPartition(ReadablePartition):
             if end.offset <= self._flushed.offset:
                 return
             try:
-                self._files.fs.sync(self._fd)
+                self._active_file.sync()
             except OSError as error:
                 raise self.fail(f"fsync of {end.segment.path} failed ({error})") from error
             self._flushed = end
@@ -466,15 +460,16 @@ class GrowingPartition(ReadablePartition):
         if not self._append_lock.acquire(blocking=False):
             return False
         try:
-            if self._fd < 0:
+            if not self._active_file.is_open:
                 return True
             with contextlib.suppress(FlushFailed):
                 self._sync()
             with self._sync_lock:
                 if self._end.offset > self._flushed.offset:
                     return False
-                self._files.fs.close(self._fd)
-                self._fd = -1
+                with contextlib.suppress(OSError):  # then it stays, and the next to open the file knows
+                    self._active_file.trim(self._end.pos)
+                self._active_file.close()
             return True
         finally:
             self._append_lock.release()

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
@@ -107,7 +106,7 @@ class Partition(GrowingPartition):
             )
         segment = self._segments[-1]
         before = self._next_offset
-        if self._fd < 0:
+        if not self._active_file.is_open:
             self._open_active(segment)
         self._next_offset = offset
         self._end = End(offset, segment.size, segment)
@@ -293,9 +292,9 @@ class Partition(GrowingPartition):
                 active = self._segments[-1]
                 clean = clean and self._is_sound()
                 clean = clean and self._end.offset == self._flushed.offset == self._next_offset
-                if self._fd >= 0 and self.settings.preallocate:
+                if clean and self._active_file.is_open:
                     try:
-                        self._files.fs.truncate(self._fd, active.size)
+                        self._active_file.trim(active.size)
                     except OSError:
                         clean = False
                 if active.builder is not None:
@@ -312,17 +311,13 @@ class Partition(GrowingPartition):
         return self._state is State.ONLINE and not self._rolling
 
     def _let_go(self) -> None:
-        if self._fd >= 0:
-            with contextlib.suppress(OSError):
-                self._files.fs.close(self._fd)
-            self._fd = -1
+        with contextlib.suppress(OSError):
+            self._active_file.close()
         for segment in self._segments:
             segment.forget()
 
     def abandon(self) -> None:
         """In a forked child: the descriptor is a copy; let go of it, and touch nothing else."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        self._active_file.abandon()
         self._state = State.CLOSED
         self._why = "this process was forked from the one that has it open"
