@@ -19,8 +19,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import accumulate
-from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 from .appended_many import AppendedMany
@@ -33,8 +33,9 @@ from .codec import (
     encode_one,
     encode_pairs,
     encode_values,
+    loops,
 )
-from .config import MIB, TopicSettings
+from .config import MIB
 from .errors import InvalidArgument, InvalidType, PartialAppend, RecordTooLarge
 from .given import (
     RECORD_OVERHEAD,
@@ -53,12 +54,11 @@ from .given import (
 from .model import Appended, Headers, Record, RecordMetadata
 from .partitioner import Partitioner, StickyPartitioner, choose_partition, notify_new_batch
 
+_Row: TypeAlias = tuple[bytes | None, bytes | None, Headers, int]
 Given: TypeAlias = Bytes | tuple[Bytes | None, Bytes | None] | Record | None
 
 BATCH_BYTES = MIB
 
-_BYTES_OR_NONE = frozenset({bytes, type(None)})
-_PAIRS = {tuple}
 _new = tuple.__new__
 # Without headers, and of its batch's time, a record takes less than RECORD_OVERHEAD.
 _PLAIN_OVERHEAD = RECORD_OVERHEAD - 13
@@ -141,18 +141,24 @@ def append(
 
 
 class _Checked(NamedTuple):
-    """Records as `encode` takes them, with what else is to be known of each.
+    """Records as `encode` takes them, with what else is to be known of them.
 
-    `keys` is None if there are none at all; `sizes` is what a record takes in its batch at most;
-    `timestamps` is one for all, or one each.
+    `size` is what all of them take in one batch at most, `sizes` tells it of each; `timestamps` is one for
+    all, or one each. A record's key is the first field of an item, where `keyed`; its value the second.
     """
 
     items: Sequence[Any]
-    keys: list[bytes | None] | None
-    values: list[bytes | None]
-    sizes: list[int]
+    keyed: bool
+    size: int
+    sizes: Callable[[Sequence[Any]], list[int]]
     timestamps: int | list[int]
-    encode: Callable[[Sequence[Any], int], bytearray]
+    encode: Callable[..., bytearray]
+
+    def keys(self) -> list[bytes | None]:
+        return [item[0] for item in self.items] if self.keyed else [None] * len(self.items)
+
+    def values(self) -> Sequence[bytes | None]:
+        return [item[1] for item in self.items] if self.keyed else self.items
 
 
 class _Placed(NamedTuple):
@@ -201,20 +207,29 @@ def append_many(
     codec = compression_number(compression, settings)
     limit = settings.max_message_bytes
     now = now_ms()
-    checked = _checked(topic, records, now, settings)
+    checked = _checked(records, now, settings.append_time)
     total = len(checked.items)
     if not total:
         return AppendedMany(topic, {}, now)
+    room = min(limit, BATCH_BYTES) - HEADER_SIZE
+    sizes = None if checked.size <= room else checked.sizes(checked.items)
+    if sizes is not None and max(sizes) > limit - HEADER_SIZE:
+        _refuse_large(topic, checked, sizes, limit)
 
     members, places, drawn = _placed(partitioner, topic, checked, count, partition)
     appended: dict[int, Appended] = {}
     failed: dict[int, Exception] = {}
     for number, indexes in members.items():
-        items, sizes = checked.items, checked.sizes
+        items = checked.items
         if len(indexes) < total:
-            items, sizes = [items[i] for i in indexes], [sizes[i] for i in indexes]
+            items = [items[i] for i in indexes]
         try:
-            batches = _encoded(checked.encode, items, sizes, codec, limit)
+            if sizes is None:
+                batches = _encoded(checked.encode, items, codec, limit)
+            else:
+                batches = bytearray()
+                for start, stop in _cuts([sizes[i] for i in indexes], room):
+                    batches += _encoded(checked.encode, items[start:stop], codec, limit)
             appended[number] = backend.append(topic, number, batches, flush=flush)
         except Exception as error:
             failed[number] = error
@@ -233,73 +248,63 @@ def append_many(
 # -- checking and placing many -----------------------------------------------------------------------
 
 
-def _checked(topic: str, records: Iterable[Given], now: int, settings: TopicSettings) -> _Checked:
+def _checked(records: Iterable[Given], now: int, append_time: bool) -> _Checked:
     """The records, read to their end and checked, in the form whose encoding is fastest."""
+    if type(records) is not list:
+        _check_iterable(records)
+    given: list[Any] = list(records)
+    size = loops.values_size(given)
+    if size >= 0:
+        size += len(given) * _PLAIN_OVERHEAD
+        encode = partial(encode_values, timestamp_ms=now, timestamp_type=append_time)
+        return _Checked(given, False, size, _value_sizes, now, encode)
+    size = loops.pairs_size(given)
+    if size >= 0:
+        size += len(given) * _PLAIN_OVERHEAD
+        encode = partial(encode_pairs, timestamp_ms=now, timestamp_type=append_time)
+        return _Checked(given, True, size, _pair_sizes, now, encode)
+    rows = _rows(given, now, append_time)
+    encode = partial(encode_batch, timestamp_type=append_time)
+    return _Checked(rows, True, sum(_row_sizes(rows)), _row_sizes, [row[3] for row in rows], encode)
+
+
+def _check_iterable(records: object) -> None:
     if isinstance(records, str | bytes | bytearray | memoryview | Mapping | Record):
         raise InvalidType(
             f"records must be an iterable of records, not one {type(records).__name__}: append() appends one"
             " (a dict's items() are (key, value) pairs)"
         )
-    try:
-        iterator = iter(records)
-    except TypeError:
-        raise InvalidType(f"records must be an iterable, not {type(records).__name__}") from None
-    given: list[Any] = list(iterator)
-    append_time = settings.append_time
-    checked = _values(given, now, append_time) or _pairs(given, now, append_time)
-    if checked is None:
-        checked = _rows(given, now, append_time)
-    _check_sizes(topic, checked, settings.max_message_bytes)
-    return checked
+    if not isinstance(records, Iterable) and not hasattr(records, "__getitem__"):
+        raise InvalidType(f"records must be an iterable, not {type(records).__name__}")
 
 
-def _values(given: list[Any], now: int, append_time: bool) -> _Checked | None:
-    """For nothing but bytes and nulls."""
-    if not set(map(type, given)) <= _BYTES_OR_NONE:
-        return None
-    sizes = [len(value or b"") + _PLAIN_OVERHEAD for value in given]
-
-    def encode(values: Sequence[Any], codec: int) -> bytearray:
-        return encode_values(values, now, compression=codec, timestamp_type=append_time)
-
-    return _Checked(given, None, given, sizes, now, encode)
+def _value_sizes(values: Sequence[bytes | None]) -> list[int]:
+    return [len(value or b"") + _PLAIN_OVERHEAD for value in values]
 
 
-def _pairs(given: list[Any], now: int, append_time: bool) -> _Checked | None:
-    """For nothing but (key, value) tuples of bytes and nulls."""
-    if set(map(type, given)) != _PAIRS or set(map(len, given)) != {2}:
-        return None
-    keys, values = list(map(itemgetter(0), given)), list(map(itemgetter(1), given))
-    if not (set(map(type, keys)) | set(map(type, values))) <= _BYTES_OR_NONE:
-        return None
-    sizes = [len(key or b"") + len(value or b"") + _PLAIN_OVERHEAD for key, value in given]
-
-    def encode(pairs: Sequence[Any], codec: int) -> bytearray:
-        return encode_pairs(pairs, now, compression=codec, timestamp_type=append_time)
-
-    return _Checked(given, keys, values, sizes, now, encode)
+def _pair_sizes(pairs: Sequence[tuple[bytes | None, bytes | None]]) -> list[int]:
+    return [len(key or b"") + len(value or b"") + _PLAIN_OVERHEAD for key, value in pairs]
 
 
-def _rows(given: list[Any], now: int, append_time: bool) -> _Checked:
+def _row_sizes(rows: Sequence[_Row]) -> list[int]:
+    return [
+        len(key or b"") + len(value or b"") + headers_size(headers) + RECORD_OVERHEAD
+        for key, value, headers, _ in rows
+    ]
+
+
+def _rows(given: list[Any], now: int, append_time: bool) -> list[_Row]:
     """For all kinds, one by one. Raises for the first that is none of them and says which."""
     rows = []
-    sizes = []
     for number, each in enumerate(given):
         try:
-            row = _row(each, now, append_time)
+            rows.append(_row(each, now, append_time))
         except (InvalidType, InvalidArgument) as error:
             raise type(error)(f"record {number:,}: {error}") from None
-        rows.append(row)
-        sizes.append(len(row[0] or b"") + len(row[1] or b"") + headers_size(row[2]) + RECORD_OVERHEAD)
-
-    def encode(rows: Sequence[Any], codec: int) -> bytearray:
-        return encode_batch(rows, compression=codec, timestamp_type=append_time)
-
-    keys = [row[0] for row in rows]
-    return _Checked(rows, keys, [row[1] for row in rows], sizes, [row[3] for row in rows], encode)
+    return rows
 
 
-def _row(given: object, now: int, append_time: bool) -> tuple[bytes | None, bytes | None, Headers, int]:
+def _row(given: object, now: int, append_time: bool) -> _Row:
     if isinstance(given, Record):
         timestamp_ms = as_timestamp(None if append_time else given.timestamp_ms, now)
         key, value, headers = given.key, given.value, as_headers(given.headers)
@@ -311,16 +316,13 @@ def _row(given: object, now: int, append_time: bool) -> tuple[bytes | None, byte
     return None, as_bytes(given, "value"), (), now
 
 
-def _check_sizes(topic: str, checked: _Checked, limit: int) -> None:
-    room = limit - HEADER_SIZE
-    if max(checked.sizes, default=0) <= room:
-        return
-    for number, size in enumerate(checked.sizes):
-        if size > room:
-            headers = checked.items[number][2] if isinstance(checked.timestamps, list) else ()
-            key = checked.keys[number] if checked.keys else None
+def _refuse_large(topic: str, checked: _Checked, sizes: list[int], limit: int) -> None:
+    """Raises RecordTooLarge for the first record that is, and says which."""
+    headers = [item[2] for item in checked.items] if isinstance(checked.timestamps, list) else None
+    for number, (size, key, value) in enumerate(zip(sizes, checked.keys(), checked.values(), strict=True)):
+        if size > limit - HEADER_SIZE:
             try:
-                check_size(topic, limit, key, checked.values[number], headers)
+                check_size(topic, limit, key, value, headers[number] if headers else ())
             except RecordTooLarge as error:
                 raise RecordTooLarge(f"record {number:,}: {error}") from None
 
@@ -330,22 +332,21 @@ def _placed(
 ) -> _Placed:
     """Where each record goes."""
     total = len(checked.items)
-    keys = checked.keys
     if partition is not None:
         return _Placed({partition: range(total)}, None, set())
     if type(partitioner) is StickyPartitioner:
         # The value does not matter, so a key is asked for once.
-        distinct = {None} if keys is None or count == 1 else set(keys)
-        by_key = {key: partitioner(topic, key, None, count) for key in distinct}
+        keys = checked.keys() if checked.keyed and count > 1 else [None]
+        by_key = {key: partitioner(topic, key, None, count) for key in set(keys)}
         drawn = {by_key[None]} if None in by_key else set()
         if len(set(by_key.values())) == 1:
             return _Placed({by_key.popitem()[1]: range(total)}, None, drawn)
-        chosen = [by_key[key] for key in keys or ()]
+        chosen = [by_key[key] for key in keys]
     else:
-        keys = keys or [None] * total
+        keys = checked.keys()
         chosen = [
             choose_partition(partitioner, topic, key, value, count)
-            for key, value in zip(keys, checked.values, strict=True)
+            for key, value in zip(keys, checked.values(), strict=True)
         ]
         drawn = {number for key, number in zip(keys, chosen, strict=True) if key is None}
     members: defaultdict[int, list[int]] = defaultdict(list)
@@ -357,31 +358,14 @@ def _placed(
     return _Placed(members, (chosen, ranks) if len(members) > 1 else None, drawn)
 
 
-def _encoded(
-    encode: Callable[[Sequence[Any], int], bytearray],
-    items: Sequence[Any],
-    sizes: Sequence[int],
-    codec: int,
-    limit: int,
-) -> bytearray:
-    """The batches of one partition, one behind the other."""
-    batches = bytearray()
-    for start, stop in _cuts(sizes, min(limit, BATCH_BYTES) - HEADER_SIZE):
-        part = items[start:stop] if stop - start < len(items) else items
-        batch = encode(part, codec)
-        if codec and len(batch) > limit:
-            batch = encode(part, NONE)
-        if stop - start == len(items):
-            return batch
-        batches += batch
-    return batches
+def _encoded(encode: Callable[..., bytearray], items: Sequence[Any], codec: int, limit: int) -> bytearray:
+    """One batch of them, uncompressed where compression makes it larger than is allowed."""
+    batch = encode(items, compression=codec)
+    return encode(items, compression=NONE) if codec and len(batch) > limit else batch
 
 
 def _cuts(sizes: Sequence[int], room: int) -> Iterator[tuple[int, int]]:
     """(start, stop) of batches whose sizes together do not exceed the room, except one record alone."""
-    if sum(sizes) <= room:
-        yield 0, len(sizes)
-        return
     ends = list(accumulate(sizes))
     start = before = 0
     while start < len(ends):

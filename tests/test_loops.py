@@ -65,6 +65,14 @@ def test_records(prefix: bytes, given_rows: list[Any], base: int) -> None:
     assert compiled_encoding.encode_records(prefix, given_rows, base) == wanted
 
 
+@given(st.lists(odd_bytes | st.none() | st.text() | st.tuples(odd_bytes, odd_bytes), min_size=1, max_size=4))
+def test_sizes(items: list[Any]) -> None:
+    for name in ("values_size", "pairs_size"):
+        assert getattr(compiled_encoding, name)(items) == getattr(plain_encoding, name)(items)
+    pairs = [(item, b"12") for item in items]
+    assert compiled_encoding.pairs_size(pairs) == plain_encoding.pairs_size(pairs)
+
+
 @pytest.mark.parametrize("count", [63, 64, 65, 8191, 8192, 8193])
 def test_where_an_offset_delta_takes_one_byte_more(count: int) -> None:
     values = [b"v"] * count

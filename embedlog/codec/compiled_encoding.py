@@ -120,6 +120,34 @@ def _put_headers(at, headers):
     return at
 
 
+def values_size(values: list):
+    """See `plain_encoding`."""
+    total: int64_t = 0
+    size: int64_t
+    for item in values:
+        size = _sized(item)
+        if size == _OTHER:
+            return -1
+        total += max(size, 0)
+    return total
+
+
+def pairs_size(pairs: list):
+    """See `plain_encoding`."""
+    total: int64_t = 0
+    key_size: int64_t
+    size: int64_t
+    for item in pairs:
+        if type(item) is not tuple or len(cython.cast(tuple, item)) != 2:
+            return -1
+        key, value = cython.cast(tuple, item)
+        key_size, size = _sized(key), _sized(value)
+        if key_size == _OTHER or size == _OTHER:
+            return -1
+        total += max(key_size, 0) + max(size, 0)
+    return total
+
+
 def encode_values(prefix: bytes, values):
     """See `plain_encoding`."""
     if type(values) is not list:

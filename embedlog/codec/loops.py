@@ -1,6 +1,6 @@
 """The hot loops that run here: the compiled ones where they were built, else those in plain Python.
 
-    encoding    encode_values  encode_pairs  encode_records  encode_one  seal
+    encoding    values_size  pairs_size  encode_values  encode_pairs  encode_records  encode_one  seal
     decoding    decode_records  decode_values  check_records  record_spans     one batch's records
                 decode_run  values_run  scan_run  whole_batches  find_offset  runs of batches (rules.py)
 
@@ -51,6 +51,8 @@ else:
 IMPLEMENTATION: str = _encoding.IMPLEMENTATION
 CHECKSUM_IMPLEMENTATION: str = getattr(_encoding, "CHECKSUM_IMPLEMENTATION", PLAIN_CHECKSUM)
 
+values_size = _encoding.values_size
+pairs_size = _encoding.pairs_size
 encode_values = _encoding.encode_values
 encode_pairs = _encoding.encode_pairs
 encode_records = _encoding.encode_records

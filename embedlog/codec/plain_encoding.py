@@ -32,7 +32,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from ..errors import InvalidArgument, InvalidType
 from .checksum import crc32c
-from .single import encode_one
+from .single import encode_one as encode_one
 from .varint import (
     MAX_INT32,
     MAX_INT64,
@@ -41,8 +41,6 @@ from .varint import (
     encode_varlong,
     varint_size,
 )
-
-__all__ = ["IMPLEMENTATION", "encode_one", "encode_pairs", "encode_records", "encode_values", "seal"]
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
 T = TypeVar("T")
@@ -105,6 +103,22 @@ _DELTA_SIZE_ENDS = (64, 8192, 1 << 20, 1 << 27, 1 << 31)
 
 
 # -- records -----------------------------------------------------------------------------------------
+
+
+def values_size(values: list[Any]) -> int:
+    """How many bytes the values have together; -1 where there is anything but bytes and nulls."""
+    kinds = set(map(type, values))
+    if kinds == _ONLY_BYTES:
+        return sum(map(len, values))
+    return sum(len(value or b"") for value in values) if kinds <= _BYTES_OR_NULLS else -1
+
+
+def pairs_size(pairs: list[Any]) -> int:
+    """As `values_size`, for (key, value) tuples."""
+    if set(map(type, pairs)) != {tuple} or set(map(len, pairs)) != {2}:
+        return -1
+    sizes = [values_size(list(column)) for column in zip(*pairs, strict=True)]
+    return -1 if min(sizes) < 0 else sum(sizes)
 
 
 def encode_values(prefix: bytes, values: Sequence[Bytes | None]) -> bytearray:
@@ -243,6 +257,7 @@ def _column(what: str, items: Sequence[Bytes | None]) -> tuple[Sequence[Bytes], 
 
 _ONLY_BYTES = {bytes}
 _ONLY_NULLS = {type(None)}
+_BYTES_OR_NULLS = {bytes, type(None)}
 
 
 def as_bytes(what: str, item: object) -> bytes:
