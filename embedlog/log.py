@@ -10,12 +10,13 @@ import atexit
 import contextlib
 import os
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple, Self, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, Unpack
 
 from .appended_many import AppendedMany
 from .appender import Given, append, append_many
+from .arrow import read_arrow
 from .backup import backup
 from .client_options import ConsumerOptions, ProducerOptions, check_options
 from .consumer import Consumer
@@ -37,6 +38,9 @@ from .producer import Producer
 from .recovery import PartitionRecovery, RecoveryReport
 from .store import Store
 from .topic_watch import Topics
+
+if TYPE_CHECKING:
+    import pyarrow
 
 # Not weak: a log that its program lost sight of is still to be closed at exit, and let go of after a fork.
 _open_logs: set[Log] = set()
@@ -275,6 +279,35 @@ class Log:
             self.backend,
             topic,
             partition,
+            start=start,
+            end=end,
+            max_bytes=max_bytes,
+            isolation_level=isolation_level,
+        )
+
+    def read_arrow(
+        self,
+        topic: str,
+        partition: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        start: Where = "earliest",
+        end: Where | None = None,
+        max_bytes: int = DEFAULT_FETCH_BYTES,
+        isolation_level: str = "read_uncommitted",
+    ) -> Iterator[pyarrow.RecordBatch]:
+        """The records as Arrow record batches (needs pyarrow), decoded column by column.
+
+        Args:
+            columns: which of a Record's fields, all by default; the others are not decoded.
+
+        The other arguments and the errors are those of `read`; it does not follow.
+        """
+        return read_arrow(
+            self.backend,
+            topic,
+            partition,
+            columns=columns,
             start=start,
             end=end,
             max_bytes=max_bytes,

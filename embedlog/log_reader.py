@@ -167,9 +167,13 @@ def read_records(
     TopicNotFound, PartitionNotFound, OffsetOutOfRange; while iterating also LogTruncated, CorruptRecord
     (after the records before the damage) and StorageError.
     """
-    spans = _spans(backend, topic, partition, start, end, max_bytes, follow, isolation_level)
+    readers = partition_readers(
+        backend, topic, partition, start, end, max_bytes, isolation_level, follow=follow
+    )
     if not follow:
-        return _one_by_one(spans, _Span.read, interrupt)
+        return _one_by_one(readers, PartitionReader.read, interrupt)
+    before_ms = time_ms(end) if isinstance(end, datetime) else None
+    spans = [_Span(reader, before_ms) for reader in readers]
     grows = partition is None and end is None
     read_committed = checked_isolation(isolation_level)
     return _followed(backend, topic, spans, max_bytes, read_committed, grows, interrupt)
@@ -187,51 +191,62 @@ def read_values(
     interrupt: Interrupt | None = None,
 ) -> Iterator[bytes | None]:
     """The records' values alone, several times as fast; else as `read_records`, which does not follow."""
-    spans = _spans(backend, topic, partition, start, end, max_bytes, False, isolation_level)
-    return _one_by_one(spans, _Span.read_values, interrupt)
+    readers = partition_readers(backend, topic, partition, start, end, max_bytes, isolation_level)
+    return _one_by_one(readers, PartitionReader.read_values, interrupt)
 
 
-def _spans(
+def partition_readers(
     backend: Backend,
     topic: str,
     partition: int | None,
     start: Where,
     end: Where | None,
     max_bytes: int,
-    follow: bool,
     isolation_level: str,
-) -> list[_Span]:
-    """Where to begin and to stop in each partition."""
+    *,
+    follow: bool = False,
+) -> list[PartitionReader]:
+    """A reader for each partition, with where to begin and to stop; arguments as `read_records`.
+
+    With `follow` one whose end is not known yet has none.
+    """
     read_committed = checked_isolation(isolation_level)
     checked_positive("max_bytes", max_bytes)
     count = backend.describe_topic(topic).partitions
     numbers = range(count) if partition is None else [checked_partition(topic, partition, count)]
     edges = backend.offsets(topic)
-    spans = []
+    several = count if partition is None else 1
+    readers = []
     for number in numbers:
         tp = TopicPartition(topic, number)
-        first = _start(backend, tp, start, edges[number], count if partition is None else 1)
-        last = (
-            None
-            if end is None
-            else _resolved(backend, tp, "end", end, edges[number], count if partition is None else 1)
-        )
-        before_ms = _before_ms(end) if last is None else None
+        first = _start(backend, tp, start, edges[number], several)
+        last = None if end is None else _resolved(backend, tp, "end", end, edges[number], several)
         if last is None:
             last = ANY_OFFSET if follow else edges[number].log_end_offset
-        reader = PartitionReader(
-            backend, tp, first, end=last, max_bytes=max_bytes, read_committed=read_committed
+        readers.append(
+            PartitionReader(backend, tp, first, end=last, max_bytes=max_bytes, read_committed=read_committed)
         )
-        spans.append(_Span(reader, before_ms))
-    return spans
+    return readers
+
+
+def _one_by_one(
+    readers: list[PartitionReader],
+    read: Callable[[PartitionReader], list[T]],
+    interrupt: Interrupt | None,
+) -> Iterator[T]:
+    for reader in readers:
+        while taken := read(reader):
+            yield from taken
+            if interrupt is not None and interrupt.is_set():
+                return
 
 
 class _Span:
-    """A reader, and where it stops: at its end, or before the first record of a time."""
+    """A reader that follows, and where it stops: at its end, or before the first record of a time."""
 
     def __init__(self, reader: PartitionReader, before_ms: int | None) -> None:
         self.reader = reader
-        self._before_ms = before_ms
+        self._before_ms = before_ms if reader.end == ANY_OFFSET else None
         self.finished = reader.position >= reader.end
 
     def read(self) -> list[Record]:
@@ -243,25 +258,6 @@ class _Span:
                     return records[:index]
         self.finished = self.reader.position >= self.reader.end
         return records
-
-    def read_values(self) -> list[bytes | None]:
-        if self._before_ms is not None:
-            return [record.value for record in self.read()]
-        values = self.reader.read_values()
-        self.finished = self.reader.position >= self.reader.end
-        return values
-
-
-def _one_by_one(
-    spans: list[_Span], read: Callable[[_Span], list[T]], interrupt: Interrupt | None
-) -> Iterator[T]:
-    for span in spans:
-        while not span.finished:
-            yield from read(span)
-            if span.reader.at_end:
-                break
-            if interrupt is not None and interrupt.is_set():
-                return
 
 
 def _followed(
@@ -361,10 +357,6 @@ def _start(
             log_end_offset=edges.log_end_offset,
         )
     return offset
-
-
-def _before_ms(end: Where | None) -> int | None:
-    return time_ms(end) if isinstance(end, datetime) else None
 
 
 def _resolved(

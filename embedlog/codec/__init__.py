@@ -21,6 +21,7 @@ from .batch_decode import (
     decode_values,
     filter_batch,
     find_batch,
+    opened_body,
     read_batch,
     scan,
 )
@@ -84,6 +85,7 @@ __all__ = [
     "encode_values",
     "filter_batch",
     "find_batch",
+    "opened_body",
     "read_batch",
     "read_header",
     "scan",

@@ -17,7 +17,8 @@ Source: Kafka 2.7 implementation, sections 5.3 and 5.4; compaction's filter: Kaf
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import CorruptRecord, InvalidArgument
@@ -134,6 +135,20 @@ def decode_values(
             header.last_offset_delta,
             start_offset - header.base_offset,
         )
+    except CorruptRecord as error:
+        raise _located(header, error) from error.__cause__
+
+
+@contextmanager
+def opened_body(
+    buffer: ReadBuffer, header: BatchHeader, max_bytes: int = DEFAULT_MAX_BYTES
+) -> Iterator[bytes]:
+    """The bytes of one batch's records, decompressed to at most `max_bytes`, for who decodes them otherwise.
+
+    Raises CorruptRecord as `decode` does; one that is raised inside is located, too.
+    """
+    try:
+        yield _body(buffer, header, max_bytes)
     except CorruptRecord as error:
         raise _located(header, error) from error.__cause__
 

@@ -3,6 +3,7 @@
     encoding    values_size  pairs_size  encode_values  encode_pairs  encode_records  encode_one  seal
     decoding    decode_records  decode_values  check_records  record_spans     one batch's records
                 decode_run  values_run  scan_run  whole_batches  find_offset  runs of batches (rules.py)
+    columns     Columns                                                       records as columns
 
 Both bodies give the same bytes and the same errors (`tests/codec` runs everything on both).
 EMBEDLOG_LOOPS=compiled demands the compiled ones, EMBEDLOG_LOOPS=plain forbids them; so does
@@ -16,7 +17,7 @@ import os
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from . import plain_decoding, plain_encoding
+from . import plain_columns, plain_decoding, plain_encoding
 from .checksum import FORCE_VARIABLE as CHECKSUM_VARIABLE
 from .checksum import IMPLEMENTATION as PLAIN_CHECKSUM
 
@@ -25,13 +26,13 @@ LOOPS_VARIABLE = "EMBEDLOG_LOOPS"
 logger = logging.getLogger(__name__)
 
 
-def _chosen(wanted: str) -> tuple[ModuleType, ModuleType]:
+def _chosen(wanted: str) -> tuple[ModuleType, ModuleType, ModuleType]:
     if wanted not in ("", "compiled", "plain"):
         raise ImportError(f"{LOOPS_VARIABLE} must be compiled or plain, not {wanted!r}")
     if wanted == "plain" or (not wanted and os.environ.get(CHECKSUM_VARIABLE)):
-        return plain_encoding, plain_decoding
+        return plain_encoding, plain_decoding, plain_columns
     try:
-        from . import compiled_decoding, compiled_encoding
+        from . import compiled_columns, compiled_decoding, compiled_encoding
     except ImportError as error:
         if wanted:
             raise ImportError(
@@ -39,14 +40,14 @@ def _chosen(wanted: str) -> tuple[ModuleType, ModuleType]:
                 "install embedlog anew"
             ) from error
         logger.info("embedlog runs in plain Python: it was built without a compiler (%s)", error)
-        return plain_encoding, plain_decoding
-    return compiled_encoding, compiled_decoding
+        return plain_encoding, plain_decoding, plain_columns
+    return compiled_encoding, compiled_decoding, compiled_columns
 
 
 if TYPE_CHECKING:
-    _encoding, _decoding = plain_encoding, plain_decoding
+    _encoding, _decoding, _columns = plain_encoding, plain_decoding, plain_columns
 else:
-    _encoding, _decoding = _chosen(os.environ.get(LOOPS_VARIABLE, ""))
+    _encoding, _decoding, _columns = _chosen(os.environ.get(LOOPS_VARIABLE, ""))
 
 IMPLEMENTATION: str = _encoding.IMPLEMENTATION
 CHECKSUM_IMPLEMENTATION: str = getattr(_encoding, "CHECKSUM_IMPLEMENTATION", PLAIN_CHECKSUM)
@@ -68,3 +69,5 @@ values_run = _decoding.values_run
 scan_run = _decoding.scan_run
 whole_batches = _decoding.whole_batches
 find_offset = _decoding.find_offset
+
+Columns = _columns.Columns

@@ -1,0 +1,73 @@
+# The C types and C functions of compiled_columns.py; those that read bytes are in parsing.pxd.
+
+from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport uint8_t
+from libc.string cimport memcpy, memset
+
+from .parsing cimport (
+    CODEC_MASK,
+    CONTROL_BIT,
+    HEADER_SIZE,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+    Fields,
+    Header,
+    Place,
+    Reading,
+    crc32c_prepare,
+    field,
+    fits,
+    header,
+    int32_t,
+    int64_t,
+    intact,
+    record,
+    uint64_t,
+)
+
+cdef extern from "Python.h":
+    const char* PyUnicode_AsUTF8AndSize(object o, Py_ssize_t* size) except NULL
+
+
+ctypedef uint8_t* Data
+
+cdef enum:
+    MAX_BYTES = 0x7FFFFFFF
+
+cdef int _grow(bytearray array, int64_t size) except -1
+
+
+cdef class _Bytes:
+    cdef bytearray valid
+    cdef bytearray ends
+    cdef bytearray data
+    cdef int64_t rows
+    cdef int64_t used
+    cdef int64_t nulls
+
+    cdef int reserve(self, int64_t rows, int64_t size) except -1
+    cdef void put(self, Reading at, int64_t size) noexcept
+    cdef void cut(self, int64_t rows) noexcept
+    cdef object take(self)
+
+
+cdef class Columns:
+    cdef bytearray _offsets
+    cdef bytearray _timestamps
+    cdef bytearray _types
+    cdef _Bytes _key
+    cdef _Bytes _value
+    cdef bytearray _header_ends
+    cdef _Bytes _names
+    cdef _Bytes _header_values
+    cdef int64_t _rows
+    cdef object _wanted
+
+    cdef int _begin(self) except -1
+    cdef int _add_headers(self, Fields* fields, Reading end) except -1
+    cdef bint _add(self, Reading at, Header* batch, int64_t start_offset, int64_t end_offset) except -1
+    cdef bint _add_rows(self, Reading at, Header* batch, int64_t start_offset, int64_t end_offset) except -1
+    cdef void _cut(self, int64_t rows) noexcept

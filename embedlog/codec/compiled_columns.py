@@ -1,0 +1,303 @@
+"""Records as columns, compiled by Cython: the class of `plain_columns`, see there.
+
+A batch's records cannot have more bytes than the batch, so the columns are made large enough once a batch,
+and filled without further questions.
+
+Invariants: as `compiled_decoding`. What has been added of a batch that turns out damaged is taken back.
+
+Source: Arrow's columnar format; Kafka 2.7 implementation, section 5.3.2 (record).
+"""
+
+import cython
+
+from . import plain_decoding
+from .columns import BytesColumn, HeadersColumn, check_wanted, too_long
+
+if not cython.compiled:
+    raise ImportError("this module works only compiled: plain_columns is its twin")
+
+crc32c_prepare()
+
+
+def _grow(array, size):
+    """Make a buffer hold at least `size` bytes; those that are new are zeros."""
+    held: int64_t = PyByteArray_GET_SIZE(array)
+    if size > held:
+        size = max(size, 2 * held)
+        PyByteArray_Resize(array, size)
+        memset(PyByteArray_AS_STRING(array) + held, 0, size - held)
+    return 0
+
+
+class _Bytes:
+    """One column of keys, values or names."""
+
+    def __init__(self):
+        self.rows = self.used = self.nulls = 0
+        self.valid = bytearray()
+        self.ends = bytearray(4)
+        self.data = bytearray()
+
+    def reserve(self, rows, size):
+        """Make room for so many more, of so many bytes together."""
+        if self.used + size > MAX_BYTES:
+            raise too_long()
+        _grow(self.valid, (self.rows + rows + 7) // 8)
+        _grow(self.ends, 4 * (self.rows + rows + 1))
+        _grow(self.data, self.used + size)
+        return 0
+
+    def put(self, at, size):
+        """One more; a size of -1 is a null."""
+        if size < 0:
+            self.nulls += 1
+        else:
+            memcpy(PyByteArray_AS_STRING(self.data) + self.used, at, size)
+            self.used += size
+            cython.cast(Data, PyByteArray_AS_STRING(self.valid))[self.rows >> 3] |= 1 << (self.rows & 7)
+        self.rows += 1
+        cython.cast(cython.pointer(int32_t), PyByteArray_AS_STRING(self.ends))[self.rows] = cython.cast(
+            int32_t, self.used
+        )
+
+    def cut(self, rows):
+        """Take back what is behind so many."""
+        valid: Data = cython.cast(Data, PyByteArray_AS_STRING(self.valid))
+        while self.rows > rows:
+            self.rows -= 1
+            bit: cython.int = 1 << (self.rows & 7)
+            if valid[self.rows >> 3] & bit:
+                valid[self.rows >> 3] ^= bit
+            else:
+                self.nulls -= 1
+        self.used = cython.cast(cython.pointer(int32_t), PyByteArray_AS_STRING(self.ends))[rows]
+
+    def take(self):
+        PyByteArray_Resize(self.valid, (self.rows + 7) // 8)
+        PyByteArray_Resize(self.ends, 4 * (self.rows + 1))
+        PyByteArray_Resize(self.data, self.used)
+        return BytesColumn(self.valid if self.nulls else None, self.ends, self.data)
+
+
+class Columns:
+    """See `plain_columns`."""
+
+    def __init__(self, wanted):
+        self._wanted = check_wanted(wanted)
+        self._begin()
+
+    def _begin(self):
+        wanted = self._wanted
+        self._rows = 0
+        self._offsets = bytearray() if "offset" in wanted else None
+        self._timestamps = bytearray() if "timestamp_ms" in wanted else None
+        self._types = bytearray() if "timestamp_type" in wanted else None
+        self._key = _Bytes() if "key" in wanted else None
+        self._value = _Bytes() if "value" in wanted else None
+        self._header_ends = bytearray(4) if "headers" in wanted else None
+        self._names = _Bytes() if "headers" in wanted else None
+        self._header_values = _Bytes() if "headers" in wanted else None
+        return 0
+
+    @property
+    def rows(self):
+        """See `plain_columns`."""
+        return self._rows
+
+    def _add(self, at, batch, start_offset, end_offset):
+        """Add a batch's records; False, and nothing is added, where they are no such records."""
+        rows: int64_t = self._rows
+        more: int64_t = batch.record_count
+        size: int64_t = batch.end - at
+        if self._offsets is not None:
+            _grow(self._offsets, 8 * (rows + more))
+        if self._timestamps is not None:
+            _grow(self._timestamps, 8 * (rows + more))
+        if self._types is not None:
+            _grow(self._types, 4 * (rows + more))
+        if self._key is not None:
+            self._key.reserve(more, size)
+        if self._value is not None:
+            self._value.reserve(more, size)
+        if self._header_ends is not None:
+            _grow(self._header_ends, 4 * (rows + more + 1))
+        added: cython.bint = self._add_rows(at, batch, start_offset, end_offset)
+        if not added:
+            self._cut(rows)
+        return added
+
+    def _add_rows(self, at, batch, start_offset, end_offset):
+        fields: Fields
+        last: int64_t = -1
+        offset: int64_t
+        i: int32_t
+        append_time: cython.bint = batch.attributes & TIMESTAMP_TYPE_BIT != 0
+        want_headers: cython.bint = self._header_ends is not None
+        want_key: cython.bint = self._key is not None
+        want_value: cython.bint = self._value is not None
+        offsets: cython.pointer(int64_t) = cython.NULL
+        timestamps: cython.pointer(int64_t) = cython.NULL
+        types: cython.pointer(int32_t) = cython.NULL
+        if self._offsets is not None:
+            offsets = cython.cast(cython.pointer(int64_t), PyByteArray_AS_STRING(self._offsets))
+        if self._timestamps is not None:
+            timestamps = cython.cast(cython.pointer(int64_t), PyByteArray_AS_STRING(self._timestamps))
+        if self._types is not None:
+            types = cython.cast(cython.pointer(int32_t), PyByteArray_AS_STRING(self._types))
+        for i in range(batch.record_count):
+            at = record(at, batch.end, last, batch.last_offset_delta, cython.address(fields))
+            if at == cython.NULL:
+                return False
+            last = fields.offset_delta
+            offset = batch.base_offset + last
+            if offset < start_offset or offset >= end_offset:
+                continue
+            if offsets != cython.NULL:
+                offsets[self._rows] = offset
+            if timestamps != cython.NULL:
+                if append_time:
+                    timestamps[self._rows] = batch.max_timestamp_ms
+                else:
+                    timestamps[self._rows] = cython.cast(
+                        int64_t,
+                        cython.cast(uint64_t, batch.base_timestamp_ms)
+                        + cython.cast(uint64_t, fields.timestamp_delta),
+                    )
+            if types != cython.NULL:
+                types[self._rows] = append_time
+            if want_key:
+                self._key.put(fields.key, fields.key_size)
+            if want_value:
+                self._value.put(fields.value, fields.value_size)
+            self._rows += 1
+            if want_headers:
+                if fields.header_count:
+                    self._add_headers(cython.address(fields), at)
+                cython.cast(cython.pointer(int32_t), PyByteArray_AS_STRING(self._header_ends))[self._rows] = (
+                    cython.cast(int32_t, self._names.rows)
+                )
+        return at == batch.end
+
+    def _add_headers(self, fields, end):
+        at: Reading = fields.headers
+        data: Reading = at
+        size: int64_t = 0
+        length: cython.Py_ssize_t = 0
+        i: int64_t
+        self._header_values.reserve(fields.header_count, end - at)
+        for i in range(fields.header_count):
+            at = field(at, end, cython.address(data), cython.address(size))
+            # A name that is not UTF-8 becomes one.
+            name = PyUnicode_DecodeUTF8(cython.cast(cython.p_char, data), size, "replace")
+            raw: cython.p_const_char = PyUnicode_AsUTF8AndSize(name, cython.address(length))
+            self._names.reserve(1, length)
+            self._names.put(cython.cast(Reading, raw), length)
+            at = field(at, end, cython.address(data), cython.address(size))
+            self._header_values.put(data, size)
+        return 0
+
+    def _cut(self, rows):
+        self._rows = rows
+        if self._key is not None:
+            self._key.cut(rows)
+        if self._value is not None:
+            self._value.cut(rows)
+        if self._header_ends is not None:
+            headers: int64_t = cython.cast(cython.pointer(int32_t), PyByteArray_AS_STRING(self._header_ends))[
+                rows
+            ]
+            self._names.cut(headers)
+            self._header_values.cut(headers)
+
+    def run(self, buffer, pos, end, rules, transactional: cython.bint):
+        """See `plain_columns`."""
+        place: Place
+        (
+            place.next_offset,
+            place.epoch,
+            place.latest_epoch,
+            place.limit_offset,
+            place.end_offset,
+            place.may_have_gaps,
+            place.inside,
+        ) = rules
+        start_offset: int64_t = place.next_offset
+        before: Place = place
+        unusual: cython.int = CODEC_MASK | CONTROL_BIT | (0 if transactional else TRANSACTIONAL_BIT)
+        batch: Header
+        view: Py_buffer
+        PyObject_GetBuffer(buffer, cython.address(view), PyBUF_SIMPLE)
+        try:
+            start: Reading = cython.cast(Reading, view.buf)
+            at: Reading = start + min(max(cython.cast(cython.Py_ssize_t, pos), 0), view.len)
+            stop: Reading = start + min(cython.cast(cython.Py_ssize_t, end), view.len)
+            while header(at, stop, cython.address(batch)):
+                if batch.attributes & unusual or not intact(at, batch.end):
+                    break
+                if not fits(cython.address(place), cython.address(batch)):
+                    break
+                if not self._add(at + HEADER_SIZE, cython.address(batch), start_offset, place.end_offset):
+                    break
+                before = place
+                at = batch.end
+            return at - start, before.next_offset
+        finally:
+            PyBuffer_Release(cython.address(view))
+
+    def add(
+        self,
+        body: bytes,
+        count,
+        base_offset,
+        last_offset_delta,
+        base_timestamp_ms,
+        append_time_ms,
+        start_offset,
+        end_offset,
+    ):
+        """See `plain_columns`."""
+        batch: Header
+        batch.base_offset = base_offset
+        batch.last_offset_delta = last_offset_delta
+        batch.base_timestamp_ms = base_timestamp_ms
+        batch.max_timestamp_ms = append_time_ms or 0
+        batch.attributes = 0 if append_time_ms is None else TIMESTAMP_TYPE_BIT
+        batch.record_count = count
+        at: Reading = cython.cast(Reading, PyBytes_AS_STRING(body))
+        batch.end = at + PyBytes_GET_SIZE(body)
+        if not self._add(at, cython.address(batch), start_offset, end_offset):
+            plain_decoding.decode_records(  # says what is wrong
+                body,
+                count,
+                "",
+                -1,
+                base_offset,
+                last_offset_delta,
+                base_timestamp_ms,
+                append_time_ms,
+                start_offset,
+            )
+
+    def take(self):
+        """See `plain_columns`."""
+        taken = {}
+        if self._offsets is not None:
+            PyByteArray_Resize(self._offsets, 8 * self._rows)
+            taken["offset"] = self._offsets
+        if self._timestamps is not None:
+            PyByteArray_Resize(self._timestamps, 8 * self._rows)
+            taken["timestamp_ms"] = self._timestamps
+        if self._types is not None:
+            PyByteArray_Resize(self._types, 4 * self._rows)
+            taken["timestamp_type"] = self._types
+        if self._key is not None:
+            taken["key"] = self._key.take()
+        if self._value is not None:
+            taken["value"] = self._value.take()
+        if self._header_ends is not None:
+            PyByteArray_Resize(self._header_ends, 4 * (self._rows + 1))
+            taken["headers"] = HeadersColumn(
+                self._header_ends, self._names.take(), self._header_values.take()
+            )
+        self._begin()
+        return taken
