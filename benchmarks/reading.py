@@ -45,7 +45,7 @@ def rows(scale: float) -> list[Row]:
             "records/s",
             True,
             [
-                Contender("embedlog", _embedlog(thousands, 1000, _sum_values, keyed=False)),
+                Contender("embedlog", _embedlog(thousands, 1000, _sum_of_values, keyed=False)),
                 Contender("sqlite", _sqlite(thousands, "SELECT value FROM log ORDER BY id", _sum_columns)),
                 Contender("lmdb", _lmdb_values(thousands)),
                 Contender("persist-queue sqlite", _persist_sqlite(few)),
@@ -58,7 +58,7 @@ def rows(scale: float) -> list[Row]:
             "records/s",
             True,
             [
-                Contender("embedlog", _embedlog(thousands, 1000, _exhaust, keyed=True)),
+                Contender("embedlog", _embedlog(thousands, 1000, _exhaust_records, keyed=True)),
                 Contender(
                     "sqlite",
                     _sqlite(thousands, "SELECT id, timestamp_ms, key, value FROM log ORDER BY id", _exhaust),
@@ -79,8 +79,12 @@ def rows(scale: float) -> list[Row]:
     ]
 
 
-def _sum_values(records: Iterable[embedlog.Record]) -> int:
-    return sum(len(record.value or b"") for record in records)
+def _sum_of_values(log: embedlog.Log) -> int:
+    return sum(len(value or b"") for value in log.read_values(TOPIC))
+
+
+def _exhaust_records(log: embedlog.Log) -> None:
+    _exhaust(log.read(TOPIC))
 
 
 def _exhaust(rows: Iterable[Any]) -> None:
@@ -108,13 +112,13 @@ def _fill(where: Path, thousands: int, batch: int, *, keyed: bool) -> None:
 
 
 def _embedlog(
-    thousands: int, batch: int, consume: Callable[[Iterable[embedlog.Record]], object], *, keyed: bool
+    thousands: int, batch: int, consume: Callable[[embedlog.Log], object], *, keyed: bool
 ) -> Prepare:
     @contextmanager
     def prepare(where: Path) -> Iterator[Work]:
         _fill(where, thousands, batch, keyed=keyed)
         with embedlog.open(where) as log:
-            yield rate(thousands * 1000, lambda: consume(log.read(TOPIC)))
+            yield rate(thousands * 1000, lambda: consume(log))
 
     return prepare
 

@@ -8,12 +8,12 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from . import appending, crash, disk, durable, reading
+from . import appending, columns, crash, disk, durable, reading
 from .measure import Result, Row, measure
 from .table import as_json, block, heading
 
 _RESULTS = Path(__file__).parent / "results"
-_FAMILIES = (appending, durable, reading, crash, disk)
+_FAMILIES = (appending, durable, reading, columns, crash, disk)
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 import lmdb
 import persistqueue
+import rocksdict
 
 import embedlog
 from embedlog.codec import encode_values
@@ -153,6 +154,46 @@ def lmdb_one(*, sync: bool = False) -> Opener:
             yield append
 
     return opener
+
+
+# -- rocksdict ---------------------------------------------------------------------------------------
+
+
+@contextmanager
+def rocks(where: Path) -> Iterator[rocksdict.Rdict]:
+    """RocksDB with bytes for keys and values, as it comes otherwise."""
+    opened = rocksdict.Rdict(str(where / "rocks"), rocksdict.Options(raw_mode=True))
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+@contextmanager
+def rocks_batches(where: Path) -> Iterator[Call]:
+    """One write batch a batch."""
+    with rocks(where) as opened:
+        numbers = count()
+
+        def append(values: list[bytes]) -> None:
+            batch = rocksdict.WriteBatch(raw_mode=True)
+            for value in values:
+                batch.put(next(numbers).to_bytes(8, "big"), value)
+            opened.write(batch)
+
+        yield append
+
+
+@contextmanager
+def rocks_one(where: Path) -> Iterator[Call]:
+    """One put a record."""
+    with rocks(where) as opened:
+        numbers = count()
+
+        def append(value: bytes) -> None:
+            opened[next(numbers).to_bytes(8, "big")] = value
+
+        yield append
 
 
 # -- persist-queue -----------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from typing import Any
 
 import embedlog
-from embedlog.codec import CHECKSUM_IMPLEMENTATION
+from embedlog.codec import CHECKSUM_IMPLEMENTATION, LOOPS_IMPLEMENTATION
 
 from .measure import Result, Row
 
@@ -22,8 +22,9 @@ def heading() -> str:
     about = machine()
     lines = [
         f"embedlog {about['embedlog']}, Python {about['python']}, {about['cpus']} CPUs, {about['system']}",
-        f"checksum {about['checksum']}; sqlite {about['sqlite']}, lmdb {about['lmdb']}, "
-        f"persist-queue {about['persist-queue']}",
+        f"loops {about['loops']}, checksum {about['checksum']}",
+        f"sqlite {about['sqlite']}, lmdb {about['lmdb']}, "
+        f"rocksdict {about['rocksdict']}, persist-queue {about['persist-queue']}",
     ]
     return "\n".join([*lines, "", _line(("", "median", "min..max", "embedlog / other"))])
 
@@ -72,9 +73,11 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "cpus": os.cpu_count(),
+        "loops": LOOPS_IMPLEMENTATION,
         "checksum": CHECKSUM_IMPLEMENTATION,
         "sqlite": sqlite3.sqlite_version,
         "lmdb": version("lmdb"),
+        "rocksdict": version("rocksdict"),
         "persist-queue": version("persist-queue"),
     }
 

@@ -1,0 +1,167 @@
+"""Into Arrow columns; and what a broker does to bytes: check batches in a buffer, find where a chunk ends."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import pyarrow as pa
+
+import embedlog
+from embedlog.codec import encode_pairs, loops
+from embedlog.codec.rules import Marking, Rules
+
+from .measure import Contender, Prepare, Row, Work, rate
+from .stores import TOPIC, VALUES
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from aiokafka.record.memory_records import MemoryRecords
+
+_KEY = b"customer-1234567"
+_PAIRS = [(_KEY, value) for value in VALUES]
+_CHUNK = 1 << 20
+_ALL = ("key", "value", "topic", "partition", "offset", "timestamp_ms", "timestamp_type", "headers")
+
+
+def rows(scale: float) -> list[Row]:
+    """The rows, with so many times their usual number of records."""
+    thousands = max(int(200 * scale), 1)
+    return [
+        Row(
+            "into Arrow, all columns",
+            "records/s",
+            True,
+            [
+                Contender("embedlog", _embedlog(thousands, _ALL)),
+                Contender("embedlog, value only", _embedlog(thousands, ("value",))),
+                Contender("aiokafka and pyarrow", _aiokafka(thousands)),
+                Contender("raw preadv", _preadv(thousands)),
+            ],
+        ),
+        *(_checking(batch, thousands) for batch in (1, 100, 1000)),
+    ]
+
+
+def _fill(where: Path, thousands: int) -> Path:
+    """A log; its one segment."""
+    with embedlog.open(where / "log") as log:
+        log.create_topic(TOPIC)
+        for _ in range(thousands):
+            log.append_many(TOPIC, _PAIRS)
+    return next((where / "log" / f"{TOPIC}_0").glob("*.kafka"))
+
+
+def _embedlog(thousands: int, columns: tuple[str, ...]) -> Prepare:
+    @contextmanager
+    def prepare(where: Path) -> Iterator[Work]:
+        _fill(where, thousands)
+        with embedlog.open(where / "log", mode="r") as log:
+
+            def read() -> None:
+                rows = sum(batch.num_rows for batch in log.read_arrow(TOPIC, columns=columns))
+                assert rows == thousands * 1000
+
+            yield rate(thousands * 1000, read)
+
+    return prepare
+
+
+def _aiokafka(thousands: int) -> Prepare:
+    """Its compiled decoder, a chunk at a time, and lists that become arrays."""
+
+    @contextmanager
+    def prepare(where: Path) -> Iterator[Work]:
+        data = _fill(where, thousands).read_bytes()
+        size = len(data) // thousands
+        chunks = [data[start : start + 8 * size] for start in range(0, len(data), 8 * size)]
+
+        def read() -> None:
+            for chunk in chunks:
+                found: dict[str, list[Any]] = {"key": [], "value": [], "offset": [], "timestamp": []}
+                records = MemoryRecords(chunk)
+                while (batch := records.next_batch()) is not None:
+                    for record in batch:
+                        found["key"].append(record.key)
+                        found["value"].append(record.value)
+                        found["offset"].append(record.offset)
+                        found["timestamp"].append(record.timestamp)
+                pa.RecordBatch.from_arrays([pa.array(each) for each in found.values()], names=list(found))
+
+        yield rate(thousands * 1000, read)
+
+    return prepare
+
+
+def _preadv(thousands: int) -> Prepare:
+    """The same bytes into one buffer."""
+
+    @contextmanager
+    def prepare(where: Path) -> Iterator[Work]:
+        fd = os.open(_fill(where, thousands), os.O_RDONLY)
+        try:
+            buffer = bytearray(_CHUNK)
+
+            def read() -> None:
+                pos = 0
+                while got := os.preadv(fd, [buffer], pos):
+                    pos += got
+
+            yield rate(thousands * 1000, read)
+        finally:
+            os.close(fd)
+
+    return prepare
+
+
+# -- a broker's work -----------------------------------------------------------------------------------
+
+
+def _checking(batch: int, thousands: int) -> Row:
+    count = max(10_000 // batch, 1)
+    data = bytearray()
+    for number in range(count):
+        data += encode_pairs(_PAIRS[:batch], 1, base_offset=number * batch, leader_epoch=0)
+    view, whole = memoryview(data), bytes(data)
+
+    def scan() -> None:
+        assert loops.scan_run(view, 0, len(data), Rules(0), Marking(4096)).batches == count
+
+    def slice_chunk() -> None:
+        assert loops.whole_batches(view, 0, len(data), count * batch)[0] == len(data)
+
+    def sum_alone() -> None:
+        google_crc32c.value(whole)
+
+    return Row(
+        f"check batches of {batch:,} in a buffer",
+        "MB/s",
+        True,
+        [
+            Contender("embedlog", _speed(scan, len(data), thousands)),
+            Contender("embedlog, lengths only", _speed(slice_chunk, len(data), thousands)),
+            Contender(
+                "google-crc32c alone", _speed(lambda: google_crc32c.value(whole), len(data), thousands)
+            ),
+        ],
+    )
+
+
+def _speed(work: Callable[[], object], size: int, times: int) -> Prepare:
+    @contextmanager
+    def prepare(where: Path) -> Iterator[Work]:
+        def measured() -> float:
+            started = time.perf_counter()
+            for _ in range(times):
+                work()
+            return times * size / 1e6 / (time.perf_counter() - started)
+
+        yield measured
+
+    return prepare
