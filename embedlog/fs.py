@@ -83,6 +83,17 @@ class FileSystem:
             got += len(more)
         return b"".join(parts)
 
+    def pread_into(self, fd: int, buffer: bytearray | memoryview, pos: int) -> int:
+        """Fill `buffer` from `pos` on. Returns how many bytes there were: fewer only at the end of the file."""
+        total = len(buffer)
+        got = os.preadv(fd, (buffer,), pos)
+        while 0 < got < total:
+            more = os.preadv(fd, (memoryview(buffer)[got:],), pos + got)
+            if not more:
+                break
+            got += more
+        return got
+
     def pwrite_all(self, fd: int, data: bytes | bytearray | memoryview, pos: int) -> None:
         """Write all of `data` at `pos`, going on after short writes. After an error part may be there."""
         written = os.pwrite(fd, data, pos)
@@ -284,6 +295,14 @@ class Descriptors:
         fd = self._acquire(handle)
         try:
             return self._fs.pread(fd, size, pos)
+        finally:
+            self._release(handle)
+
+    def pread_into(self, handle: ReadHandle, buffer: bytearray | memoryview, pos: int) -> int:
+        """Read through a handle into a buffer."""
+        fd = self._acquire(handle)
+        try:
+            return self._fs.pread_into(fd, buffer, pos)
         finally:
             self._release(handle)
 

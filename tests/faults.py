@@ -119,13 +119,20 @@ class FaultyFileSystem(FileSystem):
         return fd
 
     def pread(self, fd: int, size: int, pos: int) -> bytes:
+        self._reading(fd)
+        return super().pread(fd, size, pos)
+
+    def pread_into(self, fd: int, buffer: bytearray | memoryview, pos: int) -> int:
+        self._reading(fd)
+        return super().pread_into(fd, buffer, pos)
+
+    def _reading(self, fd: int) -> None:
         path = self._paths.get(fd, "?")
         with self._lock:
             call = Call("pread", path)
             rule = next((rule for rule in self.rules if rule.applies(call)), None)
         if rule is not None:
             rule.action()
-        return super().pread(fd, size, pos)
 
     def pwrite_all(self, fd: int, data: bytes | bytearray | memoryview, pos: int) -> None:
         try:
