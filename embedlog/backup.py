@@ -59,8 +59,12 @@ def backup(store: Store, destination: str, *, layout: str | None = None) -> None
             os.rmdir(destination)
         store.fs.rename(unfinished, destination)
         store.fs.sync_dir(os.path.dirname(destination))
-    except OSError as error:
-        raise StorageError(f"the backup to {destination} failed: {error}", path=destination) from error
+    except BaseException as error:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        if isinstance(error, OSError):
+            message = f"the backup to {destination} failed: {error}"
+            raise StorageError(message, path=destination) from error
+        raise
 
 
 class _Copy:

@@ -1,13 +1,16 @@
 """What a log directory says about itself: its format, its topics, who writes it, how it was closed.
 
     embedlog.json      {"format": 1, "layout": "classic", "log_id": "..."}   written once; the writer's lock
-    topics.json        {"version": 1, "topics": {name: {"id", "partitions", "settings", "gaps"}}}
+    topics.json        {"version": 1, "crc32", "topics": {name: {"id", "partitions", "settings", "gaps"}},
+                        "deleting": the same, of topics whose directories are not out of the way yet}
     writer.json        {"pid", "program", "since_ms"}   for people: the lock is flock on embedlog.json
     clean-shutdown     {"version": 1, "crc32", "partitions": {"clicks 0": [end, last segment, size, created]}}
 
-A topic exists when topics.json says so: its directories are made before, and removed after. embedlog.json
-is never replaced, so that its lock cannot be held twice; a directory without it is not ours, and is refused
-unchanged unless it is empty.
+A topic exists when topics.json says so: its directories are made before, and removed after
+(topic_directories.py). So every directory with records belongs to a topic that stands there; a log where one
+does not is refused, as its list of topics is lost or an old one. crc32 is that of all the rest of the file.
+embedlog.json is never replaced, so that its lock cannot be held twice; a directory without it is not ours,
+and is refused unchanged unless it is empty.
 """
 
 from __future__ import annotations
@@ -47,7 +50,7 @@ from .filenames import (
     Layout,
     check_topic_name,
 )
-from .fs import FileSystem
+from .fs import TEMPORARY, FileSystem
 from .model import TopicDescription, TopicPartition
 from .recovery import CleanEnd
 
@@ -94,6 +97,7 @@ class Catalog:
         self.path = path
         self.layout: Layout = CLASSIC
         self.log_id = ""
+        self.deleting: dict[str, Topic] = {}
 
     def file(self, name: str) -> str:
         return os.path.join(self.path, name)
@@ -123,6 +127,8 @@ class Catalog:
         except (FileExistsError, NotADirectoryError):
             raise DirectoryError(f"{self.path} is a file: a log is a directory", path=self.path) from None
         except OSError as error:
+            if isinstance(error, FileNotFoundError) and self._fs.exists(self.file(FORMAT_FILE)):
+                return  # somebody else has made it meanwhile, and cleared away what we had begun
             if error.errno in _UNWRITABLE:
                 raise self._read_only(error) from error
             raise DirectoryError(
@@ -209,41 +215,83 @@ class Catalog:
 
     # -- topics ----------------------------------------------------------------------------------------
 
-    def _refuse_if_there_are_records(self, path: str) -> None:
-        """A log whose list of topics is lost must not pass for an empty one."""
-        for entry in self._fs.list(self.path):
-            if not entry.is_dir or self.layout.parse_partition_directory(entry.name) is None:
-                continue
-            files = self._fs.list(os.path.join(self.path, entry.name))
-            if any(file.size and self.layout.parse_segment(file.name) is not None for file in files):
-                raise CorruptCheckpoint(
-                    f"missing, but {entry.name} holds records; restore it from a backup, or open another "
-                    "directory and `embedlog import` this one's partitions",
-                    path=path,
-                )
-
     def load_topics(self) -> dict[str, Topic]:
-        """Raises CorruptCheckpoint."""
-        path = self.file(TOPICS_FILE)
+        """The topics that exist; `deleting` are those that are on their way out. Raises CorruptCheckpoint."""
+        found = self._read_topics()
+        while True:
+            topics, self.deleting = self._parse_topics(found)
+            stray = self._unclaimed({**topics, **self.deleting})
+            before, found = found, self._read_topics() if stray else found
+            if before == found:  # else its topic was made just now
+                break
+        if stray:
+            raise CorruptCheckpoint(
+                f"{'missing' if found is None else 'too old, or emptied'}: {stray} holds records, and no "
+                "topic claims them; restore the file from a backup, or move that directory away and "
+                "`embedlog import` its records",
+                path=self.file(TOPICS_FILE),
+            )
+        return topics
+
+    def _read_topics(self) -> dict[str, Any] | None:
         try:
-            found = self._read_json(TOPICS_FILE)
+            return self._read_json(TOPICS_FILE)
         except FileNotFoundError:
-            self._refuse_if_there_are_records(path)
-            return {}
+            return None
+
+    def _parse_topics(self, found: dict[str, Any] | None) -> tuple[dict[str, Topic], dict[str, Topic]]:
+        """The topics that exist, and those that are being deleted."""
+        if found is None:
+            return {}, {}
+        path = self.file(TOPICS_FILE)
+        if found.get("version") != 1:
+            raise UnsupportedFormat(f"{path}: unknown version {found.get('version')!r}", path=self.path)
         try:
-            if found["version"] != 1:
-                raise UnsupportedFormat(f"{path}: unknown version {found['version']!r}", path=self.path)
-            return {check_topic_name(name): _topic(name, **topic) for name, topic in found["topics"].items()}
+            stated, computed = found.get("crc32"), _crc(found)
+        except RecursionError:
+            raise CorruptCheckpoint("not a list of topics", path=path) from None
+        if stated != computed:
+            raise CorruptCheckpoint(
+                f"its crc32 is {stated!r}, that of what stands there is {computed}: it is damaged, or was "
+                f'edited. Restore it from a backup; or, where it is right as it is, put "crc32": {computed} '
+                'beside "version"',
+                path=path,
+            )
+        try:
+            return _topics(found["topics"]), _topics(found.get("deleting", {}))
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise CorruptCheckpoint(f"not a list of topics ({error})", path=path) from error
 
-    def save_topics(self, topics: Mapping[str, Topic]) -> None:
-        """Durable on return. Raises OSError."""
-        text = {
-            name: {"id": t.topic_id, "partitions": t.partitions, "settings": t.settings, "gaps": t.gaps}
-            for name, t in sorted(topics.items())
-        }
-        self._fs.write_file(self.file(TOPICS_FILE), _json({"version": 1, "topics": text}))
+    def claimed(self, name: TopicPartition, topics: Mapping[str, Topic]) -> bool:
+        """Is it a partition of one of these topics?"""
+        topic = topics.get(name.topic)
+        return topic is not None and name.partition < topic.partitions
+
+    def holds_records(self, directory: str) -> bool:
+        """Is there a directory of that name with segments that are not empty?"""
+        try:
+            files = self._fs.list(self.file(directory))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return any(file.size and self.layout.parse_segment(file.name) is not None for file in files)
+
+    def _unclaimed(self, topics: Mapping[str, Topic]) -> str | None:
+        """A directory with records of a partition that none of these topics has."""
+        for directory in sorted(self._fs.names(self.path)):
+            name = self.layout.parse_partition_directory(directory)
+            if name is not None and not self.claimed(name, topics) and self.holds_records(directory):
+                return directory
+        return None
+
+    def save_topics(self, topics: Mapping[str, Topic], deleting: Mapping[str, Topic] | None = None) -> None:
+        """Durable on return. `deleting`: as it was, if it is not given. Raises OSError."""
+        deleting = self.deleting if deleting is None else deleting
+        going = {name: topic for name, topic in deleting.items() if name not in topics}
+        body: dict[str, Any] = {"version": 1, "topics": _described(topics)}
+        if going:
+            body["deleting"] = _described(going)
+        self._fs.write_file(self.file(TOPICS_FILE), _sealed(body))
+        self.deleting = going
 
     # -- clean shutdown --------------------------------------------------------------------------------
 
@@ -259,19 +307,18 @@ class Catalog:
         self._fs.sync_dir(self.path)
         ends: dict[TopicPartition, CleanEnd] = {}
         try:
-            if found["crc32"] != crc32(_json(found["partitions"])):
+            if found["crc32"] != _crc(found):
                 return None
             for name, numbers in found["partitions"].items():
                 topic, _, number = name.rpartition(" ")
                 ends[TopicPartition(topic, int(number))] = CleanEnd(*map(int, numbers))
-        except (KeyError, TypeError, AttributeError, ValueError, OverflowError):
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError, RecursionError):
             return None
         return ends
 
     def note_clean_shutdown(self, ends: Mapping[TopicPartition, CleanEnd]) -> None:
-        partitions = {str(name): list(end) for name, end in ends.items()}
-        text = {"version": 1, "crc32": crc32(_json(partitions)), "partitions": partitions}
-        self._fs.write_file(self.file(CLEAN_SHUTDOWN_FILE), _json(text))
+        body = {"version": 1, "partitions": {str(name): list(end) for name, end in ends.items()}}
+        self._fs.write_file(self.file(CLEAN_SHUTDOWN_FILE), _sealed(body))
 
     def _read_json(self, name: str) -> dict[str, Any]:
         path = self.file(name)
@@ -296,6 +343,17 @@ def _topic(name: str, *, id: str, partitions: int, settings: dict[str, Any], gap
     return Topic(name, id, partitions, TopicSettings.parse(settings), gaps)
 
 
+def _topics(found: dict[str, dict[str, Any]]) -> dict[str, Topic]:
+    return {check_topic_name(name): _topic(name, **topic) for name, topic in found.items()}
+
+
+def _described(topics: Mapping[str, Topic]) -> dict[str, dict[str, Any]]:
+    return {
+        name: {"id": t.topic_id, "partitions": t.partitions, "settings": t.settings, "gaps": t.gaps}
+        for name, t in sorted(topics.items())
+    }
+
+
 def check_partition_count(partitions: object) -> None:
     """Raises InvalidArgument for what cannot be a topic's number of partitions."""
     if isinstance(partitions, bool) or not isinstance(partitions, int):
@@ -306,7 +364,17 @@ def check_partition_count(partitions: object) -> None:
 
 def _is_attempt(name: str) -> bool:
     """Is this what somebody leaves, or has for a moment, who makes a directory a log?"""
-    return name.startswith(f"{FORMAT_FILE}.") and name.endswith(".tmp")
+    return name.startswith(f"{FORMAT_FILE}.") and name.endswith(TEMPORARY)
+
+
+def _crc(found: Mapping[str, Any]) -> int:
+    """The CRC-32 of all of a file but its `crc32`."""
+    return crc32(_json({key: value for key, value in found.items() if key != "crc32"}))
+
+
+def _sealed(body: Mapping[str, Any]) -> bytes:
+    """A file with its CRC-32, which stands behind the version."""
+    return _json({"version": body["version"], "crc32": _crc(body), **body})
 
 
 def _json(value: object) -> bytes:

@@ -12,6 +12,7 @@ import os
 from typing import Final
 
 from .filenames import CUT, RECOVERING
+from .fs import TEMPORARY
 from .segment import Files, Segment
 
 _CHUNK: Final = 4 << 20
@@ -53,8 +54,8 @@ def keep_aside(files: Files, segment: Segment, pos: int, end: int) -> str:
         number += 1
         path = f"{stem}-{number}{CUT}"
     if not files.fs.exists(path):
-        files.fs.copy_range(segment.path, path + ".tmp", pos, end)
-        files.fs.rename(path + ".tmp", path)
+        files.fs.copy_range(segment.path, path + TEMPORARY, pos, end)
+        files.fs.rename(path + TEMPORARY, path)
     files.fs.sync_dir(directory)
     return path
 

@@ -33,6 +33,18 @@ CLEANER_FILE: Final = "cleaner-offset-checkpoint"
 INTENT_FILE: Final = "publish-intent"
 TRANSACTIONS_FILE: Final = "published-transactions.json"
 STAGING_DIRECTORY: Final = "staging"
+ROOT_FILES: Final = (
+    FORMAT_FILE,
+    TOPICS_FILE,
+    WRITER_FILE,
+    WRITER_STATE_FILE,
+    CLEAN_SHUTDOWN_FILE,
+    RECOVERY_POINT_FILE,
+    LOG_START_FILE,
+    CLEANER_FILE,
+    INTENT_FILE,
+    TRANSACTIONS_FILE,
+)
 
 LEADER_EPOCH_FILE: Final = "leader-epoch-checkpoint"
 

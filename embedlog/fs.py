@@ -26,6 +26,7 @@ from typing import Final, NamedTuple
 
 import portalocker
 
+TEMPORARY: Final = ".tmp"  # behind the name of a file that is not whole yet: garbage after a crash
 _COPY_CHUNK: Final = 1 << 20
 # O_NONBLOCK means nothing for a file; but a pipe of that name would keep us waiting for its other end.
 _OPENING: Final = os.O_CLOEXEC | os.O_NONBLOCK
@@ -186,39 +187,46 @@ class FileSystem:
 
     def write_file(self, path: str, data: bytes) -> None:
         """Replace a small file atomically and durably: temporary file, fsync, rename, fsync the directory."""
-        temporary = path + ".tmp"
-        fd = self.open_write(temporary, create=True, truncate=True)
-        try:
+        temporary = path + TEMPORARY
+        with self.gone_on_error(temporary):
+            fd = self.open_write(temporary, create=True, truncate=True)
             try:
                 self.pwrite_all(fd, data, 0)
                 self.sync(fd)
             finally:
                 self.close(fd)
             self.rename(temporary, path)
-        except OSError:
-            with contextlib.suppress(OSError):
-                self.unlink(temporary)
-            raise
         self.sync_dir(os.path.dirname(path))
 
     def copy_range(self, source: str, destination: str, start: int, end: int) -> None:
         """Copy bytes start..end of one file into a new, durable file (the directory is the caller's)."""
         reading = self.open_read(source)
         try:
-            writing = self.open_write(destination, create=True, truncate=True)
-            try:
-                pos = start
-                while pos < end:
-                    chunk = self.pread(reading, min(_COPY_CHUNK, end - pos), pos)
-                    if not chunk:
-                        break
-                    self.pwrite_all(writing, chunk, pos - start)
-                    pos += len(chunk)
-                self.sync(writing)
-            finally:
-                self.close(writing)
+            with self.gone_on_error(destination):
+                writing = self.open_write(destination, create=True, truncate=True)
+                try:
+                    pos = start
+                    while pos < end:
+                        chunk = self.pread(reading, min(_COPY_CHUNK, end - pos), pos)
+                        if not chunk:
+                            break
+                        self.pwrite_all(writing, chunk, pos - start)
+                        pos += len(chunk)
+                    self.sync(writing)
+                finally:
+                    self.close(writing)
         finally:
             self.close(reading)
+
+    @contextlib.contextmanager
+    def gone_on_error(self, path: str) -> Iterator[None]:
+        """A file is being made: where that fails it is removed, so that a full disk gets its room back."""
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(OSError):
+                self.unlink(path)
+            raise
 
     # -- the writer's lock -----------------------------------------------------------------------
 

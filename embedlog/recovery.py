@@ -39,6 +39,7 @@ from .cutting import cut, set_aside
 from .epoch_history import check_epochs, intact, load_epochs
 from .errors import CorruptIndex, CorruptRecord, NotALog
 from .filenames import CLEANED, DELETED, INDEX, RECOVERING, SWAP, TIME_INDEX
+from .fs import TEMPORARY
 from .index import UNBOUNDED, IndexBuilder, IndexFiles
 from .model import TopicPartition
 from .producer_recovery import ProducerRecovery
@@ -50,7 +51,7 @@ logger = logging.getLogger(__name__)
 _CHUNK: Final = 4 << 20
 _SEARCHED_BEHIND_DAMAGE: Final = 64 << 20
 _SNIFFED: Final = 1 << 16
-_LEFTOVERS: Final = (SWAP, DELETED, CLEANED, RECOVERING, ".tmp")
+_LEFTOVERS: Final = (SWAP, DELETED, CLEANED, RECOVERING, TEMPORARY)
 
 Progress = Callable[[TopicPartition, int, int], None]
 

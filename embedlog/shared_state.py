@@ -28,7 +28,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from .fs import FileSystem
+from .fs import TEMPORARY, FileSystem
 from .model import TopicPartition
 
 _HEADER: Final = struct.Struct("<8sQIII")
@@ -75,14 +75,15 @@ class StateWriter:
         body[: len(header)] = header
         _CRC.pack_into(body, _SIZE - 4, crc32(names, crc32(header[:16])))
         # Readers may open it at any moment: it appears whole. It need not survive the machine.
-        temporary = path + ".tmp"
-        fd = fs.open_write(temporary, create=True, truncate=True)
-        try:
-            fs.pwrite_all(fd, bytes(body) + names, 0)
-            self._map = mmap.mmap(fd, len(body) + len(names))
-        finally:
-            fs.close(fd)
-        fs.rename(temporary, path)
+        temporary = path + TEMPORARY
+        with fs.gone_on_error(temporary):
+            fd = fs.open_write(temporary, create=True, truncate=True)
+            try:
+                fs.pwrite_all(fd, bytes(body) + names, 0)
+                self._map = mmap.mmap(fd, len(body) + len(names))
+            finally:
+                fs.close(fd)
+            fs.rename(temporary, path)
         self._slots = {tp: i for i, tp in enumerate(partitions)}
 
     def storer(self, partition: TopicPartition) -> Callable[[Edges], None]:

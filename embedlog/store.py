@@ -33,6 +33,7 @@ from .config import LogSettings, TopicSettings
 from .errors import (
     Closed,
     CorruptCheckpoint,
+    EmbedlogError,
     ForkedHandle,
     InvalidArgument,
     PartitionFailed,
@@ -58,12 +59,10 @@ from .recovery import CleanEnd, PartitionRecovery, Progress, RecoveryReport, ope
 from .retention import policy_by_name
 from .segment import Files
 from .shared_state import State, StateWriter
+from .topic_directories import TopicDirectories
 from .upkeep import Upkeep
 
 logger = logging.getLogger(__name__)
-
-_DELETED_TOPIC = "-delete"
-_FOUND = "-found"
 
 
 def system_clock_ms() -> int:
@@ -112,6 +111,7 @@ class Store:
         self._closed = self._forked = False
         self.recovery = RecoveryReport()
         self.catalog = Catalog(self.fs, path)
+        self._directories = TopicDirectories(self.fs, self.catalog)
         self.upkeep = Upkeep(self)
         self.descriptors = Descriptors(self.fs, max(self.max_open_files() // 4, 8))
         self.catalog.create(layout)
@@ -158,7 +158,9 @@ class Store:
                 self.fs.unlink(self.catalog.file(WRITER_STATE_FILE))
         recovery_points = self._checkpoint(RECOVERY_POINT_FILE)
         log_starts = self._checkpoint(LOG_START_FILE)
-        self._remove_deleted_topics()
+        for topic in list(self.catalog.deleting.values()):
+            self._finish_deletion(topic)
+        self._directories.clear_leftovers({**self._topics, **self.catalog.deleting})
         self._note_gaps()
         for topic in self._topics.values():
             settings, opened = self.settings_of(topic), []
@@ -233,17 +235,6 @@ class Store:
         partition.may_have_gaps = gaps
         return partition, report
 
-    def _remove_deleted_topics(self) -> None:
-        for entry in self.fs.list(self.path):
-            if entry.is_dir and entry.name.endswith(_DELETED_TOPIC):
-                self._remove_tree(os.path.join(self.path, entry.name))
-
-    def _remove_tree(self, directory: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            for entry in self.fs.list(directory):
-                self.fs.unlink(os.path.join(directory, entry.name))
-            self.fs.remove_dir(directory)
-
     def _tell_readers(self) -> None:
         """Publish all partitions in a new state file, and retire the one before."""
         names = [partition.name for partition in self.partitions()]
@@ -302,6 +293,13 @@ class Store:
                 raise TopicExists(
                     f"topic {name!r} exists already: exist_ok=True takes it as it is, alter_topic changes it"
                 )
+            going = self.catalog.deleting.get(name)
+            if going is not None and not self._finish_deletion(going):
+                raise StorageError(
+                    f"a topic {name!r} was deleted, and its directories cannot be renamed yet: see the log "
+                    "messages, and try again",
+                    path=self.path,
+                )
             compacts = self.defaults.with_changes(checked).compacts
             self._add_partitions(Topic(name, new_id(), partitions, checked, compacts), 0)
         return self.describe_topic(name)
@@ -321,45 +319,41 @@ class Store:
 
     def _add_partitions(self, topic: Topic, first: int) -> None:
         settings = self.settings_of(topic)
+        made: list[str] = []
+        added: list[Partition] = []
         try:
-            added: list[Partition] = []
             self.upkeep.forget(topic.names()[first:])
             for name in topic.names()[first:]:
-                directory = self.directory(name)
-                if self.fs.exists(directory):
-                    self._clear(directory, TopicPartition(topic.topic_id, name.partition))
-                self.fs.make_dir(directory)
+                made.append(self._directories.make(name, topic.topic_id))
                 partition, _ = self._open_partition(name, topic, settings, None, 0, None)
                 added.append(partition)
             self.fs.sync_dir(self.path)
-            self.catalog.save_topics({**self._topics, topic.name: topic})
-        except OSError as error:
+            self._save_topics({**self._topics, topic.name: topic})
+        except BaseException as error:
             for partition in added:
                 partition.close()
-            raise StorageError(f"topic {topic.name!r} could not be made: {error}", path=self.path) from error
+            with contextlib.suppress(OSError, EmbedlogError):  # else the next open does it
+                if self.catalog.load_topics().get(topic.name) != topic:
+                    for directory in made:
+                        self._directories.remove(directory)
+            if isinstance(error, OSError):
+                message = f"topic {topic.name!r} could not be made: {error}"
+                raise StorageError(message, path=self.path) from error
+            raise
         self._partitions[topic.name] = (*self._partitions.get(topic.name, ()), *added)
         self._topics[topic.name] = topic
         self.upkeep.adopt(added)
         self._tell_readers()
 
-    def _save_topics(self, topics: Mapping[str, Topic]) -> None:
+    def _save_topics(self, topics: Mapping[str, Topic], deleting: Mapping[str, Topic] | None = None) -> None:
         try:
-            self.catalog.save_topics(topics)
+            self.catalog.save_topics(topics, deleting)
         except OSError as error:
+            with contextlib.suppress(OSError):  # the new file may be there, and not durable: back to the old
+                self.catalog.save_topics(self._topics)
             raise StorageError(
                 f"the topics of {self.path} could not be saved: {error}", path=self.path
             ) from error
-
-    def _clear(self, directory: str, found_as: TopicPartition) -> None:
-        """Make way for a partition: an unfinished creation goes, records that no topic claims are kept."""
-        parse = self.catalog.layout.parse_segment
-        if any(entry.size and parse(entry.name) is not None for entry in self.fs.list(directory)):
-            aside = self.directory(found_as) + _FOUND
-            logger.warning("%s holds records that belong to no topic: they are kept as %s", directory, aside)
-            self.fs.rename(directory, aside)
-            self.fs.sync_dir(self.path)
-        else:
-            self._remove_tree(directory)
 
     def alter_topic(self, name: str, settings: Mapping[str, Any]) -> TopicDescription:
         """Change a topic's settings; a value of None returns one to its default."""
@@ -401,28 +395,30 @@ class Store:
         with self.topics_lock:
             topic = self.topic(name)
             remaining = {key: value for key, value in self._topics.items() if key != name}
-            self._save_topics(remaining)
+            self._save_topics(remaining, {**self.catalog.deleting, name: topic})
             self._topics = remaining
             with self.upkeep.room_lock:  # or it would count, and nobody could drop it
-                partitions = self._partitions.pop(name)
-                for partition in partitions:
+                for partition in self._partitions.pop(name):
                     partition.publish_through(None)  # the file they have slots in goes
                     partition.close()
                     self.upkeep.dismiss(partition)
             self._tell_readers()
-            for partition in partitions:
-                old = self.directory(partition.name)
-                # Named by the id, as the longest of topic names leaves no room in a file name for more.
-                new = self.directory(TopicPartition(topic.topic_id, partition.name.partition))
-                new += _DELETED_TOPIC
-                try:
-                    self.fs.rename(old, new)
-                    self.fs.sync_dir(self.path)
-                except OSError:
-                    logger.exception("%s stays: it belongs to no topic any more", old)
-                    continue
-                delay_ms = partition.settings.file_delete_delay_ms
-                self.upkeep.later(delay_ms, functools.partial(self._remove_tree, new))
+            self._finish_deletion(topic)
+
+    def _finish_deletion(self, topic: Topic) -> bool:
+        """The directories of a deleted topic lose its name now, and go later. False: some kept it."""
+        retired = self._directories.retire(topic)
+        for path in retired:
+            delay_ms = self.settings_of(topic).file_delete_delay_ms
+            self.upkeep.later(delay_ms, functools.partial(self._directories.remove, path))
+        if len(retired) < topic.partitions:
+            return False
+        left = {name: other for name, other in self.catalog.deleting.items() if name != topic.name}
+        try:
+            self.catalog.save_topics(self._topics, left)
+        except OSError:
+            logger.exception("topic %s is deleted; the next open looks for its directories again", topic.name)
+        return True
 
     # -- partitions ------------------------------------------------------------------------------------
 
@@ -448,7 +444,7 @@ class Store:
         return {p.name.partition: p.offsets() for p in self.partitions_of(topic)}
 
     def directory(self, name: TopicPartition) -> str:
-        return os.path.join(self.path, self.catalog.layout.partition_directory(*name))
+        return self._directories.path(name)
 
     def reopen(self, topic: str, number: int) -> PartitionRecovery | None:
         """Recover a partition that refuses appends since a write or fsync failed. Raises StorageError."""

@@ -41,7 +41,7 @@ from .filenames import (
     TXN_INDEX,
 )
 from .follower import Follower
-from .fs import Entry, FileSystem
+from .fs import TEMPORARY, Entry, FileSystem
 from .index import UNBOUNDED, decode_offsets, decode_times, empty_offsets, empty_times
 from .model import TopicPartition
 from .producer_state import ProducerState, decode_aborted
@@ -63,7 +63,7 @@ _LEFTOVERS: Final = {
     SWAP: "a compaction that the next open completes",
     RECOVERING: "an unfinished recovery or repair",
     CUT: "bytes that recovery or repair set aside",
-    ".tmp": "an unfinished write",
+    TEMPORARY: "an unfinished write",
 }
 
 Progress = Callable[[int, int], None]

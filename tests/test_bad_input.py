@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import shutil
 import struct
 import tempfile
@@ -48,6 +49,12 @@ MIB = 1 << 20
 def tree(path: Path) -> dict[str, bytes | None]:
     """Everything under a path: name -> contents (None for a directory)."""
     return {str(p.relative_to(path)): None if p.is_dir() else p.read_bytes() for p in sorted(path.rglob("*"))}
+
+
+def sealed(body: dict[str, Any]) -> str:
+    """A small file with the checksum that it should have."""
+    rest = {key: value for key, value in body.items() if key != "crc32"}
+    return json.dumps({"crc32": zlib.crc32((json.dumps(rest, indent=1) + "\n").encode()), **rest})
 
 
 def settled(path: Path) -> dict[str, bytes | None]:
@@ -418,6 +425,7 @@ GARBAGE = [
     b'{"a":' * 50_000,
     os.urandom(1000),
     b"9" * 10_000,
+    b'{"version": 1, "format": 1, "topics": ' + b'{"a":' * 800 + b"1" + b"}" * 801,
 ]
 
 
@@ -453,16 +461,16 @@ def test_garbage_for_the_format_and_the_topics(closed: Path, garbage: bytes) -> 
 def test_topics_that_cannot_be(closed: Path, change: dict[str, object]) -> None:
     topics = json.loads((closed / "topics.json").read_text())
     topics["topics"]["t"].update(change)
-    (closed / "topics.json").write_text(json.dumps(topics))
+    (closed / "topics.json").write_text(sealed(topics))
     with at_most(16 * MIB):
-        refused(closed, CorruptCheckpoint, "topics.json")
+        refused(closed, CorruptCheckpoint, "topics.json.*not a list of topics")
 
 
 @pytest.mark.parametrize("name", ["../up", "a/b", "", "x" * 250])
 def test_a_topic_file_cannot_lead_out_of_the_directory(closed: Path, name: str) -> None:
     topics = json.loads((closed / "topics.json").read_text())
     topics["topics"][name] = topics["topics"]["t"]
-    (closed / "topics.json").write_text(json.dumps(topics))
+    (closed / "topics.json").write_text(sealed(topics))
     before = tree(closed.parent)
     refused(closed, CorruptCheckpoint, "cannot name a topic")
     assert tree(closed.parent).keys() == before.keys()
@@ -472,6 +480,61 @@ def test_a_topic_file_of_a_later_version(closed: Path) -> None:
     topics = json.loads((closed / "topics.json").read_text())
     (closed / "topics.json").write_text(json.dumps({**topics, "version": 2}))
     refused(closed, UnsupportedFormat, "version")
+
+
+def test_a_topic_file_that_was_edited_says_how_to_go_on(closed: Path) -> None:
+    """Whoever means what he wrote puts the checksum there that the error tells him."""
+    file = closed / "topics.json"
+    topics = json.loads(file.read_text())
+    topics["topics"]["t"]["settings"]["retention_ms"] = 691_200_000
+    for unsealed in (topics, {key: value for key, value in topics.items() if key != "crc32"}):
+        file.write_text(json.dumps(unsealed))
+        refused(closed, CorruptCheckpoint, f'its crc32 is {unsealed.get("crc32")}, .*put "crc32": [0-9]+ ')
+    with pytest.raises(CorruptCheckpoint) as caught:
+        embedlog.open(closed)
+    right = re.search(r'"crc32": ([0-9]+)', str(caught.value))
+    assert right is not None
+    file.write_text(json.dumps({**topics, "crc32": int(right[1])}))
+    with embedlog.open(closed) as log:
+        assert log.describe_topic("t").settings == {"retention_ms": 691_200_000}
+        assert len(list(log.read("t"))) == 3
+
+
+def test_no_flip_of_the_topics_goes_unnoticed(closed: Path) -> None:
+    file = closed / "topics.json"
+    data = file.read_bytes()
+    with embedlog.open(closed, "r") as log:
+        known = log.describe_topic("t")
+    refusals = 0
+    for pos in range(len(data)):
+        flipped = bytearray(data)
+        flipped[pos] ^= 1 << pos % 8
+        file.write_bytes(flipped)
+        try:
+            with embedlog.open(closed, "r") as log:
+                assert log.describe_topic("t") == known
+        except EmbedlogError:
+            refusals += 1
+    assert refusals > len(data) // 2  # the others are in what is between the words
+
+
+@pytest.mark.parametrize(
+    "topics", [{}, {"other": {"id": "x", "partitions": 1, "settings": {}, "gaps": False}}]
+)
+def test_a_topic_file_that_does_not_know_the_records_is_refused(closed: Path, topics: dict[str, Any]) -> None:
+    file = closed / "topics.json"
+    file.write_text(sealed({"version": 1, "topics": topics}))
+    refused(closed, CorruptCheckpoint, "t_0 holds records, and no topic claims them")
+
+
+def test_a_topic_file_that_knows_too_few_partitions_is_refused(closed: Path) -> None:
+    with embedlog.open(closed) as log:
+        log.append("t", b"4", partition=1)
+    file = closed / "topics.json"
+    topics = json.loads(file.read_text())
+    topics["topics"]["t"]["partitions"] = 1
+    file.write_text(sealed(topics))
+    refused(closed, CorruptCheckpoint, "t_1 holds records")
 
 
 CHECKPOINTS = [

@@ -257,7 +257,7 @@ def test_no_room_to_alter_or_delete_a_topic(tmp_path: Path) -> None:
         log.create_topic("t")
         log.append("t", b"x")
         for operation in ("create", "write", "sync", "rename"):
-            fs.fail(operation, errno.ENOSPC, path="topics.json", times=2)
+            fs.fail(operation, errno.ENOSPC, path="topics.json", times=4)
             with pytest.raises(StorageError, match="could not be saved"):
                 log.alter_topic("t", retention_ms=5)
             with pytest.raises(StorageError, match="could not be saved"):

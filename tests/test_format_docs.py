@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from embedlog import codec
-from embedlog.catalog import Catalog
+from embedlog.catalog import Catalog, Topic
 from embedlog.checkpoints import LeaderEpochs, read_offsets
 from embedlog.codec import message_07, message_set
 from embedlog.codec.sniff import identify
-from embedlog.filenames import CLEAN_SHUTDOWN_FILE, LEADER_EPOCH_FILE
+from embedlog.filenames import CLEAN_SHUTDOWN_FILE, LEADER_EPOCH_FILE, TOPICS_FILE
 from embedlog.fs import FileSystem
 from embedlog.index import OFFSET_ENTRY, TIME_ENTRY, decode_offsets, decode_times
 from embedlog.model import AbortedTransaction, CommittedOffset, TopicPartition
@@ -84,7 +84,8 @@ def test_every_example_is_looked_at() -> None:
     assert set(EXAMPLES) == {
         "batch", "compressed", "control",
         "offset-index", "time-index", "txn-index", "snapshot",
-        "checkpoint", "leader-epochs", "clean-shutdown", "writer-state", "offset-key", "offset-value",
+        "topics", "checkpoint", "leader-epochs", "clean-shutdown", "writer-state",
+        "offset-key", "offset-value",
         "message-v0", "message-v1", "wrapper-v1", "kafka-07", "fetch-07",
     }  # fmt: skip
 
@@ -187,6 +188,18 @@ def test_checkpoints(tmp_path: Path) -> None:
     epochs = LeaderEpochs(FileSystem(), str(tmp_path))
     epochs.load()
     assert epochs.entries == ((0, 0), (3, 4711))
+
+
+def test_topics(tmp_path: Path) -> None:
+    path = tmp_path / TOPICS_FILE
+    path.write_text(EXAMPLES["topics"].text)
+    catalog = Catalog(FileSystem(), str(tmp_path))
+    topics = catalog.load_topics()
+    settings = {"retention_ms": 86_400_000}
+    assert topics == {"clicks": Topic("clicks", "5xNtP-V9QwWYMbbR1N4qkA", 2, settings, False)}
+    assert catalog.deleting == {}
+    catalog.save_topics(topics)
+    assert json.loads(path.read_text()) == json.loads(EXAMPLES["topics"].text)
 
 
 def test_clean_shutdown(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 What no checksum covers, and no other file bears out, cannot be detected. By design that is:
 
-    topics.json             settings (a retention of 9 days for one of 8), ids, a lower number of partitions
     embedlog.json           the log's id
     log-start-offset-       a log start that is too high hides records, one too low shows deleted ones
       checkpoint            that are still there (Kafka's format; one past the log's end is passed over)

@@ -1,0 +1,238 @@
+"""What becomes of topics' directories when making or deleting them is killed, or finds no room."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from faults import FOREVER, FaultyFileSystem, UnsyncedFileSystem, crash, in_child, open_log, values
+
+import embedlog
+from embedlog import Log, StorageError
+from embedlog.errors import EmbedlogError
+from embedlog.fs import FileSystem
+
+
+def names(path: Path) -> set[str]:
+    """The topics' directories, and what is not whole."""
+    return {entry.name for entry in path.iterdir() if entry.is_dir() or entry.name.endswith(".tmp")}
+
+
+def kill_at_every_step(
+    tmp_path: Path,
+    before: Callable[[Log], object],
+    act: Callable[[Log], object],
+    check: Callable[[Log], object],
+) -> int:
+    """Kill a process before each change on disk that `act` makes, and look what the next open finds.
+
+    Returns how many there were.
+    """
+    for step in range(1_000):
+        path = tmp_path / str(step)
+        with open_log(path, UnsyncedFileSystem()) as log:
+            before(log)
+        fs = FaultyFileSystem(path)
+
+        def work(path: Path = path, fs: FaultyFileSystem = fs, step: int = step) -> None:
+            log = open_log(path, fs)
+            fs.exit_before = len(fs.calls) + step
+            act(log)
+
+        status = in_child(work)
+        assert status in (0, 77)
+        with open_log(path, UnsyncedFileSystem()) as log:
+            assert log.recovery.damage == []
+            check(log)
+            claimed = {f"{t}_{n}" for t in log.topics() for n in range(log.describe_topic(t).partitions)}
+            assert names(path) == claimed, step
+            assert "deleting" not in json.loads((path / "topics.json").read_text())
+        if status == 0:
+            return step
+    raise AssertionError("no end")
+
+
+def test_making_a_topic_killed_at_any_step(tmp_path: Path) -> None:
+    def check(log: Log) -> None:
+        assert values(log, "there") == [(0, b"x")]
+        log.create_topic("t", partitions=2, exist_ok=True)
+        assert log.append("t", b"y", partition=1).offset == 0
+
+    steps = kill_at_every_step(
+        tmp_path,
+        lambda log: log.create_topic("there") and log.append("there", b"x"),
+        lambda log: log.create_topic("t", partitions=2),
+        check,
+    )
+    assert steps > 10
+
+
+def test_making_the_first_topic_killed_at_any_step(tmp_path: Path) -> None:
+    kill_at_every_step(
+        tmp_path,
+        lambda log: log.topics(),
+        lambda log: log.create_topic("t"),
+        lambda log: log.create_topic("u"),
+    )
+
+
+def test_making_partitions_killed_at_any_step(tmp_path: Path) -> None:
+    def check(log: Log) -> None:
+        assert values(log) == [(0, b"x")]
+        assert log.describe_topic("t").partitions in (1, 3)
+
+    kill_at_every_step(
+        tmp_path,
+        lambda log: log.create_topic("t") and log.append("t", b"x"),
+        lambda log: log.create_partitions("t", 3),
+        check,
+    )
+
+
+def test_deleting_the_only_topic_killed_at_any_step(tmp_path: Path) -> None:
+    """It leaves directories with records that no topic claims: that is no lost list of topics."""
+
+    def before(log: Log) -> None:
+        log.create_topic("t", partitions=2)
+        for number in range(2):
+            log.append("t", b"x", partition=number)
+
+    gone = []
+
+    def check(log: Log) -> None:
+        gone.append("t" not in log.topics())
+        if not gone[-1]:
+            assert [values(log, "t", number) for number in range(2)] == [[(0, b"x")]] * 2
+
+    steps = kill_at_every_step(tmp_path, before, lambda log: log.delete_topic("t"), check)
+    assert gone == sorted(gone)
+    assert 0 < sum(gone) < steps
+
+
+@pytest.mark.parametrize("operation", ["create", "write", "sync", "rename", "sync_dir", "make_dir"])
+def test_no_room_for_a_topic_leaves_nothing_of_it(tmp_path: Path, operation: str) -> None:
+    for skip in range(100):
+        path = tmp_path / str(skip)
+        fs = FaultyFileSystem(path)
+        with open_log(path, fs) as log:
+            log.create_topic("there")
+            fs.fail(operation, errno.ENOSPC, skip=skip)
+            try:
+                log.create_topic("t", partitions=2)
+            except StorageError:
+                assert names(path) == {"there_0"}, skip
+            else:  # where readers could not be told, or nothing failed any more
+                assert names(path) == {"there_0", "t_0", "t_1"}
+            if not fs.failed:
+                return
+    raise AssertionError("no end")
+
+
+def test_a_topic_list_that_was_replaced_but_not_synced_is_put_back(tmp_path: Path) -> None:
+    """The deletion fails, and must not come to pass at the next open, behind the records appended since."""
+    fs = FaultyFileSystem(tmp_path)
+    log = open_log(tmp_path, fs)
+    log.create_topic("t")
+    log.append("t", b"before")
+    fs.fail("sync_dir", path=".")
+    with pytest.raises(StorageError, match="could not be saved"):
+        log.delete_topic("t")
+    log.append("t", b"behind", flush=True)
+    crash(log)
+    with open_log(tmp_path) as log:
+        assert values(log) == [(0, b"before"), (1, b"behind")]
+
+
+def test_a_deleted_topic_whose_directory_keeps_its_name(tmp_path: Path) -> None:
+    fs = FaultyFileSystem(tmp_path)
+    log = open_log(tmp_path, fs)
+    log.create_topic("t")
+    log.append("t", b"old")
+    fs.fail("rename", errno.EIO, path="-delete", times=FOREVER)
+    log.delete_topic("t")
+    assert log.topics() == []
+    with pytest.raises(StorageError, match="cannot be renamed yet"):
+        log.create_topic("t")
+    log.create_topic("other")
+    log.close()
+    with embedlog.open(tmp_path, "r") as reader:
+        assert reader.topics() == ["other"]
+    with open_log(tmp_path) as log:
+        assert names(tmp_path) == {"other_0"}
+        log.create_topic("t")
+        assert values(log) == []
+
+
+def test_records_that_appear_under_a_new_topics_name_are_kept(tmp_path: Path) -> None:
+    with open_log(tmp_path / "other") as log:
+        log.create_topic("t")
+        log.append("t", b"of another log")
+    with open_log(tmp_path / "log") as log:
+        os.rename(tmp_path / "other" / "t_0", tmp_path / "log" / "t_0")
+        log.create_topic("t")
+        assert values(log) == []
+        (found,) = (tmp_path / "log").glob("*-found")
+        assert (found / "00000000000.kafka").stat().st_size > 0
+    with open_log(tmp_path / "log"):
+        assert found.exists()
+
+
+def test_an_open_removes_what_was_being_written_and_nothing_else(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        log.create_topic("t")
+    ours = ["topics.json.tmp", "writer-state.tmp", "embedlog.json.4711.tmp", "publish-intent.tmp"]
+    for name in [*ours, "mine.tmp"]:
+        (tmp_path / name).write_bytes(b"x")
+    for name in ("notes_2024", "t_0-copy", "t_7"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "mine.txt").write_text("x")
+    for name in ("a_file_1", "a-delete"):
+        (tmp_path / name).write_text("x")
+    with open_log(tmp_path):
+        pass
+    assert names(tmp_path) == {"t_0", "mine.tmp", "notes_2024", "t_0-copy", "t_7"}
+    assert (tmp_path / "a_file_1").exists() and (tmp_path / "a-delete").exists()
+
+
+class _Watching(FileSystem):
+    """Something happens just before a directory is listed, once."""
+
+    def __init__(self, directory: Path, happens: Callable[[], object]) -> None:
+        self.directory, self.happens = str(directory), happens
+        self.happened = False
+
+    def names(self, path: str) -> dict[str, int]:
+        if path == self.directory and not self.happened:
+            self.happened = True
+            self.happens()
+        return super().names(path)
+
+
+def test_a_reader_that_looks_while_a_topic_is_made(tmp_path: Path) -> None:
+    with embedlog.open(tmp_path) as log:
+
+        def make() -> None:
+            log.create_topic("t")
+            log.append("t", b"x")
+
+        with embedlog.open(tmp_path, "r", fs=_Watching(tmp_path, make)) as reader:
+            assert reader.topics() == ["t"]
+            assert [record.value for record in reader.read("t")] == [b"x"]
+
+
+def test_a_backup_that_finds_no_room_leaves_nothing(tmp_path: Path) -> None:
+    fs = FaultyFileSystem(tmp_path)
+    with open_log(tmp_path / "log", fs) as log:
+        log.create_topic("t")
+        log.append("t", b"x")
+        fs.fail("write", errno.ENOSPC, path="copy")
+        with pytest.raises(EmbedlogError):
+            log.backup(tmp_path / "copy")
+        assert [entry.name for entry in tmp_path.iterdir()] == ["log"]
+        log.backup(tmp_path / "copy")
+    with open_log(tmp_path / "copy") as log:
+        assert values(log) == [(0, b"x")]
