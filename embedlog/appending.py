@@ -137,7 +137,7 @@ class GrowingPartition(ReadablePartition):
         self._end = self._flushed = End(opened.log_end_offset, active.size, active)
         self._damaged_from = opened.flushed_offset if opened.damage else None
         self._dirty = False
-        self._rolling = False  # a segment is being begun, or that was interrupted
+        self._halfway = False  # an append or a roll is under way, or was interrupted
         self._hints.clear()
 
     # -- looking ---------------------------------------------------------------------------------------
@@ -237,7 +237,7 @@ class GrowingPartition(ReadablePartition):
         self, batches: bytearray, expected_offset: int | None, *, as_is: bool = False
     ) -> tuple[Appended, bool]:
         """Append lock held. What was appended, and whether it completes flush_messages."""
-        if self._state is not _ONLINE:
+        if self._state is not _ONLINE or self._halfway:
             raise self._refusal()
         base = self._next_offset
         if expected_offset is not None and expected_offset != base:
@@ -256,10 +256,6 @@ class GrowingPartition(ReadablePartition):
                 durable = sent.last_offset < self._flushed.offset
                 return Appended(sent.base_offset, sent.last_offset, sent.timestamp_ms, durable), False
         segment = self._segments[-1]
-        end = self._end
-        if self._rolling or end.pos != segment.size or end.offset != base:
-            # An exception out of nowhere (Ctrl-C) stopped an append between two steps.
-            raise self.fail("an append was interrupted half-way")
         if segment.size and (
             segment.size + size > self.settings.segment_bytes or next_offset - segment.base_offset > MAX_INT32
         ):
@@ -270,13 +266,22 @@ class GrowingPartition(ReadablePartition):
             )
         if not self._active_file.is_open:
             self._open_active(segment)
-        self._write(segment, batches)
-        for batch_size, last_offset, timestamp_ms in placed:
-            segment.grow(batch_size, last_offset, timestamp_ms)
+        pos = segment.size
+        try:
+            self._write(segment, batches)
+            for batch_size, last_offset, timestamp_ms in placed:
+                segment.grow(batch_size, last_offset, timestamp_ms)
+            if sequenced:
+                self._ledger.note(batches, sequenced)
+            end = _new(End, (next_offset, segment.size, segment))
+        except BaseException:
+            if not sequenced:
+                self._take_back(segment, pos, base)
+            raise
+        # Three stores, and nothing between them where Ctrl-C could strike.
         self._next_offset = next_offset
-        if sequenced:
-            self._ledger.note(batches, sequenced)
-        self._end = _new(End, (next_offset, segment.size, segment))
+        self._end = end
+        self._halfway = False
         if self._state is not _ONLINE:  # a flush failed meanwhile: nobody may see this
             self._end = self._flushed
             raise self._refusal()
@@ -289,6 +294,7 @@ class GrowingPartition(ReadablePartition):
         return appended, next_offset - self._flushed.offset >= self.settings.flush_messages
 
     def _write(self, segment: Segment, batches: bytearray) -> None:
+        self._halfway = True
         try:
             self._active_file.write(batches, segment.size)
         except OSError as error:
@@ -296,7 +302,16 @@ class GrowingPartition(ReadablePartition):
                 self._active_file.trim(segment.size)
             except OSError as worse:
                 raise self.fail(f"an append could not be undone ({worse})") from worse
+            self._halfway = False
             raise self._append_error(error, segment.path) from error
+
+    def _take_back(self, segment: Segment, pos: int, next_offset: int) -> None:
+        """Undo an append that was interrupted; what cannot be undone stays half-way."""
+        if self._halfway and self._state is _ONLINE:
+            with contextlib.suppress(OSError):
+                self._active_file.trim(pos)
+                segment.shrink(pos, next_offset)
+                self._halfway = False
 
     def _append_error(self, error: OSError, path: str) -> StorageError:
         if error.errno in _NO_ROOM:
@@ -329,7 +344,7 @@ class GrowingPartition(ReadablePartition):
     def roll(self) -> bool:
         """Begin a new segment, unless the active one is empty. Says whether it did."""
         with self._append_lock:
-            if self._state is not State.ONLINE or not self._segments[-1].size:
+            if not self._is_sound() or not self._segments[-1].size:
                 return False
             self._roll()
             return True
@@ -339,19 +354,9 @@ class GrowingPartition(ReadablePartition):
         return self._segments[-1].created_ms < than_ms and self.roll()
 
     def _roll(self) -> Segment:
-        """Append lock held: begin a new segment. Raises StorageError, and then either nothing has changed
-        or the partition has failed; after anything else (Ctrl-C) the next append finds it half done."""
-        self._rolling = True
-        try:
-            new = self._begin_segment()
-        except StorageError:
-            self._rolling = False
-            raise
-        self._rolling = False
-        return new
+        """Append lock held: begin a new segment; the old one is durable before the new one is there.
 
-    def _begin_segment(self) -> Segment:
-        """The old segment is durable before the new one is there."""
+        Raises StorageError, and then either nothing has changed or the partition has failed."""
         old = self._segments[-1]
         with self._sync_lock:
             if not self._active_file.is_open:
@@ -365,6 +370,7 @@ class GrowingPartition(ReadablePartition):
             try:
                 self._ledger.save_transactions(old.base_offset)
                 self._ledger.save(self._next_offset)
+                self._halfway = True
                 new = create_segment(
                     self._files, self.directory, self._next_offset, self.settings, self._keeper.now_ms()
                 )
@@ -372,12 +378,14 @@ class GrowingPartition(ReadablePartition):
                 # Appends must not go on in the old segment while a name says that it ends here.
                 raise self.fail(str(error)) from error
             except OSError as error:
+                self._halfway = False
                 raise self._append_error(error, self.directory) from error
             self._active_file.close()
         old.seal(self._keeper.now_ms())
         self._segments = (*self._segments, new)
         self._layout_version += 1
         self._end = self._flushed = End(self._next_offset, 0, new)
+        self._halfway = False
         self.publish()
         self._keeper.rolled(self)
         return new
@@ -420,7 +428,13 @@ class GrowingPartition(ReadablePartition):
             path=self.directory,
         )
 
-    def _refusal(self) -> PartitionFailed:
+    def _is_sound(self) -> bool:
+        """Append lock held: has nothing failed, and was no append interrupted half-way?"""
+        return self._state is _ONLINE and not self._halfway
+
+    def _refusal(self) -> StorageError:
+        if self._state is _ONLINE:  # an exception out of nowhere (Ctrl-C) came between two steps
+            return self.fail("an append was interrupted half-way")
         if self._state is State.DAMAGED:
             what = f"`embedlog repair` (topic {self.name.topic}, partition {self.name.partition}) decides"
         elif self._state is State.CLOSED:
@@ -443,7 +457,7 @@ class GrowingPartition(ReadablePartition):
         try:
             self.flush(at)
             with self._append_lock:
-                if self._state is State.ONLINE:
+                if self._is_sound():
                     if self._ledger.save_transactions(self._segments[-1].base_offset):
                         self.publish()
                     with contextlib.suppress(OSError):

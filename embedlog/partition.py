@@ -95,7 +95,7 @@ class Partition(GrowingPartition):
 
     def _skip_to(self, offset: int) -> bool:
         """Append lock held: the next record gets this offset. Does the partition begin with it?"""
-        if self._state is not State.ONLINE:
+        if not self._is_sound():
             raise self._refusal()
         empty = not any(each.size for each in self._segments)
         if offset == self._next_offset:
@@ -108,8 +108,9 @@ class Partition(GrowingPartition):
         before = self._next_offset
         if not self._active_file.is_open:
             self._open_active(segment)
+        end = End(offset, segment.size, segment)
         self._next_offset = offset
-        self._end = End(offset, segment.size, segment)
+        self._end = end
         if not segment.size:  # it is named by an offset that will not be in it
             try:
                 self._roll()
@@ -305,10 +306,6 @@ class Partition(GrowingPartition):
         for wake in self._listeners:
             wake()
         return clean
-
-    def _is_sound(self) -> bool:
-        """Append lock held: has nothing failed, and was no append interrupted half-way?"""
-        return self._state is State.ONLINE and not self._rolling
 
     def _let_go(self) -> None:
         with contextlib.suppress(OSError):

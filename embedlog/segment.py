@@ -324,6 +324,12 @@ class Segment:
         self.next_offset = last_offset + 1
         self.size += size
 
+    def shrink(self, size: int, next_offset: int) -> None:
+        """Forget what grew behind `size` bytes: an append that was interrupted. Raises OSError."""
+        self.size, self.next_offset = size, next_offset
+        self.builder = None
+        self.open_builder()
+
     def save_indexes(self) -> None:
         """Write the entries made since the last time. Not durable: indexes are hints. Raises OSError."""
         builder = self.builder

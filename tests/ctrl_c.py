@@ -1,0 +1,78 @@
+"""Ctrl-C at a chosen point: KeyboardInterrupt where the interpreter would raise it, at the n-th such place.
+
+Python looks for signals when a function is entered, behind each call into C, and at each jump backwards:
+there and nowhere else can Ctrl-C strike. `strike(n, work)` runs work and raises at the n-th of these points,
+so that a test can go through all of them.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any
+
+_CHECKED = {op for name, op in dis.opmap.items() if name.startswith("CALL") or "JUMP_BACKWARD" in name}
+_CALLS = {op for name, op in dis.opmap.items() if name.startswith("CALL")}
+_GENERATORS = 0x20 | 0x80 | 0x200  # CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR: they are resumed from C
+
+
+class _Points:
+    """A trace function that counts the points, and raises at one of them."""
+
+    def __init__(self, number: int) -> None:
+        self.left = number
+        self._code: dict[CodeType, bytes] = {}
+        self._called: dict[FrameType, bool] = {}  # whether a frame's last call went to a Python function
+
+    def __call__(self, frame: FrameType, event: str, arg: Any) -> Callable[..., Any] | None:
+        if frame.f_code.co_filename == __file__:
+            return None
+        caller = frame.f_back
+        if caller in self._called and not frame.f_code.co_flags & _GENERATORS:
+            self._called[caller] = True
+        frame.f_trace_opcodes = True
+        frame.f_trace_lines = False
+        self._called[frame] = False
+        self._pass()
+        return self._follow(frame.f_code)
+
+    def _follow(self, code: CodeType) -> Callable[..., Any]:
+        if code not in self._code:
+            self._code[code] = code.co_code
+        codes = self._code[code]
+        last = 0
+
+        def trace(frame: FrameType, event: str, arg: Any) -> Callable[..., Any]:
+            nonlocal last
+            if event == "opcode":
+                before, last = last, codes[frame.f_lasti]
+                to_python, self._called[frame] = self._called.get(frame, False), False
+                if before in _CHECKED and not (before in _CALLS and to_python):
+                    self._pass()
+            elif event == "return":
+                self._called.pop(frame, None)
+            return trace
+
+        return trace
+
+    def _pass(self) -> None:
+        self.left -= 1
+        if self.left == -1:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+
+
+def strike(number: int, work: Callable[[], Any]) -> bool:
+    """Run `work`, with Ctrl-C at its point of that number (from 0). False: it has none such, and is done."""
+    points = _Points(number)
+    before = sys.gettrace()
+    sys.settrace(points)
+    try:
+        work()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(before)
+    return points.left < 0
