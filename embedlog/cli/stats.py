@@ -42,7 +42,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--build",
         action="store_true",
-        help="say which checksum runs, and the versions of Python and libraries",
+        help="say whether the compiled loops run, which checksum, and the versions of Python and libraries",
     )
     add_json(parser, "a JSON object a partition, with exact values")
 
@@ -139,10 +139,11 @@ def _state(ui: UI, engine: Follower, found: list[tuple[PartitionSize, Contents]]
 
 def _build(args: argparse.Namespace, ui: UI) -> None:
     from .. import __version__
-    from ..codec import CHECKSUM_IMPLEMENTATION
+    from ..codec import CHECKSUM_IMPLEMENTATION, LOOPS_IMPLEMENTATION
 
     facts = {
         "embedlog": __version__,
+        "loops": LOOPS_IMPLEMENTATION,
         "checksum": CHECKSUM_IMPLEMENTATION,
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "platform": platform.platform(),
