@@ -85,7 +85,7 @@ class FileSystem:
         return b"".join(parts)
 
     def pread_into(self, fd: int, buffer: bytearray | memoryview, pos: int) -> int:
-        """Fill `buffer` from `pos` on. Returns how many bytes there were: fewer only at the end of the file."""
+        """Fill `buffer` from `pos` on. Returns how many bytes it got: fewer only at the end of the file."""
         total = len(buffer)
         got = os.preadv(fd, (buffer,), pos)
         while 0 < got < total:
