@@ -457,11 +457,13 @@ class GrowingPartition(ReadablePartition):
         try:
             self.flush(at)
             with self._append_lock:
-                if self._is_sound():
-                    if self._ledger.save_transactions(self._segments[-1].base_offset):
-                        self.publish()
-                    with contextlib.suppress(OSError):
-                        self._segments[-1].save_indexes()
+                active = self._segments[-1]
+                sound = self._is_sound()
+                if sound and self._ledger.save_transactions(active.base_offset):
+                    self.publish()
+            if sound:  # appends need not wait for hints
+                with contextlib.suppress(OSError):
+                    active.save_indexes()
             if snapshot is not None:
                 self._ledger.write_snapshot(at, snapshot)
         except OSError as error:

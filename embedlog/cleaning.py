@@ -22,7 +22,7 @@ in the transaction index never goes (`BatchCleaner.spent`).
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 # What CPython takes for a key: 64 bytes of digest, 32 of number, up to 112 of the table while it grows.
 BYTES_PER_KEY: Final = 208
+_DIGEST_BYTES: Final = 16
 # What the log has accepted it must be able to clean, also batches that were appended as they came.
 MAX_BATCH_BYTES: Final = 1 << 30
 
@@ -122,7 +123,11 @@ class BatchCleaner:
         last_batches: Mapping[int, tuple[int, int]],
         now_ms: int,
         delete_retention_ms: int,
+        *,
+        in_steps: Callable[[list[Record]], Iterable[Record]] = iter,
     ) -> None:
+        """`in_steps` gives a batch's records one by one, and may take its time."""
+        self._in_steps = in_steps
         self._offsets = offsets
         self._transactions = Transactions(aborted)
         self._last_batches = last_batches
@@ -157,7 +162,7 @@ class BatchCleaner:
         keep = [
             (record.value is not None or record.key is None or not expired)
             and self._offsets.is_latest(record)
-            for record in records
+            for record in self._in_steps(records)
         ]
         kept = sum(keep)
         if not kept:
@@ -209,7 +214,8 @@ class BatchCleaner:
 
 
 def _digest(key: bytes) -> bytes:
-    return blake2b(key, digest_size=16).digest()
+    # What is shorter than a digest cannot be taken for one, and stands for itself.
+    return key if len(key) < _DIGEST_BYTES else blake2b(key, digest_size=_DIGEST_BYTES).digest()
 
 
 def _first_offset(transaction: AbortedTransaction) -> int:

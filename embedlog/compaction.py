@@ -26,16 +26,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
 from typing import Final, NamedTuple
 
 from .cleaning import MAX_BATCH_BYTES, BatchCleaner, OffsetMap, Transactions
-from .codec import BatchHeader, decode, scan
+from .codec import BatchHeader, decode, read_batch, read_header
 from .config import MAX_INT32, MAX_INT64, TopicSettings
 from .errors import CorruptRecord, DiskFull, StorageError
+from .index import IndexBuilder
+from .model import Record
 from .partition import Cleanable, Partition
 from .segment import Segment
 from .shared_state import State
@@ -44,6 +44,7 @@ from .swap import cleaned_path
 logger = logging.getLogger(__name__)
 
 _CHUNK: Final = 1 << 20
+_RECORDS_AT_ONCE: Final = 64
 _SEGMENTS_IN_GROUP: Final = 64  # their descriptors are held open during the swap
 
 
@@ -61,37 +62,6 @@ class CompactionResult(NamedTuple):
     records_removed: int
     segments_replaced: int
     finished: bool
-
-
-class Throttle:
-    """Keeps a cleaner's reads and writes below a number of bytes per second, by sleeping (one thread).
-
-    `wake` ends the sleep at once, and all later ones, so that a log that is being closed need not wait.
-    """
-
-    def __init__(
-        self,
-        bytes_per_second: int,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], object] | None = None,
-    ) -> None:
-        self._rate = bytes_per_second
-        self._clock = clock
-        self._woken = threading.Event()
-        self._sleep = sleep if sleep is not None else self._woken.wait
-        self._free_at = clock()
-
-    def __call__(self, size: int) -> None:
-        now = self._clock()
-        if self._rate >= MAX_INT64:
-            return
-        self._free_at = max(self._free_at, now) + size / self._rate
-        if self._free_at - now > 0.001:
-            self._sleep(self._free_at - now)
-
-    def wake(self) -> None:
-        self._woken.set()
 
 
 def dirty_ratio(
@@ -131,6 +101,7 @@ def compact(
     dedupe_buffer_bytes: int,
     throttle: Callable[[int], None] | None = None,
     first_dirty_offset: int = 0,
+    pace: Callable[[], None] | None = None,
     stopped: Callable[[], bool] | None = None,
 ) -> CompactionResult:
     """One round of compaction.
@@ -143,6 +114,7 @@ def compact(
         throttle: called with the number of bytes after each read and write; may sleep.
         first_dirty_offset: what the last round's result said; 0 if there was none. Where nothing is
             dirty the round still drops tombstones whose time has come.
+        pace: called between small steps (pacing.py); may sleep.
         stopped: asked between chunks; True ends the round, which then has done a part of its work.
 
     Returns what was done. Every segment that was replaced is durable.
@@ -151,7 +123,7 @@ def compact(
     is no room for the new file). What was replaced before stays so, nothing else has changed.
     """
     with partition.compaction_lock:
-        round_ = _Round(partition, settings, now_ms, throttle, stopped)
+        round_ = _Round(partition, settings, now_ms, throttle, pace, stopped)
         return round_.run(first_dirty_offset, dedupe_buffer_bytes)
 
 
@@ -220,12 +192,14 @@ class _Round:
         settings: TopicSettings,
         now_ms: int,
         throttle: Callable[[int], None] | None,
+        pace: Callable[[], None] | None,
         stopped: Callable[[], bool] | None,
     ) -> None:
         self.partition = partition
         self.settings = settings
         self.now_ms = now_ms
         self.throttle = throttle
+        self.pace = pace
         self.stopped = stopped
         self.bytes_read = self.bytes_written = self.segments_replaced = 0
 
@@ -238,7 +212,12 @@ class _Round:
             return CompactionResult(dirty.first_dirty_offset, 0, 0, 0, 0, False)
         offsets = OffsetMap(buffer_bytes, dirty.first_dirty_offset)
         cleaner = BatchCleaner(
-            offsets, state.aborted, state.last_batches, self.now_ms, self.settings.delete_retention_ms
+            offsets,
+            state.aborted,
+            state.last_batches,
+            self.now_ms,
+            self.settings.delete_retention_ms,
+            in_steps=self.in_steps,
         )
         stable = [s for s in state.segments[:-1] if s.next_offset <= state.last_stable_offset]
         reached = dirty.first_dirty_offset
@@ -270,7 +249,9 @@ class _Round:
             for buffer, header in self.batches(segment, segment.locate(first, segment.size)):
                 if header.is_control or transactions.is_aborted(header):
                     offsets.add(header, ())
-                elif not offsets.add(header, decode(buffer, header, "", -1, max_bytes=MAX_BATCH_BYTES)):
+                    continue
+                records = decode(buffer, header, "", -1, max_bytes=MAX_BATCH_BYTES)
+                if not offsets.add(header, self.in_steps(records)):
                     return
             # Where batches were cleaned away, the next segment tells where this one ended.
             offsets.next_offset = segment.next_offset
@@ -297,7 +278,8 @@ class _Round:
         path = cleaned_path(partition.files, partition.directory, group[0].base_offset)
         with contextlib.ExitStack() as undo:
             undo.callback(_unlink_if_there, partition, path)
-            size, changed = self.write(path, group, cleaner)
+            indexes = IndexBuilder(group[0].base_offset, self.settings.index_interval_bytes)
+            size, changed = self.write(path, group, cleaner, indexes)
             spent = cleaner.spent()
             changed = changed or len(group) > 1
             if changed or spent:
@@ -316,13 +298,15 @@ class _Round:
             new.size = size
             new.created_ms, new.modified_ms = group[0].created_ms, group[-1].modified_ms
             with partition.upkeep_lock:
-                if not partition.swap_segments(group, new):
+                if not partition.swap_segments(group, new, indexes):
                     raise _Stopped
             undo.pop_all()
             self.segments_replaced += len(group)
 
-    def write(self, path: str, group: list[Segment], cleaner: BatchCleaner) -> tuple[int, bool]:
-        """Write what is to stay of a group. (Bytes written, is anything different?)"""
+    def write(
+        self, path: str, group: list[Segment], cleaner: BatchCleaner, indexes: IndexBuilder
+    ) -> tuple[int, bool]:
+        """Write what is to stay of a group, and index it. (Bytes written, is anything different?)"""
         fs = self.partition.files.fs
         size = 0
         changed = False
@@ -335,6 +319,8 @@ class _Round:
                     cleaned = cleaner.clean(data, header)
                     changed = changed or cleaned != data[header.pos : header.pos + header.size]
                     if cleaned is not None:
+                        kept = read_header(cleaned)
+                        indexes.add(size + len(pending), kept.size, kept.last_offset, kept.max_timestamp_ms)
                         pending += cleaned
                     if len(pending) >= _CHUNK:
                         size += self.write_chunk(fd, pending, size)
@@ -357,19 +343,33 @@ class _Round:
         return size
 
     def batches(self, segment: Segment, pos: int) -> Iterator[tuple[bytes, BatchHeader]]:
-        """A sealed segment's batches, their CRCs checked, from byte `pos` on."""
+        """A sealed segment's batches, their CRCs checked, from byte `pos` on, one in each step."""
         want = _CHUNK
         while pos < segment.size:
             data = segment.pread(min(want, segment.size - pos), pos)
-            found = scan(data)
-            for header in found.headers:
-                yield data, header
+            end = 0
+            try:
+                while (header := read_batch(data, end, len(data))) is not None:
+                    yield data, header
+                    end += header.size
+                    self.step()
+            except CorruptRecord as error:
+                raise CorruptRecord(error.reason, path=segment.path, pos=pos + end) from None
             self.pause(len(data))
-            want = _CHUNK if found.end else 2 * want
-            if found.error is not None or (not found.end and len(data) >= segment.size - pos):
-                reason = found.error.reason if found.error else "the last batch is cut short"
-                raise CorruptRecord(reason, path=segment.path, pos=pos + found.end)
-            pos += found.end
+            if not end and len(data) >= segment.size - pos:
+                raise CorruptRecord("the last batch is cut short", path=segment.path, pos=pos)
+            want = _CHUNK if end else 2 * want
+            pos += end
+
+    def in_steps(self, records: list[Record]) -> Iterator[Record]:
+        """Records one by one, so many in each step."""
+        for i in range(0, len(records), _RECORDS_AT_ONCE):
+            self.step()
+            yield from records[i : i + _RECORDS_AT_ONCE]
+
+    def step(self) -> None:
+        if self.pace is not None:
+            self.pace()
 
     def pause(self, size: int) -> None:
         if self.stopped is not None and self.stopped():

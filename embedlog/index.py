@@ -60,9 +60,9 @@ def empty_times() -> TimeEntries:
     return TimeEntries(array("q"), array("I"))
 
 
-def encode_offsets(entries: OffsetEntries, start: int = 0) -> bytes:
-    """The file's bytes for the entries from number `start`."""
-    end = len(entries.offsets)  # positions may be one ahead of them
+def encode_offsets(entries: OffsetEntries, start: int = 0, end: int | None = None) -> bytes:
+    """The file's bytes for the entries from number `start` up to `end`."""
+    end = len(entries.offsets) if end is None else end  # positions may be one ahead of them
     both = array("I", bytes(8 * (end - start)))
     both[0::2] = entries.offsets[start:end]
     both[1::2] = entries.positions[start:end]
@@ -71,9 +71,10 @@ def encode_offsets(entries: OffsetEntries, start: int = 0) -> bytes:
     return both.tobytes()
 
 
-def encode_times(entries: TimeEntries, start: int = 0) -> bytes:
-    """The file's bytes for the entries from number `start`."""
-    pairs = zip(entries.timestamps[start:], entries.offsets[start:], strict=False)  # offsets may be ahead
+def encode_times(entries: TimeEntries, start: int = 0, end: int | None = None) -> bytes:
+    """The file's bytes for the entries from number `start` up to `end`."""
+    end = len(entries.timestamps) if end is None else end  # offsets may be one ahead of them
+    pairs = zip(entries.timestamps[start:end], entries.offsets[start:end], strict=True)
     return b"".join(TIME_ENTRY.pack(timestamp, offset) for timestamp, offset in pairs)
 
 
@@ -224,12 +225,15 @@ class IndexFiles:
     def append(
         self, offsets: OffsetEntries, times: TimeEntries, from_offset: int, from_time: int
     ) -> tuple[int, int]:
-        """Write the entries from the given numbers on, at their places; returns how many are there now."""
-        ends = len(offsets.offsets), len(times.offsets)
+        """Write the entries from the given numbers on, at their places; returns how many are there now.
+
+        Others may come meanwhile.
+        """
+        ends = len(offsets.offsets), len(times.timestamps)
         if ends[0] > from_offset:
-            self._write(self.offset_path, encode_offsets(offsets, from_offset), 8 * from_offset)
+            self._write(self.offset_path, encode_offsets(offsets, from_offset, ends[0]), 8 * from_offset)
         if ends[1] > from_time:
-            self._write(self.time_path, encode_times(times, from_time), 12 * from_time)
+            self._write(self.time_path, encode_times(times, from_time, ends[1]), 12 * from_time)
         return ends
 
     def replace(self, offsets: OffsetEntries, times: TimeEntries) -> None:

@@ -377,8 +377,9 @@ class Log:
                 f"topic {topic!r} keeps every record (cleanup_policy=delete): alter_topic(..., "
                 'cleanup_policy="compact") first'
             )
+        pace = store.upkeep.pace()
         return sum(
-            store.upkeep.compact_partition(partition, None, force=True)
+            store.upkeep.compact_partition(partition, None, pace, force=True)
             for partition in store.partitions_of(topic)
         )
 

@@ -21,6 +21,7 @@ from .codec import scan
 from .config import TopicSettings
 from .errors import FlushFailed, InvalidArgument, OffsetOutOfRange, StorageError
 from .filenames import SWAP
+from .index import IndexBuilder
 from .model import AbortedTransaction, Appended, TopicPartition
 from .reading import End
 from .segment import Files, Segment, total_size
@@ -199,7 +200,7 @@ class Partition(GrowingPartition):
         with self._append_lock:
             self._ledger.gather(base_offset, next_offset, spent)
 
-    def swap_segments(self, old: Sequence[Segment], new: Segment) -> bool:
+    def swap_segments(self, old: Sequence[Segment], new: Segment, indexes: IndexBuilder) -> bool:
         """Compaction's last step: the .cleaned file of `new` replaces `old`, the same stretch of the log.
 
         False, and nothing is done, where `old` is not what the partition has any more (retention or a
@@ -221,8 +222,7 @@ class Partition(GrowingPartition):
                 raise self._swap_failed(old, error) from error
             for segment in old:
                 segment.was_renamed()
-            with contextlib.suppress(OSError):  # a hint
-                self._files.indexes.put(new.path, new.rebuild_indexes())
+            new.keep_indexes(indexes)
             with self._append_lock:
                 first = self._segments.index(old[0])
                 self._keeper.grew(new.size - sum(segment.size for segment in old))

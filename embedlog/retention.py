@@ -21,9 +21,10 @@ before any file is renamed (partition.advance_log_start).
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, NamedTuple, Protocol, cast
+from typing import Final, Protocol, cast
 
 from .config import TopicSettings
 from .errors import InvalidSetting
@@ -32,18 +33,30 @@ from .segment import Segment
 from .shared_state import State
 
 
-class SegmentInfo(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
     """What a policy may know of a segment. Sizes in bytes, times in milliseconds.
 
-    largest_timestamp_ms is -1 where no record has a timestamp; `active` is the one that still grows.
+    `active` is the one that still grows. The times are looked up when they are asked for, in the file's
+    inode and its indexes: a policy does well to ask only as many segments as it has to.
     """
 
     base_offset: int
     next_offset: int
     size: int
-    modified_ms: int
-    largest_timestamp_ms: int
     active: bool
+    _modified_ms: Callable[[], int]
+    _largest_timestamp_ms: Callable[[], int]
+
+    @property
+    def modified_ms(self) -> int:
+        """When the file was changed last."""
+        return self._modified_ms()
+
+    @property
+    def largest_timestamp_ms(self) -> int:
+        """That of its records; -1 where none has a timestamp."""
+        return self._largest_timestamp_ms()
 
 
 class DeletePolicy(Protocol):
@@ -128,10 +141,10 @@ def apply_retention(partition: Partition, now_ms: int) -> int:
 
 
 def _expired(policy: DeletePolicy, partition: Partition, segments: Sequence[Segment], now_ms: int) -> int:
-    infos = [_info(partition, segment) for segment in segments[:-1]]
+    infos = [_info(partition, segment, active=False) for segment in segments[:-1]]
     active = segments[-1]
     if active.size:
-        infos.append(_info(partition, active)._replace(active=True))
+        infos.append(_info(partition, active, active=True))
     count = policy(infos, partition.settings, now_ms)
     if not isinstance(count, int) or not 0 <= count <= len(infos):
         raise InvalidSetting(
@@ -141,16 +154,16 @@ def _expired(policy: DeletePolicy, partition: Partition, segments: Sequence[Segm
     return count
 
 
-def _info(partition: Partition, segment: Segment) -> SegmentInfo:
-    # segment.modified_ms of an active segment, or of one just rolled, says nothing of its last append
-    modified_ns = partition.files.fs.stat(segment.path).st_mtime_ns
+def _info(partition: Partition, segment: Segment, *, active: bool) -> SegmentInfo:
+    def modified_ms() -> int:
+        # segment.modified_ms of an active segment, or of one just rolled, says nothing of its last append
+        return partition.files.fs.stat(segment.path).st_mtime_ns // 1_000_000
+
+    def largest_timestamp_ms() -> int:
+        return segment.largest_timestamp_ms
+
     return SegmentInfo(
-        segment.base_offset,
-        segment.next_offset,
-        segment.size,
-        modified_ns // 1_000_000,
-        segment.largest_timestamp_ms,
-        active=False,
+        segment.base_offset, segment.next_offset, segment.size, active, modified_ms, largest_timestamp_ms
     )
 
 
@@ -180,7 +193,8 @@ def _one_policy(name: str) -> DeletePolicy:
 
 
 def _youngest_ms(info: SegmentInfo) -> int:
-    return info.largest_timestamp_ms if info.largest_timestamp_ms >= 0 else info.modified_ms
+    largest_timestamp_ms = info.largest_timestamp_ms
+    return largest_timestamp_ms if largest_timestamp_ms >= 0 else info.modified_ms
 
 
 def _leading(expired: Iterable[bool]) -> int:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -105,6 +106,7 @@ class Segment:
         self.grows_elsewhere = False  # the active segment of another process: its index files are behind
         self._handle = ReadHandle(self.path)
         self._saved = (0, 0)  # entries of the builder that are in the files
+        self._saving = threading.Lock()
         self._largest_timestamp_ms: int | None = None
 
     def __repr__(self) -> str:
@@ -256,7 +258,7 @@ class Segment:
         """The records are in order, and the index files do not fit them."""
         if self.builder is None and not self.grows_elsewhere:
             logger.warning("the indexes of %s do not fit its records: rebuilding them", self.path)
-            self._files.indexes.put(self.path, self.rebuild_indexes())
+            self.rebuild_indexes()
 
     @property
     def _index_files(self) -> IndexFiles:
@@ -282,12 +284,12 @@ class Segment:
                 raise CorruptIndex("the index ends long before its segment", path=path)
         except (FileNotFoundError, CorruptIndex) as error:
             logger.warning("rebuilding the indexes of %s: %s", self.path, error)
-            entries = self.rebuild_indexes()
+            return self.rebuild_indexes()
         self._files.indexes.put(self.path, entries)
         return entries
 
     def rebuild_indexes(self) -> tuple[OffsetEntries, TimeEntries]:
-        """Index the records anew and write the files (where the directory can be written).
+        """Index the records anew.
 
         Stops at damage: what lies behind it is found by scanning, or not at all.
         """
@@ -295,11 +297,17 @@ class Segment:
         with contextlib.suppress(CorruptRecord):
             for header in self.walk(0, self.size, expected=self.base_offset):
                 builder.add(header.pos, header.size, header.last_offset, header.max_timestamp_ms)
+        return self.keep_indexes(builder)
+
+    def keep_indexes(self, builder: IndexBuilder) -> tuple[OffsetEntries, TimeEntries]:
+        """Entries of all the records: into memory and the files (where the directory can be written)."""
         builder.add_time_entry()
         if self._files.writable:
             with contextlib.suppress(OSError):
                 self._index_files.replace(builder.offsets, builder.times)
-        return builder.offsets, builder.times
+        entries = builder.offsets, builder.times
+        self._files.indexes.put(self.path, entries)
+        return entries
 
     # -- growing (under the partition's append lock) --------------------------------------------------
 
@@ -331,10 +339,14 @@ class Segment:
         self.open_builder()
 
     def save_indexes(self) -> None:
-        """Write the entries made since the last time. Not durable: indexes are hints. Raises OSError."""
-        builder = self.builder
-        if builder is not None:
-            self._saved = self._index_files.append(builder.offsets, builder.times, *self._saved)
+        """Write the entries made since the last time; it may grow meanwhile. Raises OSError.
+
+        Not durable: indexes are hints.
+        """
+        with self._saving:
+            builder = self.builder
+            if builder is not None:
+                self._saved = self._index_files.append(builder.offsets, builder.times, *self._saved)
 
     def seal(self, modified_ms: int) -> None:
         """No more growing: complete the indexes, write them, give the memory back to the cache."""
@@ -346,7 +358,8 @@ class Segment:
         with contextlib.suppress(OSError):  # a hint: rebuilt when it is missed
             self.save_indexes()
         self._files.indexes.put(self.path, (builder.offsets, builder.times))
-        self.builder = None
+        with self._saving:  # whoever is at it ends before others may have the files
+            self.builder = None
 
     # -- going away ------------------------------------------------------------------------------------
 

@@ -22,13 +22,14 @@ from typing import Final, Protocol
 from .appending import GrowingPartition
 from .catalog import Catalog
 from .checkpoints import read_offsets, write_offsets
-from .compaction import Throttle, compact, should_compact
+from .compaction import compact, should_compact
 from .config import LogSettings
 from .errors import CorruptCheckpoint, EmbedlogError, LogFull, StorageError
 from .filenames import CLEANER_FILE, INTERNAL_TOPICS, LOG_START_FILE, RECOVERY_POINT_FILE
 from .fs import FileSystem
 from .housekeeping import Housekeeping, Task
 from .model import TopicPartition
+from .pacing import Pace, Throttle
 from .partition import Partition
 from .retention import apply_retention
 from .segment import Segment, total_size
@@ -72,6 +73,7 @@ class Upkeep:
         self._appending: dict[GrowingPartition, None] = {}  # holds a descriptor for its active segment
         self._bytes = 0
         self.room_lock = threading.Lock()  # held while records are dropped to make room, and while topics go
+        self._appends = 0
         self._uncounted: list[Segment] = []  # found at opening, not in _bytes yet
         self._later: list[tuple[float, Callable[[], None]]] = []
         self._cleaned_up_to: dict[TopicPartition, int] = {}
@@ -233,6 +235,7 @@ class Upkeep:
     def grew(self, size: int) -> None:
         with self._lock:
             self._bytes += size
+            self._appends += 1
 
     @property
     def bytes(self) -> int:
@@ -320,7 +323,9 @@ class Upkeep:
     def _roll_old(self) -> int:
         now = self.now_ms()
         wait = _ROLL_CHECK_MS
+        pace = self.pace()
         for partition in self._store.partitions():
+            pace()
             settings = partition.settings
             age_ms = settings.segment_ms
             if settings.compacts:
@@ -332,7 +337,9 @@ class Upkeep:
 
     def _retain(self) -> int:
         now = self.now_ms()
+        pace = self.pace()
         for partition in self._store.partitions():
+            pace()
             if partition.settings.deletes:
                 with self._tolerated("retention of", partition):
                     apply_retention(partition, now)
@@ -340,13 +347,21 @@ class Upkeep:
 
     def _compact(self) -> int:
         settings = self._store.settings
+        pace = self.pace()
         for partition in self._store.partitions():
+            pace()
             if partition.settings.compacts:
                 with self._tolerated("compaction of", partition):
-                    self.compact_partition(partition, self._throttle, force=False)
+                    self.compact_partition(partition, self._throttle, pace, force=False)
         return settings.log_cleaner_backoff_ms
 
-    def compact_partition(self, partition: Partition, throttle: Throttle | None, *, force: bool) -> int:
+    def pace(self) -> Pace:
+        """What a thread is to call between the small steps of its background work."""
+        return Pace(lambda: self._appends)
+
+    def compact_partition(
+        self, partition: Partition, throttle: Throttle | None, pace: Pace, *, force: bool
+    ) -> int:
         """Compact one partition, if it is dirty enough or forced. Returns the bytes freed."""
         first_dirty = self._cleaned_up_to.get(partition.name, 0)
         now = self.now_ms()
@@ -359,6 +374,7 @@ class Upkeep:
             dedupe_buffer_bytes=self._store.settings.log_cleaner_dedupe_buffer_size,
             throttle=throttle,
             first_dirty_offset=first_dirty,
+            pace=pace,
             stopped=lambda: self._stopping,
         )
         with self._cleaner_file_lock:

@@ -18,11 +18,12 @@ from hypothesis import strategies as st
 
 from embedlog.cleaning import BYTES_PER_KEY
 from embedlog.codec import encode_batch, read_header, scan
-from embedlog.compaction import CompactionResult, Throttle, compact, dirty_ratio, should_compact
+from embedlog.compaction import CompactionResult, compact, dirty_ratio, should_compact
 from embedlog.config import TopicSettings
 from embedlog.errors import CorruptRecord, DiskFull, StorageError
 from embedlog.fs import FileSystem
 from embedlog.model import Record
+from embedlog.pacing import Throttle
 from embedlog.retention import apply_retention
 from embedlog.shared_state import State
 
@@ -631,6 +632,46 @@ def test_a_throttle_sleeps_as_long_as_the_rate_demands() -> None:
     assert slept[-1] == pytest.approx(0.5), "idle time is not saved up"
     Throttle((1 << 63) - 1, clock=lambda: now, sleep=sleep)(1 << 40)
     assert len(slept) == 11
+
+
+def test_a_round_goes_on_in_small_steps(bench: Bench) -> None:
+    """Whoever waits for the interpreter waits for one step, however large the batches are."""
+    steps: list[int] = []
+    read: list[int] = []
+    records = [(b"k%d" % (i % 700), b"v") for i in range(1000)]
+    bench.append(*records)
+    for i in range(100):
+        bench.append((b"x%d" % (i % 3), b"v"))
+    bench.partition.roll()
+    result = clean(bench, pace=lambda: steps.append(len(read)), throttle=read.append)
+    assert result.records_removed == 300 + 97
+    assert len(steps) >= 2 * (1000 // 64 + 101), "both passes: each batch, and each 64 records of one"
+
+
+def test_what_a_round_wrote_has_the_indexes_that_its_records_give(bench: Bench) -> None:
+    for i in range(3000):
+        bench.append((b"k%d" % (i % 1500), bytes(50)))
+        bench.time_ms += i % 3
+        if i % 1000 == 999:
+            bench.partition.roll()
+    bench.partition.settings = compacted(segment_bytes=1 << 20, index_interval_bytes=4096)
+    assert clean(bench).records_removed == 1500
+    segment = bench.partition.segments()[0]
+    bench.files.indexes.forget(segment.path)
+    saved = segment.entries()
+    assert len(saved[0].offsets) > 10
+    assert saved == segment.rebuild_indexes()
+
+
+@pytest.mark.parametrize("size", [1, 15, 16, 17, 100])
+def test_keys_of_any_length_are_told_apart(bench: Bench, size: int) -> None:
+    keys = [bytes([i]) * size for i in range(5)]
+    for turn in range(3):
+        bench.append(*((key, b"%d" % turn) for key in keys))
+    bench.partition.roll()
+    clean(bench)
+    assert last_values(read_all(bench.partition)) == dict.fromkeys(keys, b"2")
+    assert offsets_of(bench) == list(range(10, 15))
 
 
 def test_a_woken_throttle_sleeps_no_more() -> None:

@@ -24,9 +24,9 @@ def info(number: int, *, size: int = 100, modified: int = 0, largest: int = -1, 
         number * 10,
         number * 10 + 10,
         size,
-        NOW_MS - modified * HOUR_MS,
-        NOW_MS - largest * HOUR_MS if largest >= 0 else -1,
         active,
+        lambda: NOW_MS - modified * HOUR_MS,
+        lambda: NOW_MS - largest * HOUR_MS if largest >= 0 else -1,
     )
 
 
@@ -52,6 +52,31 @@ def test_modification_time_counts_the_oldest_files_only() -> None:
 def test_record_timestamp_looks_at_the_youngest_record_and_not_at_the_file() -> None:
     segments = [info(0, largest=9), info(1, largest=2, modified=50), info(2, largest=9)]
     assert count("record_timestamp", segments, retention_ms=5 * HOUR_MS) == 1
+
+
+@pytest.mark.parametrize(
+    ("names", "settings", "asked"),
+    [
+        ("record_timestamp,bytes", {"retention_ms": 5 * HOUR_MS}, [0, 1, 2]),
+        ("record_timestamp,bytes", {"retention_bytes": 100}, []),
+        ("modification_time", {"retention_ms": 5 * HOUR_MS}, []),
+    ],
+)
+def test_no_more_indexes_are_read_than_the_decision_takes(
+    names: str, settings: dict[str, int], asked: list[int]
+) -> None:
+    """However many segments a partition has: most checks find that none has expired."""
+    found = []
+
+    def largest(number: int) -> int:
+        found.append(number)
+        return NOW_MS - (9 if number < 2 else 1) * HOUR_MS
+
+    def told(number: int) -> SegmentInfo:
+        return SegmentInfo(number, number + 1, 100, False, lambda: NOW_MS, lambda: largest(number))
+
+    count(names, [told(number) for number in range(50)], **settings)
+    assert found == asked
 
 
 def test_a_segment_without_timestamps_is_judged_by_its_file() -> None:

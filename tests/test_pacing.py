@@ -1,0 +1,125 @@
+"""How the background shares the interpreter with those who append, and keeps them out as short as it can."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from faults import FaultyFileSystem, open_log, partition_of, store_of
+
+from embedlog.pacing import (
+    APPENDS_PER_LONG_SLICE,
+    LONG_MS,
+    LONGEST_REST_MS,
+    QUIET_AFTER_MS,
+    REST_MS,
+    SHORT_MS,
+    YIELD_MS,
+    Pace,
+)
+
+_STEP_MS = 0.01
+
+
+class _World:
+    """A machine where a background thread works in steps while others append so much a millisecond."""
+
+    def __init__(self, appends_per_ms: float) -> None:
+        self.rate = appends_per_ms
+        self.now = self.worked = 0.0
+        self.slices: list[float] = []  # milliseconds of work between two rests
+        self.rests: list[float] = []  # milliseconds
+        self._resting = False
+        self.pace = Pace(
+            lambda: int(self.now * 1000 * self.rate),
+            clock=lambda: self.now,
+            worked=lambda: self.worked,
+            sleep=self._sleep,
+        )
+
+    def _sleep(self, seconds: float) -> None:
+        self.now += seconds
+        if self._resting:
+            self.rests[-1] += seconds * 1000
+        else:
+            self.rests.append(seconds * 1000)
+            self.slices.append(0.0)
+        self._resting = True
+
+    def work(self, steps: int) -> None:
+        for _ in range(steps):
+            self.pace()
+            self._resting = False
+            self.now += _STEP_MS / 1000
+            self.worked += _STEP_MS / 1000
+            self.slices[-1] += _STEP_MS
+
+
+def test_alone_it_works_nearly_all_the_time() -> None:
+    world = _World(0)
+    world.work(10_000)
+    began, worked = world.now, world.worked
+    world.work(100_000)
+    assert max(world.slices) <= LONG_MS + _STEP_MS * 1.01
+    assert world.rests[-1] == pytest.approx(YIELD_MS)
+    assert world.worked - worked > 0.95 * (world.now - began)
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.1, 1.0, 4.0])
+def test_beside_few_appends_it_works_in_short_slices(rate: float) -> None:
+    world = _World(rate)
+    world.work(20_000)
+    assert sum(slice_ms > SHORT_MS + 1.01 * _STEP_MS for slice_ms in world.slices) <= (
+        world.now * 1000 * rate / APPENDS_PER_LONG_SLICE
+    )
+    assert max(world.rests) <= 2.01 * REST_MS
+
+
+@pytest.mark.parametrize("rate", [6.0, 20.0, 100.0, 300.0])
+def test_beside_many_appends_next_to_none_meets_a_long_slice(rate: float) -> None:
+    world = _World(rate)
+    world.work(20_000)
+    appends = world.now * 1000 * rate
+    long = [slice_ms for slice_ms in world.slices if slice_ms > SHORT_MS + 1.01 * _STEP_MS]
+    assert max(world.slices) <= LONG_MS + _STEP_MS * 1.01
+    assert len(long) <= appends / APPENDS_PER_LONG_SLICE + 1
+    assert len(world.slices) - len(long) <= world.now * 1000 / LONGEST_REST_MS + 1
+    if rate >= 100:
+        assert len(world.slices) < 0.0006 * appends
+
+
+def test_it_goes_easy_as_soon_as_somebody_appends_and_for_a_while_after() -> None:
+    world = _World(0)
+    world.work(100_000)
+    world.rate = 1.0
+    world.work(2_000)
+    assert max(world.slices[-5:]) <= SHORT_MS + 1.01 * _STEP_MS
+    world.rate = 0.0
+    stopped = world.now
+    while world.rests[-1] > YIELD_MS:
+        world.work(1)
+    assert (world.now - stopped) * 1000 >= QUIET_AFTER_MS
+
+
+def test_saving_indexes_keeps_nobody_from_appending(tmp_path: Path) -> None:
+    fs = FaultyFileSystem(tmp_path / "log")
+    log = open_log(tmp_path / "log", fs)
+    try:
+        log.create_topic("t", index_interval_bytes=100)
+        for _ in range(10):
+            log.append("t", bytes(100))
+        appended: list[int] = []
+
+        def append() -> None:
+            assert not partition_of(log)._append_lock.locked()
+            appended.append(log.append("t", b"meanwhile").offset)
+
+        fs.at("write", append, path=".index")
+        store_of(log).housekeep()
+        assert appended == [10]
+        store_of(log).housekeep()
+        segment = partition_of(log).segments()[-1]
+        saved = segment._index_files.load(segment.size, segment.next_offset)
+        assert saved == segment.entries()
+    finally:
+        log.close()
