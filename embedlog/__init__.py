@@ -6,6 +6,7 @@ log.append("clicks", b'{"page": "/"}', key=b"user-7")
 for record in log.read("clicks"): ...
 """
 
+from . import errors
 from .api import open
 from .assignors import Assignor
 from .config import LogSettings, TopicSettings
@@ -50,3 +51,4 @@ __all__ = [
     "TopicSettings",
     "open",
 ]
+__all__ += errors.__all__

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from .arguments import as_path, check_choice
 from .config import LogSettings, TopicSettings, unknown_setting
-from .errors import InvalidArgument, InvalidType, UnknownSetting
+from .errors import InvalidArgument, InvalidType, UnknownSetting, shown
 from .filenames import LAYOUTS
 from .follower import Follower
 from .fs import FileSystem
@@ -42,10 +43,13 @@ def open(
         InvalidArgument, InvalidType.
     """
     directory = _directory(path)
-    if mode not in ("rw", "r"):
-        raise InvalidArgument(f'mode must be "rw" or "r", not {mode!r}')
-    if layout not in (None, *LAYOUTS):
-        raise InvalidArgument(f"layout must be one of {', '.join(LAYOUTS)}, not {layout!r}")
+    check_choice("mode", mode, ("rw", "r"))
+    if layout is not None:
+        check_choice("layout", layout, LAYOUTS)
+    if progress is not None and not callable(progress):
+        raise InvalidType(f"progress must be callable, not {type(progress).__name__}")
+    if fs is not None and not isinstance(fs, FileSystem):
+        raise InvalidType(f"fs must be an embedlog.fs.FileSystem, not {type(fs).__name__}")
     of_log, of_topics = _sorted_settings(settings)
     if mode == "r":
         return Log(Follower(directory, layout=layout, topic_settings=of_topics, fs=fs))
@@ -62,15 +66,9 @@ def open(
 
 
 def _directory(path: object) -> str:
-    """An absolute path, so that a later chdir does not move the log."""
-    name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
-    if not isinstance(name, str):
-        raise InvalidType(f"path must be str or os.PathLike of str, not {type(path).__name__}")
-    if not name or "\0" in name:
-        raise InvalidArgument(f"{name!r} cannot be the path of a directory")
-    if "://" in name:
-        raise InvalidArgument(f"{name!r} is an address: this version opens directories")
-    return os.path.abspath(name)
+    if isinstance(path, str) and "://" in path:
+        raise InvalidArgument(f"{shown(path)} is an address: this version opens directories")
+    return as_path(path)
 
 
 def _sorted_settings(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

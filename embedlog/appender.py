@@ -24,6 +24,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple, TypeAlias
 
 from .appended_many import AppendedMany
+from .arguments import check_partition, check_topic
 from .backend import Backend
 from .codec import (
     HEADER_SIZE,
@@ -36,7 +37,7 @@ from .codec import (
     loops,
 )
 from .config import MIB
-from .errors import InvalidArgument, InvalidType, PartialAppend, RecordTooLarge
+from .errors import InvalidArgument, InvalidType, PartialAppend, RecordTooLarge, shown
 from .given import (
     RECORD_OVERHEAD,
     Bytes,
@@ -44,9 +45,7 @@ from .given import (
     as_bytes,
     as_headers,
     as_timestamp,
-    check_partition,
     check_size,
-    check_topic,
     compression_number,
     headers_size,
     now_ms,
@@ -311,7 +310,7 @@ def _row(given: object, now: int, append_time: bool) -> _Row:
         return as_bytes(key, "key"), as_bytes(value, "value"), headers, timestamp_ms
     if isinstance(given, tuple):
         if len(given) != 2:
-            raise InvalidType(f"a tuple must be (key, value), not {given!r:.80}")
+            raise InvalidType(f"a tuple must be (key, value), not {shown(given)}")
         return as_bytes(given[0], "key"), as_bytes(given[1], "value"), (), now
     return None, as_bytes(given, "value"), (), now
 

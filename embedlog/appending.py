@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, Protocol
 
 from .active_file import ActiveFile
+from .arguments import check_int
 from .checkpoints import LeaderEpochs
 from .codec import assign_all
 from .config import MAX_INT32, TopicSettings
@@ -37,6 +38,7 @@ from .errors import (
     RecordTooLarge,
     StorageError,
     UnexpectedOffset,
+    shown,
 )
 from .group_commit import GroupCommit
 from .model import AbortedTransaction, Appended, PartitionOffsets, TopicPartition
@@ -240,12 +242,15 @@ class GrowingPartition(ReadablePartition):
         if self._state is not _ONLINE or self._halfway:
             raise self._refusal()
         base = self._next_offset
-        if expected_offset is not None and expected_offset != base:
-            raise UnexpectedOffset(
-                f"{self.name}: the log ends at {base:,}, not at {expected_offset:,}; nothing was appended",
-                expected=expected_offset,
-                actual=base,
-            )
+        if expected_offset is not None:
+            check_int("expected_offset", expected_offset)
+            if expected_offset != base:
+                raise UnexpectedOffset(
+                    f"{self.name}: the log ends at {base:,}, not at {shown(expected_offset)}; nothing was "
+                    "appended",
+                    expected=expected_offset,
+                    actual=base,
+                )
         if self._new_epoch:
             self._start_epoch()
         size = len(batches)

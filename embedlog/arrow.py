@@ -17,11 +17,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from .arguments import is_several
 from .backend import Backend, Interrupt
 from .codec import BatchHeader, loops, opened_body
 from .codec.columns import BytesColumn, HeadersColumn
 from .codec.rules import Rules
-from .errors import EmbedlogError, InvalidArgument
+from .errors import EmbedlogError, InvalidArgument, InvalidType, shown
 from .log_reader import DEFAULT_FETCH_BYTES, PartitionReader, Where, partition_readers
 from .model import Record
 
@@ -73,10 +74,12 @@ def read_arrow(
     Args:
         columns: which of a Record's fields, in this order; all by default.
     """
+    if columns is not None and not is_several(columns):
+        raise InvalidType(f"columns must be a list of {', '.join(NAMES)}, not {shown(columns)}")
     wanted = NAMES if columns is None else tuple(columns)
     unknown = [name for name in wanted if name not in NAMES]
     if unknown or not wanted:
-        raise InvalidArgument(f"no column {', '.join(map(repr, unknown))}: there are {', '.join(NAMES)}")
+        raise InvalidArgument(f"no column {', '.join(map(shown, unknown))}: there are {', '.join(NAMES)}")
     _pyarrow()
     readers = partition_readers(backend, topic, partition, start, end, max_bytes, isolation_level)
     return _batches(readers, wanted, interrupt)

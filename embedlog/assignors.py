@@ -30,7 +30,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple, Protocol
 
-from .errors import InvalidArgument
+from .arguments import is_several
+from .errors import InvalidArgument, InvalidType, shown
 from .model import TopicPartition
 
 
@@ -133,7 +134,24 @@ def assignor_named(name: str) -> Assignor:
     try:
         return ASSIGNORS[name]
     except KeyError:
-        raise InvalidArgument(f"no assignor {name!r}; there are {', '.join(ASSIGNORS)}") from None
+        raise InvalidArgument(f"no assignor {shown(name)}; there are {', '.join(ASSIGNORS)}") from None
+
+
+def as_assignors(given: Iterable[str | Assignor]) -> list[Assignor]:
+    """Assignors, given by name or as such. Raises InvalidType, InvalidArgument."""
+    if not is_several(given):
+        raise InvalidType(
+            f'assignors must be a list of names or Assignor objects, e.g. ["range"], not {shown(given)}'
+        )
+    found = [assignor_named(each) if isinstance(each, str) else each for each in given]
+    for each in found:
+        if not isinstance(getattr(each, "name", None), str) or not callable(getattr(each, "assign", None)):
+            raise InvalidType(
+                f"an assignor must be a name or have what embedlog.Assignor has, not be {shown(each)}"
+            )
+    if not found:
+        raise InvalidArgument(f"assignors must name at least one of {', '.join(ASSIGNORS)}")
+    return found
 
 
 def _ordered(subscriptions: Mapping[str, Subscription]) -> list[str]:

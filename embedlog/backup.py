@@ -48,6 +48,9 @@ def backup(store: Store, destination: str, *, layout: str | None = None) -> None
     Raises DirectoryError, StorageError (a partition that cannot be flushed cannot be backed up).
     """
     destination = os.path.abspath(destination)
+    log = os.path.realpath(store.path)
+    if os.path.commonpath([log, os.path.realpath(destination)]) == log:
+        raise DirectoryError(f"{destination} lies in the log: name a place outside it", path=destination)
     if os.path.lexists(destination) and (not os.path.isdir(destination) or os.listdir(destination)):
         raise DirectoryError(f"{destination} exists: a backup needs a new directory", path=destination)
     unfinished = destination + ".unfinished"

@@ -27,17 +27,18 @@ from dataclasses import dataclass
 from typing import Any, Final
 from zlib import crc32
 
+from .arguments import check_choice, check_int
 from .config import TopicSettings
 from .errors import (
     CorruptCheckpoint,
     DirectoryError,
     DirectoryLocked,
     InvalidArgument,
-    InvalidType,
     NotALog,
     ReadOnly,
     StorageError,
     UnsupportedFormat,
+    shown,
 )
 from .filenames import (
     CLASSIC,
@@ -106,8 +107,8 @@ class Catalog:
 
     def create(self, layout: str | None) -> None:
         """Make the directory a log, unless it is one. Raises DirectoryError, NotALog, ReadOnly."""
-        if layout is not None and layout not in LAYOUTS:
-            raise InvalidArgument(f"layout must be one of {', '.join(LAYOUTS)}, not {layout!r}")
+        if layout is not None:
+            check_choice("layout", layout, LAYOUTS)
         try:
             os.makedirs(self.path, exist_ok=True)
             if self._fs.exists(self.file(FORMAT_FILE)):
@@ -139,7 +140,7 @@ class Catalog:
         """Read embedlog.json. Raises NotALog, UnsupportedFormat, CorruptCheckpoint, InvalidArgument."""
         path = self.file(FORMAT_FILE)
         try:
-            found = self._read_json(FORMAT_FILE)
+            found = self.read_json(FORMAT_FILE)
         except FileNotFoundError:
             if not os.path.isdir(self.path):
                 what = "is a file: a log is a directory" if os.path.exists(self.path) else "does not exist"
@@ -150,7 +151,7 @@ class Catalog:
         version = found.get("format")
         if version != FORMAT_VERSION:
             raise UnsupportedFormat(
-                f"{path}: format {version!r} is not one this version of embedlog knows "
+                f"{path}: format {shown(version)} is not one this version of embedlog knows "
                 f"(it knows {FORMAT_VERSION}); nothing was changed",
                 path=self.path,
             )
@@ -190,7 +191,7 @@ class Catalog:
     def _locked(self) -> DirectoryLocked:
         holder: dict[str, Any] = {}
         with contextlib.suppress(OSError, CorruptCheckpoint):
-            holder = self._read_json(WRITER_FILE)
+            holder = self.read_json(WRITER_FILE)
         pid, program, since_ms = holder.get("pid"), holder.get("program"), holder.get("since_ms")
         who = f"process {pid} ({program})" if pid != os.getpid() else "this process, by another handle"
         return DirectoryLocked(
@@ -235,7 +236,7 @@ class Catalog:
 
     def _read_topics(self) -> dict[str, Any] | None:
         try:
-            return self._read_json(TOPICS_FILE)
+            return self.read_json(TOPICS_FILE)
         except FileNotFoundError:
             return None
 
@@ -245,7 +246,7 @@ class Catalog:
             return {}, {}
         path = self.file(TOPICS_FILE)
         if found.get("version") != 1:
-            raise UnsupportedFormat(f"{path}: unknown version {found.get('version')!r}", path=self.path)
+            raise UnsupportedFormat(f"{path}: unknown version {shown(found.get('version'))}", path=self.path)
         try:
             stated, computed = found.get("crc32"), _crc(found)
         except RecursionError:
@@ -298,7 +299,7 @@ class Catalog:
     def take_clean_shutdown(self) -> dict[TopicPartition, CleanEnd] | None:
         """How the last writer left; None after a crash. The note is gone, durably, when this returns."""
         try:
-            found = self._read_json(CLEAN_SHUTDOWN_FILE)
+            found = self.read_json(CLEAN_SHUTDOWN_FILE)
         except FileNotFoundError:
             return None
         except CorruptCheckpoint:
@@ -320,7 +321,8 @@ class Catalog:
         body = {"version": 1, "partitions": {str(name): list(end) for name, end in ends.items()}}
         self._fs.write_file(self.file(CLEAN_SHUTDOWN_FILE), _sealed(body))
 
-    def _read_json(self, name: str) -> dict[str, Any]:
+    def read_json(self, name: str) -> dict[str, Any]:
+        """One of the files at the root. Raises FileNotFoundError, StorageError, CorruptCheckpoint."""
         path = self.file(name)
         try:
             found = json.loads(self._fs.read_file(path))
@@ -356,10 +358,9 @@ def _described(topics: Mapping[str, Topic]) -> dict[str, dict[str, Any]]:
 
 def check_partition_count(partitions: object) -> None:
     """Raises InvalidArgument for what cannot be a topic's number of partitions."""
-    if isinstance(partitions, bool) or not isinstance(partitions, int):
-        raise InvalidType(f"partitions must be int, not {type(partitions).__name__} ({partitions!r:.80})")
-    if not 1 <= partitions <= MAX_PARTITIONS:
-        raise InvalidArgument(f"partitions must be from 1 to {MAX_PARTITIONS:,}, not {partitions:,}")
+    check_int("partitions", partitions)
+    if not 1 <= partitions <= MAX_PARTITIONS:  # type: ignore[operator]
+        raise InvalidArgument(f"partitions must be from 1 to {MAX_PARTITIONS:,}, not {shown(partitions)}")
 
 
 def _is_attempt(name: str) -> bool:

@@ -11,7 +11,8 @@ import logging
 import time
 from collections.abc import Iterable, Mapping
 
-from .errors import CommitFailed, InvalidArgument, InvalidCommit, InvalidType
+from .arguments import as_seconds, as_topic_partition, check_committed, check_flag
+from .errors import CommitFailed, InvalidArgument, InvalidType
 from .model import CommittedOffset, TopicPartition
 from .offset_store import OffsetStore
 from .positions import Positions
@@ -32,17 +33,29 @@ class Commits:
     def __init__(
         self, store: OffsetStore | None, group: str | None, *, auto: bool | None, interval_ms: int
     ) -> None:
+        if auto is not None:
+            check_flag("auto_commit", auto)
         if auto and store is None:
             raise InvalidArgument("auto_commit needs group=, the name under which the offsets are committed")
         self._store = store
         self._group = group or ""
         self._auto = auto if auto is not None else store is not None
-        self._interval_s = interval_ms / 1000
+        self._interval_s = as_seconds("auto_commit_interval_ms", interval_ms)
         self.due = time.monotonic() + self._interval_s if self._auto else _NEVER
 
-    def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
-        """The committed offsets of these partitions."""
-        return self._store.load(self._group, partitions) if self._store is not None else {}
+    def load(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, CommittedOffset]:
+        """The committed offsets of these partitions. Raises InvalidType for what a user's store says."""
+        if self._store is None:
+            return {}
+        found = self._store.load(self._group, partitions)
+        if not isinstance(found, Mapping):
+            raise InvalidType(
+                f"{type(self._store).__name__}.load must return a dict of TopicPartition -> CommittedOffset, "
+                f"not {type(found).__name__}"
+            )
+        for name, committed in found.items():
+            check_committed(name, committed)
+        return found
 
     def save(self, offsets: Mapping[TopicPartition, CommittedOffset], positions: Positions) -> None:
         """Commit these; InvalidArgument without a group."""
@@ -63,12 +76,25 @@ class Commits:
             _logger.warning("auto-commit: %s; those records will be read again", error)
 
 
-def checked_offset(tp: TopicPartition, offset: int | CommittedOffset) -> CommittedOffset:
-    """An offset to commit as the user gives it; InvalidType, InvalidCommit."""
-    if not isinstance(offset, CommittedOffset):
-        if isinstance(offset, bool) or not isinstance(offset, int):
-            raise InvalidType(f"{tp}: an offset to commit must be int, not {type(offset).__name__}")
-        offset = CommittedOffset(offset)
-    if offset.offset < 0:
-        raise InvalidCommit(f"{tp}: an offset to commit must not be negative, not {offset.offset}")
-    return offset
+def as_commits(
+    given: Mapping[TopicPartition, int | CommittedOffset],
+) -> dict[TopicPartition, CommittedOffset]:
+    """Offsets to commit as the user gives them. Raises InvalidType, InvalidArgument, InvalidCommit."""
+    if not isinstance(given, Mapping):
+        raise InvalidType(f"offsets must map each TopicPartition to an offset, not be {type(given).__name__}")
+    commits = {}
+    for name, offset in given.items():
+        tp = as_topic_partition(name)
+        commits[tp] = CommittedOffset(offset) if isinstance(offset, int) else offset
+        check_committed(tp, commits[tp])
+    return commits
+
+
+def check_store(given: object) -> None:
+    """Raises InvalidType for what has not the two methods of an OffsetStore."""
+    for method in ("load", "save"):
+        if isinstance(given, type) or not callable(getattr(given, method, None)):
+            raise InvalidType(
+                f"offset_store must have the methods load and save of embedlog.OffsetStore, not be "
+                f"{type(given).__name__}"
+            )

@@ -7,12 +7,13 @@ A setting may be typed with dots (`retention.ms`), as Kafka writes it, or with u
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
-from .errors import InvalidSetting, InvalidType, UnknownSetting
+from .errors import InvalidSetting, InvalidType, UnknownSetting, shown
 
 UNLIMITED = -1
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -20,6 +21,7 @@ HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 MAX_INT32 = (1 << 31) - 1
 MAX_INT64 = (1 << 63) - 1
+MAX_STRING_BYTES = (1 << 15) - 1  # Kafka's formats give a name's length 16 bits
 
 COMPRESSION_TYPES = ("producer", "none", "uncompressed", "gzip", "snappy", "lz4", "zstd")
 
@@ -162,7 +164,7 @@ def unknown_setting(typed: str, known: tuple[str, ...]) -> str:
     """What to tell somebody who typed a name that is none of the known ones."""
     near = difflib.get_close_matches(typed.replace(".", "_"), known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"the settings are {', '.join(known)}"
-    return f"unknown setting {typed!r}: {hint}"
+    return f"unknown setting {shown(typed)}: {hint}"
 
 
 def _checked(name: str, value: Any, wanted: type, rule: dict[str, Any]) -> Any:
@@ -172,9 +174,11 @@ def _checked(name: str, value: Any, wanted: type, rule: dict[str, Any]) -> Any:
         # "compact, delete" is one choice written with a space, as people do.
         value = value.replace(" ", "")
         if value not in rule["allowed"]:
-            raise InvalidSetting(f"{name} must be one of {', '.join(rule['allowed'])}, not {value!r}")
+            raise InvalidSetting(f"{name} must be one of {', '.join(rule['allowed'])}, not {shown(value)}")
     elif "low" in rule and not rule["low"] <= value <= rule["high"]:
-        raise InvalidSetting(f"{name} must be between {rule['low']:,} and {rule['high']:,}, not {value:,}")
+        raise InvalidSetting(
+            f"{name} must be between {rule['low']:,} and {rule['high']:,}, not {shown(value)}"
+        )
     return value
 
 
@@ -186,16 +190,15 @@ def _converted(name: str, value: Any, wanted: type) -> Any:
             return _TRUTHS[value.lower()]
     elif wanted in (int, float):
         if isinstance(value, str):
-            try:
+            with contextlib.suppress(ValueError):
                 return wanted(value.replace("_", ""))
-            except ValueError:
-                pass
         elif isinstance(value, wanted) and not isinstance(value, bool):
             return value
         elif wanted is float and isinstance(value, int) and not isinstance(value, bool):
-            return float(value)
+            with contextlib.suppress(OverflowError):
+                return float(value)
     elif isinstance(value, str):
         return value
     elif isinstance(value, (list, tuple)) and all(isinstance(part, str) for part in value):
         return ",".join(value)
-    raise InvalidType(f"{name} must be {wanted.__name__}, not {type(value).__name__} ({value!r})")
+    raise InvalidType(f"{name} must be {wanted.__name__}, not {type(value).__name__} ({shown(value)})")

@@ -32,9 +32,11 @@ from datetime import datetime
 from types import TracebackType
 from typing import Final, Self, TypeAlias
 
-from .assignors import Assignor, assignor_named
+from . import arguments
+from .assignors import Assignor, as_assignors
 from .backend import Backend, Interrupt
-from .committing import Commits, checked_offset
+from .committing import Commits, as_commits, check_store
+from .config import MAX_INT32, MAX_INT64
 from .errors import (
     Closed,
     CommitFailed,
@@ -44,14 +46,8 @@ from .errors import (
     InvalidType,
     TopicNotFound,
 )
-from .log_reader import (
-    DEFAULT_FETCH_BYTES,
-    checked_isolation,
-    checked_partition,
-    checked_positive,
-    time_ms,
-)
-from .membership import Assigned, MemberOffsets, Membership, checked_group
+from .log_reader import DEFAULT_FETCH_BYTES, checked_isolation, time_ms
+from .membership import Assigned, MemberOffsets, Membership
 from .model import CommittedOffset, Record, TopicPartition
 from .offset_store import OffsetStore
 from .one_thread import OneThread
@@ -126,23 +122,25 @@ class Consumer:
         on_lost: RebalanceCallback | None = None,
         metadata_refresh_ms: int = 1_000,
     ) -> None:
-        if auto_offset_reset not in RESETS:
-            raise InvalidArgument(
-                f"auto_offset_reset must be one of {', '.join(RESETS)}, not {auto_offset_reset!r}"
-            )
+        arguments.check_choice("auto_offset_reset", auto_offset_reset, RESETS)
+        if group is not None:
+            arguments.check_group(group)
+        arguments.check_positive(max_poll_records=max_poll_records, fetch_max_bytes=fetch_max_bytes)
+        arguments.check_positive(metadata_refresh_ms=metadata_refresh_ms)
+        arguments.check_positive(auto_commit_interval_ms=auto_commit_interval_ms)
+        arguments.check_int("max_poll_interval_ms", max_poll_interval_ms, low=1, high=MAX_INT32)
+        arguments.check_flag("stop_at_end", stop_at_end)
+        arguments.check_text("client_id", client_id)
+        if group_instance_id is not None:
+            arguments.check_text("group_instance_id", group_instance_id)
         self._backend = backend
-        self._group = checked_group(group)
+        self._group = group
         self._read_committed = checked_isolation(isolation_level)
-        self._max_poll_records = checked_positive("max_poll_records", max_poll_records)
-        checked_positive("auto_commit_interval_ms", auto_commit_interval_ms)
-        checked_positive("max_poll_interval_ms", max_poll_interval_ms)
-        checked_positive("fetch_max_bytes", fetch_max_bytes)
+        self._max_poll_records = max_poll_records
         self._stop_at_end = stop_at_end
         self._on_assigned, self._on_revoked = on_assigned, on_revoked
         self._on_lost = on_lost or on_revoked
-        self._watch = TopicWatch(
-            backend, topics, checked_positive("metadata_refresh_ms", metadata_refresh_ms)
-        )
+        self._watch = TopicWatch(backend, topics, metadata_refresh_ms)
         self._assigned_by_hand = False
         self._interrupt = Interrupt()
         self._inside = OneThread()
@@ -153,7 +151,9 @@ class Consumer:
         coordinator = backend.coordinator
         self._membership: Membership | None = None
         store = offset_store
+        supported = as_assignors(assignors)
         if offset_store is not None:
+            check_store(offset_store)
             if group is None:
                 raise InvalidArgument("offset_store needs group=, the name under which it keeps the offsets")
         elif group is not None:
@@ -165,7 +165,7 @@ class Consumer:
             self._membership = Membership(
                 coordinator,
                 group,
-                assignors=[assignor_named(a) if isinstance(a, str) else a for a in assignors],
+                assignors=supported,
                 session_timeout_ms=max_poll_interval_ms,
                 rebalance_timeout_ms=max_poll_interval_ms,
                 client_id=client_id,
@@ -198,7 +198,7 @@ class Consumer:
     # -- records ---------------------------------------------------------------------------------
 
     def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> list[Record]:
-        """Records that are there, of several partitions perhaps; waits for them up to timeout_ms.
+        """Records that are there, of several partitions perhaps; waits up to timeout_ms for them (math.inf).
 
         What the last poll returned counts as done from now on. [] when there was nothing, when somebody
         called `wakeup`, and while the group rebalances or the consumer is being closed.
@@ -206,12 +206,11 @@ class Consumer:
         Raises CorruptRecord, LogTruncated, OffsetOutOfRange (by auto_offset_reset), StorageError, Closed.
         After an error the next poll goes on with the other partitions first.
         """
-        limit = (
-            self._max_poll_records if max_records is None else checked_positive("max_records", max_records)
-        )
-        if isinstance(timeout_ms, bool) or not isinstance(timeout_ms, (int, float)):
-            raise InvalidType(f"timeout_ms must be a number, not {type(timeout_ms).__name__}")
-        deadline = time.monotonic() + timeout_ms / 1000
+        deadline = time.monotonic() + arguments.as_seconds("timeout_ms", timeout_ms)
+        limit = self._max_poll_records
+        if max_records is not None:
+            arguments.check_positive(max_records=max_records)
+            limit = max_records
         with self._using():
             self._positions.settle()
             while True:
@@ -282,25 +281,25 @@ class Consumer:
             if offsets is None:
                 self._commits.save(self._positions.given(), self._positions)
                 return
-            checked = {}
-            for name, offset in offsets.items():
-                tp = TopicPartition(*name)
+            given = as_commits(offsets)
+            for tp in given:
                 if self._membership is not None and tp not in self._positions:
                     raise CommitFailed(f"{tp} is not, or no longer, assigned to this consumer")
-                checked[tp] = checked_offset(tp, offset)
-            self._commits.save(checked, self._positions)
+            self._commits.save(given, self._positions)
 
     def committed(self, tp: TopicPartition) -> CommittedOffset | None:
         """What the group has committed for the partition (whoever reads it), None where nothing."""
+        name = arguments.as_topic_partition(tp)
         with self._using():
-            return self._commits.load([TopicPartition(*tp)]).get(TopicPartition(*tp))
+            return self._commits.load([name]).get(name)
 
     # -- positions -------------------------------------------------------------------------------
 
     def position(self, tp: TopicPartition) -> int:
         """The offset of the next record that will be given out. NotAssigned for others' partitions."""
+        name = arguments.as_topic_partition(tp)
         with self._using():
-            position = self._positions[TopicPartition(*tp)]
+            position = self._positions[name]
             self._positions.resolve(self._commits.load)
             return position.offset
 
@@ -315,18 +314,13 @@ class Consumer:
 
         An offset outside the log is treated by auto_offset_reset when it is read.
         """
-        if isinstance(where, str):
-            if offset is None:
-                raise InvalidType("seek takes (topic, partition, offset) or (TopicPartition, offset)")
-            tp = TopicPartition(where, partition)
-        else:
-            tp, offset = TopicPartition(*where), partition
-        if isinstance(offset, bool) or not isinstance(offset, int):
-            raise InvalidType(f"offset must be int, not {type(offset).__name__}")
-        if offset < 0:
-            raise InvalidArgument(f"offset must not be negative, not {offset}")
+        if isinstance(where, str) is (offset is None):
+            raise InvalidType("seek takes (topic, partition, offset) or (TopicPartition, offset)")
+        tp = arguments.as_topic_partition((where, partition) if isinstance(where, str) else where)
+        wanted = partition if offset is None else offset
+        arguments.check_int("offset", wanted, low=0, high=MAX_INT64)
         with self._using():
-            self._positions.seek(tp, offset)
+            self._positions.seek(tp, wanted)
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Go back to the first record of these partitions (default: all that are assigned)."""
@@ -346,7 +340,9 @@ class Consumer:
         when: a datetime (a naive one is local time), or milliseconds since the epoch.
         """
         if isinstance(when, bool) or not isinstance(when, (datetime, int)):
-            raise InvalidType(f"when must be a datetime or milliseconds, not {type(when).__name__}")
+            raise InvalidType(
+                f"when must be a datetime or milliseconds since the epoch, not {type(when).__name__}"
+            )
         moment = time_ms(when) if isinstance(when, datetime) else when
         with self._using():
             for tp in self._chosen(partitions):
@@ -383,10 +379,12 @@ class Consumer:
         Commits still go to the group's offsets, if there is a group. Positions of partitions that stay are
         kept. Raises TopicNotFound, PartitionNotFound.
         """
-        wanted = [TopicPartition(*tp) for tp in partitions]
+        wanted = arguments.as_topic_partitions(partitions)
         with self._using():
             for tp in wanted:
-                checked_partition(tp.topic, tp.partition, self._backend.describe_topic(tp.topic).partitions)
+                arguments.check_partition(
+                    tp.topic, tp.partition, self._backend.describe_topic(tp.topic).partitions
+                )
             if self._membership is not None:
                 self._give_up(lost=False)
                 self._membership.leave()
@@ -412,6 +410,7 @@ class Consumer:
         A thread that waits in `poll` or in an iteration is woken and ends. The record that an iteration
         gave out last is not done, as nobody came back for the next. May be called again.
         """
+        arguments.check_flag("commit", commit)
         if self._inside.forked:
             self._closed = True
             return
@@ -559,7 +558,7 @@ class Consumer:
 
     def _chosen(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         """These partitions, or all that are assigned."""
-        return [TopicPartition(*tp) for tp in partitions] or list(self._positions.partitions)
+        return arguments.as_topic_partitions(partitions) or list(self._positions.partitions)
 
     def _set_paused(self, partitions: Iterable[TopicPartition], paused: bool) -> None:
         with self._using():

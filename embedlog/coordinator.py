@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 
+from .arguments import as_topic_partition, check_committed, check_int
 from .backend import JoinResult
-from .errors import Closed, EmbedlogError, InvalidCommit, InvalidType
+from .errors import Closed, EmbedlogError
 from .filenames import check_topic_name
-from .given import check_int
 from .group_effects import (
     Effect,
     GroupDescription,
@@ -32,7 +32,7 @@ from .group_effects import (
 )
 from .group_protocol import PROTOCOL_TYPE, same_topics
 from .groups import Group, Groups
-from .model import NO_EPOCH, CommittedOffset, TopicPartition
+from .model import CommittedOffset, TopicPartition
 from .offsets import Offsets
 from .store import Store
 
@@ -300,13 +300,7 @@ def _completion(
 
 
 def _check_commit(name: TopicPartition, committed: CommittedOffset) -> None:
-    if not isinstance(name, tuple) or len(name) != 2:
-        raise InvalidType(f"offsets are committed by TopicPartition, not by {name!r:.80}")
-    check_topic_name(name[0])
-    check_int("partition", name[1], low=0)
-    if not isinstance(committed, CommittedOffset) or not isinstance(committed.metadata, str):
-        raise InvalidType(f"a commit for {name} must be a CommittedOffset, not {committed!r:.80}")
-    check_int("offset", committed.offset)
-    check_int("leader_epoch", committed.leader_epoch, low=NO_EPOCH)
-    if committed.offset < 0:
-        raise InvalidCommit(f"offset {committed.offset} cannot be committed for {name}: offsets begin at 0")
+    topic, partition = as_topic_partition(name)
+    check_topic_name(topic)
+    check_int("partition", partition, low=0)
+    check_committed(name, committed)

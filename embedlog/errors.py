@@ -7,13 +7,100 @@ too, so that `except TypeError` goes on working.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import reprlib
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from .model import RecordMetadata
+
+__all__ = [
+    "BufferExhausted",
+    "Closed",
+    "CommitFailed",
+    "CompressionUnavailable",
+    "ConcurrentUse",
+    "CorruptCheckpoint",
+    "CorruptIndex",
+    "CorruptRecord",
+    "DecompressedTooLarge",
+    "DecompressionError",
+    "DirectoryError",
+    "DirectoryLocked",
+    "DiskFull",
+    "DuplicateSequence",
+    "EmbedlogError",
+    "FencedInstance",
+    "FlushFailed",
+    "ForkedHandle",
+    "GroupError",
+    "GroupNotEmpty",
+    "GroupNotFound",
+    "IllegalGeneration",
+    "InconsistentProtocol",
+    "InvalidArgument",
+    "InvalidCommit",
+    "InvalidGroup",
+    "InvalidProducerEpoch",
+    "InvalidSetting",
+    "InvalidTopicName",
+    "InvalidType",
+    "Located",
+    "LogFull",
+    "LogTruncated",
+    "MemberIdRequired",
+    "NotALog",
+    "NotAssigned",
+    "OffsetOutOfRange",
+    "OutOfOrderSequence",
+    "PartialAppend",
+    "PartitionFailed",
+    "PartitionNotFound",
+    "ReadOnly",
+    "RebalanceInProgress",
+    "RecordTooLarge",
+    "StorageError",
+    "TopicExists",
+    "TopicNotFound",
+    "UnexpectedOffset",
+    "UnknownMagic",
+    "UnknownMember",
+    "UnknownSetting",
+    "UnsupportedFormat",
+]
+
+_SHOWN_CHARACTERS: Final = 80
+_SHOWN_BITS: Final = 128
+
+
+def shown(given: object) -> str:
+    """Somebody's value as a message shows it: short, and never an error of its own, whatever it is."""
+    if type(given) is int:
+        bits = given.bit_length()
+        return f"{given:,}" if bits <= _SHOWN_BITS else f"a number of {bits:,} bits"
+    return _shortened.repr(given)
+
+
+class _Shortened(reprlib.Repr):
+    """Looks at the beginning of what is long, and survives what has no repr."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = _SHOWN_CHARACTERS
+
+    def repr_bytes(self, given: bytes, level: int) -> str:
+        cut = given[:_SHOWN_CHARACTERS]
+        return repr(cut) + ("..." if len(cut) < len(given) else "")
+
+    repr_bytearray = repr_bytes
+
+    def repr_int(self, given: int, level: int) -> str:
+        return shown(given)
+
+
+_shortened = _Shortened()
 
 
 class EmbedlogError(Exception):

@@ -29,6 +29,7 @@ from .errors import (
     PartitionNotFound,
     StorageError,
     TopicNotFound,
+    shown,
 )
 from .filenames import (
     LOG_START_FILE,
@@ -116,7 +117,7 @@ class Follower:
             known = self._topic(topic)
             if not isinstance(number, int) or not 0 <= number < known.partitions:
                 raise PartitionNotFound(
-                    f"topic {topic!r} has partitions 0 to {known.partitions - 1}, not {number!r}"
+                    f"topic {topic!r} has partitions 0 to {known.partitions - 1}, not {shown(number)}"
                 )
             name = TopicPartition(topic, number)
             found = self._partitions.get(name)

@@ -16,7 +16,7 @@ from typing import TypeAlias
 from .codec import HEADER_SIZE, NONE, codec_number
 from .codec.varint import varint_size
 from .config import MAX_INT64, TopicSettings
-from .errors import InvalidArgument, InvalidType, PartitionNotFound, RecordTooLarge
+from .errors import EmbedlogError, InvalidArgument, InvalidType, RecordTooLarge, shown
 from .model import NO_TIMESTAMP, Header, Headers
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
@@ -40,7 +40,10 @@ def as_bytes(given: object, what: str) -> bytes | None:
     if given is None or type(given) is bytes:
         return given
     if isinstance(given, bytes | bytearray | memoryview):
-        return bytes(given)
+        try:
+            return bytes(given)
+        except ValueError as error:  # a memoryview that was released
+            raise InvalidArgument(f"{what} cannot be read: {error}") from None
     if isinstance(given, str):
         raise InvalidType(
             f"{what} must be bytes, not str: encode it ({what.split()[-1]}.encode()), "
@@ -64,14 +67,14 @@ def as_headers(given: GivenHeaders | None) -> Headers:
     try:
         for name, value in pairs:
             if not isinstance(name, str):
-                raise InvalidType(f"a header's name must be str, not {type(name).__name__} ({name!r:.80})")
+                raise InvalidType(f"a header's name must be str, not {type(name).__name__} ({shown(name)})")
             name.encode()  # a lone surrogate has no bytes
             headers.append((name, as_bytes(value, "a header's value")))
     except (TypeError, ValueError) as error:
-        if isinstance(error, InvalidType):
+        if isinstance(error, EmbedlogError):
             raise
         raise InvalidType(
-            f"headers must be (name, value) pairs or a dict, not {given!r:.80}: {error}"
+            f"headers must be (name, value) pairs or a dict, not {shown(given)}: {error}"
         ) from error
     return tuple(headers)
 
@@ -89,31 +92,9 @@ def as_timestamp(given: int | None, now: int) -> int:
         return given
     if given == NO_TIMESTAMP:
         return now
-    raise InvalidArgument(f"timestamp_ms must be milliseconds since the epoch (or -1: now), not {given}")
-
-
-def check_topic(topic: object) -> None:
-    """Raises InvalidType for a topic that is not a str; whether it exists is the backend's to say."""
-    if not isinstance(topic, str):
-        raise InvalidType(f"topic must be str, not {type(topic).__name__} ({topic!r:.80})")
-
-
-def check_partition(topic: str, partition: object, num_partitions: int) -> None:
-    """Raises InvalidType for what is no int, PartitionNotFound where the topic has no such partition."""
-    if isinstance(partition, bool) or not isinstance(partition, int):
-        raise InvalidType(f"partition must be int, not {type(partition).__name__} ({partition!r:.80})")
-    if not 0 <= partition < num_partitions:
-        raise PartitionNotFound(
-            f"topic {topic!r} has {num_partitions} partitions, numbered from 0: there is no {partition}"
-        )
-
-
-def check_int(name: str, given: object, *, low: int | None = None) -> None:
-    """Raises InvalidType for what is no int, InvalidArgument for one below `low`."""
-    if isinstance(given, bool) or not isinstance(given, int):
-        raise InvalidType(f"{name} must be int, not {type(given).__name__} ({given!r:.80})")
-    if low is not None and given < low:
-        raise InvalidArgument(f"{name} must be at least {low}, not {given:,}")
+    raise InvalidArgument(
+        f"timestamp_ms must be milliseconds since the epoch (or -1: now), not {shown(given)}"
+    )
 
 
 def headers_size(headers: Headers) -> int:

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
-from typing import Final
 
-from .errors import EmbedlogError, GroupNotEmpty, GroupNotFound, InvalidGroup
+from .arguments import check_group
+from .errors import EmbedlogError, GroupNotEmpty, GroupNotFound, shown
 from .group import Group, new_member_id
 from .group_effects import (
     Effect,
@@ -35,7 +35,6 @@ from .group_effects import (
 from .group_member import NEW_MEMBER_JOIN_TIMEOUT_MS
 
 __all__ = [
-    "MAX_GROUP_NAME_BYTES",
     "NEW_MEMBER_JOIN_TIMEOUT_MS",
     "Effect",
     "Group",
@@ -53,8 +52,6 @@ __all__ = [
     "SyncFailed",
     "new_member_id",
 ]
-
-MAX_GROUP_NAME_BYTES: Final = 32_767
 
 
 class Groups:
@@ -83,16 +80,16 @@ class Groups:
 
     def get(self, name: str) -> Group:
         """The group of that name. Raises GroupNotFound."""
-        try:
-            return self._groups[name]
-        except KeyError:
-            raise GroupNotFound(f"no group {name!r}") from None
+        group = self._groups.get(name) if isinstance(name, str) else None
+        if group is None:
+            raise GroupNotFound(f"no group {shown(name)}")
+        return group
 
     def get_or_create(self, name: str) -> Group:
         """The group of that name, made Empty if there is none. Raises InvalidGroup for an impossible name."""
         group = self._groups.get(name) if isinstance(name, str) else None
         if group is None:
-            _check_name(name)
+            check_group(name)
             group = self._groups[name] = Group(
                 name,
                 initial_rebalance_delay_ms=self._initial_rebalance_delay_ms,
@@ -129,14 +126,3 @@ class Groups:
         """The earliest of the groups' deadlines, or None."""
         deadlines = (group.next_deadline_ms() for group in self)
         return min((due for due in deadlines if due is not None), default=None)
-
-
-def _check_name(name: object) -> None:
-    if not isinstance(name, str) or not name:
-        raise InvalidGroup(f"a group's name is a non-empty string, not {name!r}")
-    try:
-        size = len(name.encode("utf-8"))
-    except UnicodeEncodeError:
-        raise InvalidGroup(f"group name {name!r} cannot be written as UTF-8") from None
-    if size > MAX_GROUP_NAME_BYTES:
-        raise InvalidGroup(f"a group's name has at most {MAX_GROUP_NAME_BYTES:,} bytes, not {size:,}")

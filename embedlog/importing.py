@@ -26,6 +26,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+from .arguments import as_path, check_choice
 from .codec import NONE, RecordTuple, codec_number, decode, encode_batch, filter_batch, read_header, scan
 from .errors import CorruptRecord, DirectoryError, InvalidArgument, InvalidTopicName, NotALog
 from .filenames import INTERNAL_TOPICS, check_topic_name
@@ -121,12 +122,11 @@ def import_files(
     """
     started = time.perf_counter()
     store = log._writer()
-    if format is not None and format not in FORMATS:
-        raise InvalidArgument(f"format must be one of {', '.join(FORMATS)}, not {format!r}")
-    if on_damage not in ("stop", "skip"):
-        raise InvalidArgument(f'on_damage must be "stop" or "skip", not {on_damage!r}')
+    if format is not None:
+        check_choice("format", format, FORMATS)
+    check_choice("on_damage", on_damage, ("stop", "skip"))
     codec = None if compression is None else codec_number(compression)
-    found, skipped = _found(os.path.abspath(source), store.path, topic)
+    found, skipped = _found(as_path(source, "source"), store.path, topic)
     _make_room(store, found)
     total = sum(os.path.getsize(path) for files in found.values() for path in files)
     done = 0

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, Unpack
 
 from .appended_many import AppendedMany
 from .appender import Given, append, append_many
+from .arguments import as_path, check_flag, check_int
 from .arrow import read_arrow
 from .backup import backup
 from .client_options import ConsumerOptions, ProducerOptions, check_options
 from .consumer import Consumer
 from .errors import InvalidArgument, InvalidGroup, ReadOnly
 from .follower import Follower
-from .given import Bytes, GivenHeaders, check_int
+from .given import Bytes, GivenHeaders
 from .local import ReaderBackend, WriterBackend
 from .log_reader import DEFAULT_FETCH_BYTES, Where, read_records, read_values
 from .model import (
@@ -117,10 +118,13 @@ class Log:
 
         Raises TopicExists, InvalidTopicName, InvalidSetting, UnknownSetting, StorageError, ReadOnly.
         """
-        return self._writer().create_topic(name, partitions, settings, exist_ok=exist_ok)
+        store = self._writer()
+        check_flag("exist_ok", exist_ok)
+        return store.create_topic(name, partitions, settings, exist_ok=exist_ok)
 
     def topics(self, *, internal: bool = False) -> list[str]:
         """The topics' names, sorted; internal ones (`__consumer_offsets`) only if asked for."""
+        check_flag("internal", internal)
         names = self._engine.topics()
         return [name for name in names if internal or not self._engine.describe_topic(name).internal]
 
@@ -339,12 +343,14 @@ class Log:
 
     def offsets_before(self, topic: str, partition: int, time_ms: int, max_offsets: int) -> list[int]:
         """Offsets where reading may begin, newest first; see reading.ReadablePartition.offsets_before."""
+        check_int("partition", partition)
         check_int("time_ms", time_ms)
         check_int("max_offsets", max_offsets, low=0)
         return self.backend.offsets_before(topic, partition, time_ms, max_offsets)
 
     def offset_for_time(self, topic: str, partition: int, time_ms: int) -> OffsetAndTimestamp | None:
         """The first record whose timestamp is time_ms or later; None where there is none."""
+        check_int("partition", partition)
         check_int("time_ms", time_ms)
         return self.backend.offset_for_time(topic, partition, time_ms)
 
@@ -359,12 +365,16 @@ class Log:
 
     def reopen(self, topic: str, partition: int) -> PartitionRecovery | None:
         """Recover a partition that refuses appends since a write or fsync failed; what recovery did."""
-        return self._writer().reopen(topic, partition)
+        store = self._writer()
+        check_int("partition", partition)
+        return store.reopen(topic, partition)
 
     def delete_records(self, topic: str, partition: int, before_offset: int) -> int:
         """Make records before an offset unreadable, durably; whole segments go. The new log start offset."""
-        found = self._writer().partition(topic, partition)
+        store = self._writer()
+        check_int("partition", partition)
         check_int("before_offset", before_offset, low=0)
+        found = store.partition(topic, partition)
         with found.upkeep_lock:
             found.advance_log_start(before_offset)
         return found.offsets().log_start_offset
@@ -388,9 +398,10 @@ class Log:
 
         Sealed segments are hard-linked where the destination is on the same file system (they never
         change), the active ones copied. Everything appended before the call is in it, and durable. The
-        destination must not exist; it is a log directory of its own. Raises StorageError, DirectoryError.
+        destination must not exist; it is a log directory of its own. Raises StorageError, DirectoryError,
+        InvalidArgument, InvalidType.
         """
-        backup(self._writer(), os.fspath(destination))
+        backup(self._writer(), as_path(destination, "destination"))
 
     def health(self) -> Health:
         """How the log is; cheap enough to be asked every second."""

@@ -18,10 +18,11 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal, TypeAlias, TypeVar
 
+from .arguments import check_choice, check_flag, check_partition, check_positive
 from .backend import Backend, Interrupt
 from .codec.rules import ANY_OFFSET
 from .decoding import Records, Sink, Values, decode_chunk
-from .errors import InvalidArgument, InvalidType, OffsetOutOfRange, PartitionNotFound
+from .errors import InvalidArgument, InvalidType, OffsetOutOfRange, shown
 from .model import NO_EPOCH, PartitionOffsets, Record, TopicPartition
 
 T = TypeVar("T")
@@ -211,9 +212,12 @@ def partition_readers(
     With `follow` one whose end is not known yet has none.
     """
     read_committed = checked_isolation(isolation_level)
-    checked_positive("max_bytes", max_bytes)
+    check_positive(max_bytes=max_bytes)
+    check_flag("follow", follow)
     count = backend.describe_topic(topic).partitions
-    numbers = range(count) if partition is None else [checked_partition(topic, partition, count)]
+    if partition is not None:
+        check_partition(topic, partition, count)
+    numbers = range(count) if partition is None else [partition]
     edges = backend.offsets(topic)
     several = count if partition is None else 1
     readers = []
@@ -310,36 +314,19 @@ def _followed(
 
 def time_ms(when: datetime) -> int:
     """A datetime in milliseconds since the epoch, rounded up; a naive one is local time."""
-    aware = when if when.tzinfo is not None else when.astimezone()
+    aware = when
+    if when.utcoffset() is None:
+        try:
+            aware = when.astimezone()
+        except (ValueError, OverflowError, OSError):  # a day from an end of the calendar: as good as in UTC
+            aware = when.replace(tzinfo=UTC)
     return -((_EPOCH - aware) // timedelta(milliseconds=1))
 
 
 def checked_isolation(isolation_level: str) -> bool:
     """Whether it is read_committed; InvalidArgument where it is neither level."""
-    if isolation_level not in ISOLATION_LEVELS:
-        raise InvalidArgument(
-            f"isolation_level must be one of {', '.join(ISOLATION_LEVELS)}, not {isolation_level!r}"
-        )
+    check_choice("isolation_level", isolation_level, ISOLATION_LEVELS)
     return isolation_level == "read_committed"
-
-
-def checked_positive(name: str, value: int) -> int:
-    """The value, a whole number above 0."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidType(f"{name} must be int, not {type(value).__name__}")
-    if value < 1:
-        raise InvalidArgument(f"{name} must be at least 1, not {value:,}")
-    return value
-
-
-def checked_partition(topic: str, partition: int, count: int) -> int:
-    """The partition, one that the topic has."""
-    if isinstance(partition, bool) or not isinstance(partition, int):
-        raise InvalidType(f"partition must be int, not {type(partition).__name__}")
-    if not 0 <= partition < count:
-        has = "one partition, 0" if count == 1 else f"partitions 0..{count - 1}"
-        raise PartitionNotFound(f"{topic} has {has}; there is no {partition}")
-    return partition
 
 
 def _start(
@@ -350,7 +337,7 @@ def _start(
         return edges.log_end_offset
     if isinstance(where, int) and not edges.log_start_offset <= offset <= edges.log_end_offset:
         raise OffsetOutOfRange(
-            f"{tp}: offset {offset:,} is outside {edges.log_start_offset:,}..{edges.log_end_offset:,}; "
+            f"{tp}: offset {shown(offset)} is outside {edges.log_start_offset:,}..{edges.log_end_offset:,}; "
             f'start="earliest" begins at {edges.log_start_offset:,}',
             offset=offset,
             log_start_offset=edges.log_start_offset,
@@ -371,15 +358,19 @@ def _resolved(
             return edges.log_start_offset
         if where == "latest":
             return edges.log_end_offset
-        raise InvalidArgument(f'{name} must be "earliest", "latest", an offset or a datetime, not {where!r}')
+        raise InvalidArgument(
+            f'{name} must be "earliest", "latest", an offset or a datetime, not {shown(where)}'
+        )
     if isinstance(where, bool) or not isinstance(where, int):
         raise InvalidType(
-            f'{name} must be "earliest", "latest", an offset or a datetime, not {type(where).__name__}'
+            f'{name} must be "earliest", "latest", an offset or a datetime, not {type(where).__name__} '
+            f"({shown(where)})"
         )
     if partitions > 1:
         raise InvalidArgument(
-            f"{name}={where} is an offset, which belongs to one partition: give partition=0..{partitions - 1}"
+            f"{name}={shown(where)} is an offset, which belongs to one partition: "
+            f"give partition=0..{partitions - 1}"
         )
     if where < 0:
-        raise InvalidArgument(f"{name} must not be negative, not {where}")
+        raise InvalidArgument(f"{name} must not be negative, not {shown(where)}")
     return where

@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Final, NamedTuple, TypeAlias
 
+from .arguments import as_topic_partitions
 from .assignors import Assignor, Subscription
 from .backend import Coordinator, Interrupt, JoinResult
 from .errors import (
@@ -39,10 +40,11 @@ from .errors import (
     GroupNotFound,
     IllegalGeneration,
     InvalidArgument,
-    InvalidGroup,
+    InvalidType,
     RebalanceInProgress,
     TopicNotFound,
     UnknownMember,
+    shown,
 )
 from .group_protocol import (
     Assignment,
@@ -291,14 +293,8 @@ class Membership:
             except TopicNotFound:
                 continue
         assigned = self._assignors[joined.protocol].assign(partitions, subscriptions)
-        owners: dict[TopicPartition, str] = {}
-        for member, given in assigned.items():
-            for tp in given:
-                if owners.setdefault(tp, member) != member:
-                    raise InvalidArgument(
-                        f"the assignor {joined.protocol!r} gave {tp} to {owners[tp]} and to {member}"
-                    )
-        return {member: encode_assignment(Assignment(tuple(given))) for member, given in assigned.items()}
+        shares = _checked_shares(joined.protocol, assigned, subscriptions)
+        return {member: encode_assignment(Assignment(tuple(share))) for member, share in shares.items()}
 
     def _finish_sync(self) -> Assigned | None:
         syncing = self._syncing
@@ -366,6 +362,27 @@ class MemberOffsets:
             ) from error
 
 
+def _checked_shares(
+    assignor: str, assigned: object, members: Mapping[str, object]
+) -> dict[str, list[TopicPartition]]:
+    """What an assignor returned, which may be the user's own. Raises InvalidType, InvalidArgument."""
+    if not isinstance(assigned, Mapping) or not assigned.keys() <= members.keys():
+        raise InvalidType(
+            f"the assignor {assignor!r} must return a dict of member id -> partitions, not {shown(assigned)}"
+        )
+    shares = {}
+    owners: dict[TopicPartition, str] = {}
+    for member, given in assigned.items():
+        try:
+            shares[member] = as_topic_partitions(given)
+        except (InvalidType, InvalidArgument) as error:
+            raise type(error)(f"the assignor {assignor!r} gave {member} what is none: {error}") from None
+        for tp in shares[member]:
+            if owners.setdefault(tp, member) != member:
+                raise InvalidArgument(f"the assignor {assignor!r} gave {tp} to {owners[tp]} and to {member}")
+    return shares
+
+
 def _names(offsets: Iterable[TopicPartition]) -> str:
     return ", ".join(map(str, offsets))
 
@@ -410,10 +427,3 @@ def _forget_parent() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_parent)
-
-
-def checked_group(group: str | None) -> str | None:
-    """A group's name, where one is given. Raises InvalidGroup."""
-    if group is not None and (not isinstance(group, str) or not group):
-        raise InvalidGroup(f"group must be a name of at least one character, not {group!r}")
-    return group

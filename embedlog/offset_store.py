@@ -26,7 +26,8 @@ from typing import Any, Final, Protocol
 
 import portalocker
 
-from .errors import CorruptCheckpoint, InvalidType, StorageError
+from .arguments import as_path, as_topic_partition, as_topic_partitions, check_committed, check_group
+from .errors import CorruptCheckpoint, InvalidType, StorageError, shown
 from .fs import FileSystem
 from .model import NO_TIMESTAMP, CommittedOffset, TopicPartition
 
@@ -62,9 +63,7 @@ class FileOffsetStore:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        if not isinstance(path, (str, os.PathLike)):
-            raise InvalidType(f"path must be a path, not {type(path).__name__}")
-        self._path = Path(path).absolute()
+        self._path = Path(as_path(path))
         self._fs = FileSystem()
 
     def __repr__(self) -> str:
@@ -73,22 +72,33 @@ class FileOffsetStore:
     def load(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
         """The group's offsets of those partitions that have one.
 
-        Raises CorruptCheckpoint where the file cannot be understood, StorageError where it cannot be read.
+        Raises CorruptCheckpoint where the file cannot be understood, StorageError where it cannot be read,
+        InvalidGroup, InvalidType.
         """
+        check_group(group)
+        wanted = as_topic_partitions(partitions)
         kept = self._read().get(group, {})
-        return {tp: kept[tp] for tp in partitions if tp in kept}
+        return {tp: kept[tp] for tp in wanted if tp in kept}
 
     def save(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
         """Keep these offsets durably; those of other partitions and groups stay as they are.
 
-        Waits while another thread or process saves. Raises CorruptCheckpoint or StorageError; the file is
-        unchanged then.
+        Waits while another thread or process saves. Raises CorruptCheckpoint, StorageError, InvalidGroup,
+        InvalidType, InvalidArgument or InvalidCommit; the file is unchanged then.
         """
+        check_group(group)
+        if not isinstance(offsets, Mapping):
+            raise InvalidType(
+                f"offsets must be a dict of TopicPartition -> CommittedOffset, not {shown(offsets)}"
+            )
+        given = {as_topic_partition(name): committed for name, committed in offsets.items()}
+        for name, committed in given.items():
+            check_committed(name, committed)
         now_ms = time.time_ns() // 1_000_000
         with self._locked():
             groups = self._read()
             kept = groups.setdefault(group, {})
-            for tp, committed in offsets.items():
+            for tp, committed in given.items():
                 if committed.commit_timestamp_ms == NO_TIMESTAMP:
                     committed = committed._replace(commit_timestamp_ms=now_ms)
                 kept[tp] = committed

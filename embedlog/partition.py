@@ -19,7 +19,7 @@ from typing import NamedTuple
 from .appending import GrowingPartition, Keeper, Opened
 from .codec import scan
 from .config import TopicSettings
-from .errors import FlushFailed, InvalidArgument, OffsetOutOfRange, StorageError
+from .errors import FlushFailed, InvalidArgument, OffsetOutOfRange, StorageError, shown
 from .filenames import SWAP
 from .index import IndexBuilder
 from .model import AbortedTransaction, Appended, TopicPartition
@@ -134,7 +134,7 @@ class Partition(GrowingPartition):
             raise self._refusal()
         if offset > self._end.offset:
             raise OffsetOutOfRange(
-                f"{self.name}: records cannot be deleted up to {offset:,}: "
+                f"{self.name}: records cannot be deleted up to {shown(offset)}: "
                 f"the log ends at {self._end.offset:,}",
                 offset=offset,
                 log_start_offset=self._log_start_offset,

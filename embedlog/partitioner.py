@@ -21,7 +21,7 @@ import random
 from struct import Struct
 from typing import Protocol
 
-from .errors import InvalidArgument, InvalidType
+from .errors import InvalidArgument, InvalidType, shown
 
 _SEED = 0x9747B28C
 _M = 0x5BD1E995
@@ -123,10 +123,13 @@ def choose_partition(
     """What the partitioner says, checked. Raises InvalidType or InvalidArgument where it is no partition."""
     chosen = partitioner(topic, key, value, num_partitions)
     if type(chosen) is not int and (not isinstance(chosen, int) or isinstance(chosen, bool)):
-        raise InvalidType(f"the partitioner must return an int, not {type(chosen).__name__} ({chosen!r})")
+        raise InvalidType(
+            f"the partitioner must return an int, not {type(chosen).__name__} ({shown(chosen)})"
+        )
     if not 0 <= chosen < num_partitions:
         raise InvalidArgument(
-            f"the partitioner chose partition {chosen}: topic {topic!r} has {num_partitions}, numbered from 0"
+            f"the partitioner chose partition {shown(chosen)}: topic {topic!r} has {num_partitions}, "
+            "numbered from 0"
         )
     return chosen
 

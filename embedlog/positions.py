@@ -183,7 +183,7 @@ class Positions:
 
     def seek_to_time(self, tp: TopicPartition, time_ms: int) -> None:
         """Go to the first record of that time or later, to the end where there is none."""
-        found = self._backend.offset_for_time(tp.topic, tp.partition, time_ms)
+        found = self._backend.offset_for_time(*self[tp].tp, time_ms)
         self.seek(tp, found.offset if found is not None else self._edges(tp).log_end_offset)
 
     def resolve(self, load: Load) -> None:
@@ -290,7 +290,8 @@ class Positions:
         return edges.log_start_offset if self._reset == "earliest" else edges.log_end_offset
 
     def _edges(self, tp: TopicPartition) -> PartitionOffsets:
-        return self._backend.offsets(tp.topic)[tp.partition]
+        """Raises NotAssigned before it asks for what may not be there."""
+        return self._backend.offsets(self[tp].tp.topic)[tp.partition]
 
     def _reader(self, tp: TopicPartition, offset: int, epoch: int) -> PartitionReader:
         return PartitionReader(

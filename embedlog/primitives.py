@@ -14,16 +14,15 @@ Source: Kafka protocol guide, "Protocol Primitive Types".
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from .errors import CorruptRecord, InvalidArgument
+from .config import MAX_STRING_BYTES
+from .errors import CorruptRecord, InvalidArgument, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 T = TypeVar("T")
-
-MAX_STRING_BYTES: Final = 32_767
 
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
@@ -138,7 +137,7 @@ def string(value: str | None) -> bytes:
     try:
         data = value.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise InvalidArgument(f"{value!r} cannot be written as UTF-8: {error.reason}") from None
+        raise InvalidArgument(f"{shown(value)} cannot be written as UTF-8: {error.reason}") from None
     if len(data) > MAX_STRING_BYTES:
         raise InvalidArgument(f"a string of {len(data):,} bytes exceeds Kafka's {MAX_STRING_BYTES:,}")
     return _INT16.pack(len(data)) + data

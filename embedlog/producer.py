@@ -34,6 +34,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeAlias
 
+from .arguments import as_seconds, check_flag, check_int, check_partition, check_positive, check_topic
 from .backend import Backend
 from .codec import HEADER_SIZE, NONE, codec_number, encode_batch
 from .config import KIB, MIB
@@ -44,9 +45,7 @@ from .given import (
     as_bytes,
     as_headers,
     as_timestamp,
-    check_partition,
     check_size,
-    check_topic,
     compression_number,
     headers_size,
     now_ms,
@@ -155,19 +154,23 @@ class Producer:
         if compression not in (None, "producer"):
             codec_number(compression)
         self._backend = backend
-        self._linger = _seconds("linger_ms", linger_ms)
-        self._batch_bytes = int(_at_least(1, "batch_bytes", batch_bytes))
+        check_positive(batch_bytes=batch_bytes, buffer_bytes=buffer_bytes)
+        check_flag("flush", flush)
+        self._linger = as_seconds("linger_ms", linger_ms)
+        self._batch_bytes = batch_bytes
         self._compression = compression
         self._partitioner = StickyPartitioner() if partitioner is None else partitioner
         self._trusted = type(self._partitioner) is StickyPartitioner
         self._encoder = encoder
         self._key_encoder = key_encoder
         self._callback = callback
-        self._buffer_bytes = int(_at_least(1, "buffer_bytes", buffer_bytes))
-        self._max_block = _seconds("max_block_ms", max_block_ms)
+        self._buffer_bytes = buffer_bytes
+        self._max_block = as_seconds("max_block_ms", max_block_ms)
         self._flush = flush
         self._clock = clock
-
+        if not callable(clock):
+            raise InvalidType(f"clock must be callable, not {type(clock).__name__}")
+        check_int("clock()", clock(), low=0)  # later ones are not looked at
         self._forks = _forks
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
@@ -229,7 +232,7 @@ class Producer:
 
         try:
             about = self._topics[topic]
-        except (KeyError, TypeError):
+        except (KeyError, TypeError, ValueError):
             about = self._ask(topic)
         size = RECORD_OVERHEAD
         if value is not None:
@@ -298,8 +301,10 @@ class Producer:
         """Send all that is buffered, wait until it is done, and end the sender thread.
 
         After `timeout` seconds (None: however long it takes) what was not yet being sent fails with Closed.
-        May be called again; does nothing in a forked child, and does not wait in a callback.
+        May be called again; does nothing in a forked child, and does not wait in a callback. Raises
+        InvalidType or InvalidArgument for a timeout that is none.
         """
+        within = None if timeout is None else as_seconds("timeout", timeout, per_second=1)
         if self._forks != _forks:
             return
         with self._lock:
@@ -309,7 +314,7 @@ class Producer:
             self._progress.notify_all()
         if threading.current_thread() is self._thread:
             return
-        self._thread.join(timeout)
+        self._thread.join(within)
         if self._thread.is_alive():
             self._give_up(Closed(f"the producer was closed and had not sent this within {timeout} s"))
         _open_producers.discard(self)
@@ -492,18 +497,6 @@ class Producer:
             self._ready = {}
         for batch in abandoned:
             self._finish(batch, error)
-
-
-def _at_least(low: int, name: str, given: float) -> float:
-    if isinstance(given, bool) or not isinstance(given, int | float):
-        raise InvalidType(f"{name} must be a number, not {type(given).__name__} ({given!r:.80})")
-    if not low <= given < float("inf"):
-        raise InvalidArgument(f"{name} must be {low} or more (and finite), not {given}")
-    return given
-
-
-def _seconds(name: str, given_ms: float) -> float:
-    return min(_at_least(0, name, given_ms) / 1000, threading.TIMEOUT_MAX)
 
 
 def _forked() -> ForkedHandle:

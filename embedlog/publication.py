@@ -27,11 +27,12 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
+from .arguments import check_int, check_text
 from .catalog import Catalog
 from .codec import BatchHeader, scan
-from .errors import CorruptCheckpoint, CorruptRecord, InvalidArgument, TopicNotFound
+from .errors import CorruptCheckpoint, CorruptRecord, InvalidArgument, TopicNotFound, shown
 from .filenames import INTENT_FILE, STAGING_DIRECTORY, TRANSACTIONS_FILE
 from .fs import FileSystem
 from .model import Appended, TopicPartition
@@ -85,6 +86,8 @@ def publish(
     Raises InvalidArgument, CorruptRecord (a staged file is not whole batches), StorageError, OSError. After
     an error past the intent the partitions refuse appends, and the next open of the log carries on.
     """
+    check_text("transaction_id", transaction_id)
+    check_int("batch_id", batch_id, low=0)
     if batch_id <= last_published(store, transaction_id):
         _remove(store, staged.values())
         return False
@@ -131,8 +134,9 @@ def roll_forward(store: Published) -> None:
 
     Raises CorruptCheckpoint where the intent cannot be understood; nothing was changed then.
     """
-    intent = _read_json(store, INTENT_FILE)
-    if intent is None:
+    try:
+        intent = store.catalog.read_json(INTENT_FILE)
+    except FileNotFoundError:
         return
     path = store.catalog.file(INTENT_FILE)
     try:
@@ -143,7 +147,7 @@ def roll_forward(store: Published) -> None:
             (str(a["topic"]), int(a["partition"]), str(a["file"]), int(a["base_offset"]))
             for a in intent["appends"]
         ]
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise CorruptCheckpoint(f"not a publish intent ({error})", path=path) from error
     done = batch_id <= last_published(store, transaction_id)
     for topic, number, file, base_offset in appends:
@@ -162,7 +166,7 @@ def roll_forward(store: Published) -> None:
 
 def last_published(store: Published, transaction_id: str) -> int:
     """The largest batch id published under a transaction id; -1 where there is none."""
-    return int(_transactions(store).get(transaction_id, -1))
+    return _transactions(store).get(transaction_id, -1)
 
 
 def _append_missing(store: Published, plan: _Planned, append: Callable[[bytearray], Appended]) -> None:
@@ -210,25 +214,17 @@ def _finish(store: Published, transaction_id: str, batch_id: int, files: Iterabl
 
 
 def _transactions(store: Published) -> dict[str, int]:
-    found = _read_json(store, TRANSACTIONS_FILE)
-    transactions = (found or {}).get("transactions", {})
-    if not isinstance(transactions, dict):
-        path = store.catalog.file(TRANSACTIONS_FILE)
-        raise CorruptCheckpoint("not a list of transactions", path=path)
-    return transactions
-
-
-def _read_json(store: Published, name: str) -> dict[str, Any] | None:
-    path = store.catalog.file(name)
     try:
-        found = json.loads(store.fs.read_file(path))
+        transactions = store.catalog.read_json(TRANSACTIONS_FILE).get("transactions")
     except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise CorruptCheckpoint(f"not JSON ({error})", path=path) from error
-    if not isinstance(found, dict):
-        raise CorruptCheckpoint("not a JSON object", path=path)
-    return found
+        return {}
+    if not isinstance(transactions, dict) or not all(type(number) is int for number in transactions.values()):
+        raise CorruptCheckpoint(
+            "not a list of transactions with their batch ids; restore it from a backup, or move it away if "
+            "nobody publishes into this log any more",
+            path=store.catalog.file(TRANSACTIONS_FILE),
+        )
+    return transactions
 
 
 def _check_staged(store: Published, file: str) -> None:
@@ -241,8 +237,8 @@ def _check_staged(store: Published, file: str) -> None:
 
 
 def _staged_path(store: Published, file: str) -> str:
-    if not _STAGED_NAME.match(file) or file in (".", ".."):
-        raise InvalidArgument(f"{file!r} cannot name a staged file: use a-z A-Z 0-9 . _ -")
+    if not isinstance(file, str) or not _STAGED_NAME.match(file) or file in (".", ".."):
+        raise InvalidArgument(f"{shown(file)} cannot name a staged file: use a-z A-Z 0-9 . _ -")
     return os.path.join(store.catalog.file(STAGING_DIRECTORY), file)
 
 

@@ -26,12 +26,13 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from .arguments import as_path, check_partition
 from .catalog import Catalog, Topic
 from .checkpoints import LeaderEpochs, read_offsets, write_offsets
 from .codec.record_batch import assign
 from .config import TopicSettings
 from .cutting import keep_aside
-from .errors import CorruptCheckpoint, PartitionNotFound, TopicNotFound
+from .errors import CorruptCheckpoint, TopicNotFound
 from .filenames import (
     CLEANER_FILE,
     INDEX,
@@ -125,7 +126,7 @@ def repair_partition(
     them it may be run again.
     """
     fs = fs or FileSystem()
-    catalog = Catalog(fs, os.path.abspath(path))
+    catalog = Catalog(fs, as_path(path))
     catalog.load(None)
     check_topic_name(topic)
     lock = catalog.lock()
@@ -134,10 +135,7 @@ def repair_partition(
         if topic not in topics:
             known = ", ".join(topics) or "none"
             raise TopicNotFound(f"no topic {topic!r} in {catalog.path} (topics: {known})")
-        if not 0 <= partition < topics[topic].partitions:
-            raise PartitionNotFound(
-                f"topic {topic!r} has partitions 0 to {topics[topic].partitions - 1}, not {partition!r}"
-            )
+        check_partition(topic, partition, topics[topic].partitions)
         catalog.note_writer(time.time_ns() // 1_000_000)
         return _Repair(fs, catalog, topics, TopicPartition(topic, partition), dry_run).run()
     finally:

@@ -27,7 +27,7 @@ from functools import lru_cache
 from typing import Final, Protocol, cast
 
 from .config import TopicSettings
-from .errors import InvalidSetting
+from .errors import InvalidSetting, shown
 from .partition import Partition
 from .segment import Segment
 from .shared_state import State
@@ -149,7 +149,7 @@ def _expired(policy: DeletePolicy, partition: Partition, segments: Sequence[Segm
     if not isinstance(count, int) or not 0 <= count <= len(infos):
         raise InvalidSetting(
             f"delete_policy {partition.settings.delete_policy!r} must say how many of {len(infos)} segments "
-            f"may go, not {count!r}; none was deleted"
+            f"may go, not {shown(count)}; none was deleted"
         )
     return count
 
@@ -180,15 +180,15 @@ def _one_policy(name: str) -> DeletePolicy:
     module, _, function = name.partition(":")
     if not module or not function:
         raise InvalidSetting(
-            f"unknown delete_policy {name!r}: the policies are {', '.join(POLICIES)}, "
+            f"unknown delete_policy {shown(name)}: the policies are {', '.join(POLICIES)}, "
             'or one of your own as "package.module:function"'
         )
     try:
         found = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise InvalidSetting(f"delete_policy {name!r} cannot be loaded: {error}") from error
+    except Exception as error:  # whatever the module does when it is imported
+        raise InvalidSetting(f"delete_policy {shown(name)} cannot be loaded: {error}") from error
     if not callable(found):
-        raise InvalidSetting(f"delete_policy {name!r} is {type(found).__name__}, not a function")
+        raise InvalidSetting(f"delete_policy {shown(name)} is {type(found).__name__}, not a function")
     return cast(DeletePolicy, found)
 
 

@@ -41,6 +41,7 @@ from .errors import (
     StorageError,
     TopicExists,
     TopicNotFound,
+    shown,
 )
 from .filenames import (
     INTENT_FILE,
@@ -427,10 +428,12 @@ class Store:
         try:
             if number >= 0:
                 return self._partitions[topic][number]
-        except (KeyError, IndexError, TypeError):
+        except (KeyError, IndexError, TypeError, ValueError):
             pass
         found = self.topic(topic)
-        raise PartitionNotFound(f"topic {topic!r} has partitions 0 to {found.partitions - 1}, not {number!r}")
+        raise PartitionNotFound(
+            f"topic {topic!r} has partitions 0 to {found.partitions - 1}, not {shown(number)}"
+        )
 
     def partitions(self) -> list[Partition]:
         return [partition for group in list(self._partitions.values()) for partition in group]

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable
 from typing import TypeAlias
 
+from .arguments import as_seconds, is_several
 from .backend import Backend
 from .errors import InvalidArgument, InvalidType, TopicNotFound
 
@@ -26,7 +27,7 @@ class TopicWatch:
 
     def __init__(self, backend: Backend, topics: Topics, refresh_ms: int) -> None:
         self._backend = backend
-        self._refresh_s = refresh_ms / 1000
+        self._refresh_s = as_seconds("metadata_refresh_ms", refresh_ms)
         self._pattern = topics if isinstance(topics, re.Pattern) else None
         self._names = () if isinstance(topics, re.Pattern) else _checked(topics)
         if self._pattern is not None and not isinstance(self._pattern.pattern, str):
@@ -69,7 +70,7 @@ class TopicWatch:
 
 
 def _checked(topics: str | Iterable[str]) -> tuple[str, ...]:
-    if not isinstance(topics, Iterable):
+    if not isinstance(topics, str) and not is_several(topics):
         raise InvalidType(f"topics must be names or a compiled pattern, not {type(topics).__name__}")
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     for name in names:

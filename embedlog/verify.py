@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
+from .arguments import as_path
 from .checkpoints import LeaderEpochs, read_offsets
 from .codec import BatchHeader, decode
 from .errors import CorruptCheckpoint, CorruptIndex, CorruptRecord
@@ -147,7 +148,7 @@ def verify_log(
     PartitionNotFound, CorruptCheckpoint (topics.json), OSError where the system cannot read.
     """
     started = time.perf_counter()
-    follower = Follower(os.path.abspath(path), fs=fs)
+    follower = Follower(as_path(path), fs=fs)
     try:
         topics = follower.topics() if topic is None else [topic]
         names = [

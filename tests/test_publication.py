@@ -156,3 +156,64 @@ def test_an_intent_that_cannot_be_understood_is_an_error_and_changes_nothing(
     assert intent.read_bytes() == garbage
     intent.unlink()
     assert contents(tmp_path) == NOTHING
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *('{"transactions": []}', '{"transactions": {"query": "4"}}', '{"transactions": {"query": null}}'),
+        *(
+            '{"transactions": {"query": true}}',
+            '{"transactions": {"query": 1e400}}',
+            "{}",
+            "[]",
+            "[" * 100_000,
+        ),
+        *('{"transactions": {"another": [4]}}', "\0", ""),
+    ],
+    ids=range(11),
+)
+def test_published_transactions_that_cannot_be_understood(tmp_path: Path, text: str) -> None:
+    """Whether something was published cannot be told any more: nothing is, and what was staged stays."""
+    make(tmp_path)
+    transactions = tmp_path / "published-transactions.json"
+    store = Store(str(tmp_path), background=False)
+    staged = stage(store)
+    transactions.write_text(text)
+    with pytest.raises(embedlog.CorruptCheckpoint, match=r"published-transactions\.json"):
+        publish(store, "query", 4, staged)
+    assert sorted(os.listdir(staging_directory(store))) == sorted(staged.values())
+    store.close()
+    (tmp_path / "publish-intent").write_text(
+        '{"version": 1, "transaction_id": "query", "batch_id": 4, "appends": []}'
+    )
+    for _ in range(2):
+        with pytest.raises(embedlog.CorruptCheckpoint, match=r"published-transactions\.json"):
+            embedlog.open(tmp_path)
+    transactions.unlink()
+    assert contents(tmp_path) == NOTHING
+
+
+@pytest.mark.parametrize(
+    ("transaction_id", "batch_id"),
+    [
+        (None, 1),
+        (5, 1),
+        ("\ud800", 1),
+        ("query", "1"),
+        ("query", 1.5),
+        ("query", None),
+        ("query", True),
+        ("query", -1),
+    ],
+)
+def test_a_publication_under_an_impossible_name(
+    tmp_path: Path, transaction_id: object, batch_id: object
+) -> None:
+    make(tmp_path)
+    store = Store(str(tmp_path), background=False)
+    staged = stage(store)
+    with pytest.raises(embedlog.EmbedlogError, match=r"transaction_id|batch_id"):
+        publish(store, transaction_id, batch_id, staged)  # type: ignore[arg-type]
+    assert publish(store, "query", 0, staged)
+    store.close()

@@ -13,9 +13,10 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, Final
 
+from ..arguments import check_partition
 from ..errors import InvalidArgument
 from ..log import Log
-from ..log_reader import ISOLATION_LEVELS, PartitionReader, checked_partition, time_ms
+from ..log_reader import ISOLATION_LEVELS, PartitionReader, time_ms
 from ..model import Record, TopicPartition
 from .arguments import (
     JSON_NOTE,
@@ -158,8 +159,8 @@ def _tail(args: argparse.Namespace, log: Log, ui: UI) -> Iterator[Record]:
     """The last records, or those from a place on; then, with -f, what comes."""
     edges = log.offsets(args.topic)
     if args.partition is not None:
-        number = checked_partition(args.topic, args.partition, len(edges))
-        edges = {number: edges[number]}
+        check_partition(args.topic, args.partition, len(edges))
+        edges = {args.partition: edges[args.partition]}
     if args.start is not None:
         positions = {number: _resolved(log, args, number, args.start) for number in edges}
     else:

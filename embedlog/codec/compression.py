@@ -31,7 +31,7 @@ import lz4.frame
 import snappy
 import zstandard
 
-from ..errors import CompressionUnavailable, DecompressedTooLarge, DecompressionError, InvalidArgument
+from ..errors import CompressionUnavailable, DecompressedTooLarge, DecompressionError, InvalidArgument, shown
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 
@@ -61,9 +61,13 @@ def codec_number(name_or_number: str | int) -> int:
         number = _NUMBERS.get(name_or_number.lower())
         if number is not None:
             return number
-    elif isinstance(name_or_number, int) and 0 <= name_or_number < len(_NAMES):
+    elif (
+        isinstance(name_or_number, int)
+        and not isinstance(name_or_number, bool)
+        and 0 <= name_or_number < len(_NAMES)
+    ):
         return int(name_or_number)
-    raise CompressionUnavailable(f"no compression {name_or_number!r}: choose one of {', '.join(_NAMES)}")
+    raise CompressionUnavailable(f"no compression {shown(name_or_number)}: choose one of {', '.join(_NAMES)}")
 
 
 def codec_name(number: int) -> str:

@@ -1,0 +1,186 @@
+"""Arguments of the public methods: refused by an error that says what would do, whatever they are.
+
+What is to be written is `given`'s; topics' names are `filenames`', settings `config`'s. Each `check_...` here
+raises or does nothing; each `as_...` also turns what users may write into what the rooms behind work with.
+
+Invariant: nothing but errors of embedlog comes out, and none of them longer than a few lines.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Collection, Iterable
+from typing import Final, TypeGuard
+
+from .config import MAX_INT32, MAX_INT64, MAX_STRING_BYTES
+from .errors import (
+    DirectoryError,
+    InvalidArgument,
+    InvalidCommit,
+    InvalidGroup,
+    InvalidType,
+    PartitionNotFound,
+    shown,
+)
+from .model import NO_EPOCH, NO_TIMESTAMP, CommittedOffset, TopicPartition
+
+# Far enough away, and near enough for two of them to be added and still be waited for.
+_LONGEST_WAIT_S: Final = threading.TIMEOUT_MAX / 4
+
+
+def check_int(name: str, given: object, *, low: int | None = None, high: int | None = None) -> None:
+    """Raises InvalidType for what is no int, InvalidArgument for one below `low` or above `high`."""
+    if isinstance(given, bool) or not isinstance(given, int):
+        raise InvalidType(f"{name} must be int, not {_described(given)}")
+    if low is not None and given < low:
+        raise InvalidArgument(f"{name} must be at least {low:,}, not {shown(given)}")
+    if high is not None and given > high:
+        raise InvalidArgument(f"{name} must be at most {high:,}, not {shown(given)}")
+
+
+def check_positive(**given: object) -> None:
+    """Raises InvalidType or InvalidArgument for the first that is not an int of 1 or more."""
+    for name, number in given.items():
+        check_int(name, number, low=1)
+
+
+def check_choice(name: str, given: object, choices: Collection[str]) -> None:
+    """Raises InvalidArgument for what is none of the choices."""
+    if not isinstance(given, str) or given not in choices:
+        raise InvalidArgument(f"{name} must be one of {', '.join(choices)}, not {shown(given)}")
+
+
+def check_flag(name: str, given: object) -> None:
+    """Raises InvalidType for what is not True or False: "no" would count as true."""
+    if not isinstance(given, bool):
+        raise InvalidType(f"{name} must be True or False, not {_described(given)}")
+
+
+def check_text(name: str, given: object) -> None:
+    """Raises InvalidType for what is no str, InvalidArgument for one that Kafka's formats cannot hold."""
+    if not isinstance(given, str):
+        raise InvalidType(f"{name} must be str, not {_described(given)}")
+    try:
+        size = len(given.encode())
+    except UnicodeEncodeError:
+        raise InvalidArgument(f"{name} cannot be written as UTF-8: {shown(given)}") from None
+    if size > MAX_STRING_BYTES:
+        raise InvalidArgument(f"{name} has at most {MAX_STRING_BYTES:,} bytes, not {size:,}")
+
+
+def is_several(given: object) -> TypeGuard[Iterable[object]]:
+    """Is it an iterable of things, and not one thing that happens to be iterable?"""
+    return isinstance(given, Iterable) and not isinstance(given, str | bytes | bytearray | memoryview)
+
+
+def as_seconds(name: str, given: object, *, per_second: int = 1000) -> float:
+    """A span of time, in milliseconds by default, in seconds; what nobody lives to see is cut short.
+
+    Raises InvalidType for what is no number, InvalidArgument for one below 0 and for nan.
+    """
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        raise InvalidType(f"{name} must be a number, not {_described(given)}")
+    if not given >= 0:
+        raise InvalidArgument(f"{name} must be 0 or more, not {shown(given)}")
+    return min(given, _LONGEST_WAIT_S * per_second) / per_second
+
+
+# -- what is in a log --------------------------------------------------------------------------------------
+
+
+def check_topic(topic: object) -> None:
+    """Raises InvalidType for a topic that is not a str; whether it exists is the backend's to say."""
+    if not isinstance(topic, str):
+        raise InvalidType(f"topic must be str, not {_described(topic)}")
+
+
+def check_partition(topic: str, partition: object, num_partitions: int) -> None:
+    """Raises InvalidType for what is no int, PartitionNotFound where the topic has no such partition."""
+    if isinstance(partition, bool) or not isinstance(partition, int):
+        raise InvalidType(f"partition must be int, not {_described(partition)}")
+    if not 0 <= partition < num_partitions:
+        has = "one partition, 0" if num_partitions == 1 else f"partitions 0 to {num_partitions - 1:,}"
+        raise PartitionNotFound(f"topic {topic!r} has {has}; there is no {shown(partition)}")
+
+
+def as_topic_partition(given: object) -> TopicPartition:
+    """A partition's name, given as TopicPartition or as a tuple of the same.
+
+    Raises InvalidType, InvalidArgument; whether there is such a partition is somebody else's to say.
+    """
+    if isinstance(given, tuple) and len(given) == 2:
+        topic, partition = given
+        if isinstance(topic, str) and isinstance(partition, int) and not isinstance(partition, bool):
+            check_int("partition", partition, low=0, high=MAX_INT32)
+            return TopicPartition(topic, partition)
+    raise InvalidType(f'a partition is named as TopicPartition("topic", 0), not as {_described(given)}')
+
+
+def as_topic_partitions(given: object) -> list[TopicPartition]:
+    """Names of partitions, given in any iterable. Raises InvalidType, InvalidArgument."""
+    if isinstance(given, TopicPartition) or not is_several(given):
+        raise InvalidType(f'partitions must be several TopicPartition("topic", 0), not {_described(given)}')
+    return [as_topic_partition(each) for each in given]
+
+
+def check_group(given: object) -> None:
+    """Raises InvalidGroup for what cannot be a consumer group's name."""
+    try:
+        check_text("group", given)
+    except (InvalidType, InvalidArgument) as error:
+        raise InvalidGroup(str(error)) from None
+    if not given:
+        raise InvalidGroup("group must be a name of at least one character")
+
+
+def check_committed(name: TopicPartition, given: object) -> None:
+    """Raises InvalidType or InvalidArgument for what is no CommittedOffset that could be kept, InvalidCommit
+    for an offset that there cannot be."""
+    if not isinstance(given, CommittedOffset):
+        raise InvalidType(f"a commit for {name} must be a CommittedOffset, not {_described(given)}")
+    check_int(f"the offset of a commit for {name}", given.offset)
+    check_int(f"the leader_epoch of a commit for {name}", given.leader_epoch, low=NO_EPOCH, high=MAX_INT32)
+    check_text(f"the metadata of a commit for {name}", given.metadata)
+    check_int("commit_timestamp_ms", given.commit_timestamp_ms, low=NO_TIMESTAMP, high=MAX_INT64)
+    if not 0 <= given.offset <= MAX_INT64:
+        raise InvalidCommit(
+            f"offset {shown(given.offset)} cannot be committed for {name}: offsets begin at 0"
+        )
+
+
+# -- what is outside it ------------------------------------------------------------------------------------
+
+
+def as_path(given: object, name: str = "path") -> str:
+    """An absolute path: a later chdir does not move what is meant.
+
+    Raises InvalidType, InvalidArgument, and DirectoryError where there is no current directory any more.
+    """
+    try:
+        path = os.fspath(given)  # type: ignore[call-overload]
+    except TypeError:
+        path = None
+    if not isinstance(path, str):
+        raise InvalidType(f"{name} must be str or os.PathLike of str, not {_described(given)}")
+    if not path or "\0" in path:
+        raise InvalidArgument(f"{name} must name a file or directory, which {shown(path)} cannot")
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        encoding = sys.getfilesystemencoding()
+        raise InvalidArgument(
+            f"{name} {shown(path)} cannot be written in {encoding}, as names here are"
+        ) from None
+    try:
+        return os.path.abspath(path)
+    except FileNotFoundError:
+        raise DirectoryError(
+            f"{name} {shown(path)} is relative, and the current directory is gone: give an absolute one",
+            path=path,
+        ) from None
+
+
+def _described(given: object) -> str:
+    return f"{type(given).__name__} ({shown(given)})"
