@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import random
 import re
 import shutil
 import struct
@@ -625,7 +626,7 @@ def test_damaged_segments(closed: Path, damage: str, recovery_point: str) -> Non
     bad = {
         "truncated": good[:-1],
         "zeroed": bytes(len(good)),
-        "garbage": os.urandom(len(good)),
+        "garbage": random.Random(1).randbytes(len(good)),  # of any bytes, some look like another format
         "a tail of garbage": good + os.urandom(500),
         "a tail of zeros": good + bytes(500),
     }[damage]
