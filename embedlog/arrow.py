@@ -22,6 +22,7 @@ from .backend import Backend, Interrupt
 from .codec import BatchHeader, loops, opened_body
 from .codec.columns import BytesColumn, HeadersColumn
 from .codec.rules import Rules
+from .decoding import Chunk
 from .errors import EmbedlogError, InvalidArgument, InvalidType, shown
 from .log_reader import DEFAULT_FETCH_BYTES, PartitionReader, Where, partition_readers
 from .model import Record
@@ -39,10 +40,10 @@ class _Columns:
     def __init__(self, wanted: Sequence[str]) -> None:
         self.columns = loops.Columns([name for name in wanted if name not in _OF_PARTITION])
 
-    def run(self, data: bytes, pos: int, rules: Rules, transactional: bool) -> tuple[int, int]:
-        return self.columns.run(data, pos, len(data), rules, transactional)
+    def run(self, data: Chunk, pos: int, rules: Rules, end: int, transactional: bool) -> tuple[int, int]:
+        return self.columns.run(data, pos, len(data), rules, end, transactional)
 
-    def batch(self, data: bytes, header: BatchHeader, start: int, end: int, max_bytes: int) -> int:
+    def batch(self, data: Chunk, header: BatchHeader, start: int, end: int, max_bytes: int) -> int:
         with opened_body(data, header, max_bytes) as body:
             self.columns.add(
                 body,

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from struct import Struct
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from .codec import (
     ABORT,
@@ -43,13 +43,17 @@ _ENOUGH_DECODED_BYTES: Final = 1 << 25
 _PLACE: Final = Struct(">qii")
 
 
+Chunk: TypeAlias = bytes | memoryview
+
+
 class Sink(Protocol):
     """What a chunk is decoded into: records, or less. `topic` and `partition` are the records'."""
 
-    def run(self, data: bytes, pos: int, rules: Rules, transactional: bool) -> tuple[int, int]:
-        """Take a run of batches (codec/rules.py); where it ends, and the next offset there."""
+    def run(self, data: Chunk, pos: int, rules: Rules, end: int, transactional: bool) -> tuple[int, int]:
+        """Take a run of batches (codec/rules.py), the records before offset `end`; where it ends, and the
+        next offset there."""
 
-    def batch(self, data: bytes, header: BatchHeader, start: int, end: int, max_bytes: int) -> int:
+    def batch(self, data: Chunk, header: BatchHeader, start: int, end: int, max_bytes: int) -> int:
         """Take one batch's records from offset `start` to before `end`, or nothing and CorruptRecord.
 
         Returns the bytes that were decompressed for it, about.
@@ -64,12 +68,12 @@ class Records:
         self._topic = topic
         self._partition = partition
 
-    def run(self, data: bytes, pos: int, rules: Rules, transactional: bool) -> tuple[int, int]:
+    def run(self, data: Chunk, pos: int, rules: Rules, end: int, transactional: bool) -> tuple[int, int]:
         return loops.decode_run(
-            data, pos, len(data), rules, self._topic, self._partition, transactional, self.taken
+            data, pos, len(data), rules, end, self._topic, self._partition, transactional, self.taken
         )
 
-    def batch(self, data: bytes, header: BatchHeader, start: int, end: int, max_bytes: int) -> int:
+    def batch(self, data: Chunk, header: BatchHeader, start: int, end: int, max_bytes: int) -> int:
         found = decode(data, header, self._topic, self._partition, start_offset=start, max_bytes=max_bytes)
         if header.last_offset >= end:
             found = [record for record in found if record.offset < end]
@@ -83,10 +87,10 @@ class Values:
     def __init__(self) -> None:
         self.taken: list[bytes | None] = []
 
-    def run(self, data: bytes, pos: int, rules: Rules, transactional: bool) -> tuple[int, int]:
-        return loops.values_run(data, pos, len(data), rules, transactional, self.taken)
+    def run(self, data: Chunk, pos: int, rules: Rules, end: int, transactional: bool) -> tuple[int, int]:
+        return loops.values_run(data, pos, len(data), rules, end, transactional, self.taken)
 
-    def batch(self, data: bytes, header: BatchHeader, start: int, end: int, max_bytes: int) -> int:
+    def batch(self, data: Chunk, header: BatchHeader, start: int, end: int, max_bytes: int) -> int:
         if header.last_offset >= end:
             records = decode(data, header, "", -1, start_offset=start, max_bytes=max_bytes)
             found = [record.value for record in records if record.offset < end]
@@ -141,8 +145,8 @@ def decode_chunk(
     decompressed = pos = 0
     try:
         while pos < len(data) and continuity.next_offset < end:
-            rules = continuity.rules(data, pos, epoch, end)
-            run_end, next_offset = sink.run(data, pos, rules, aborted is None)
+            rules = continuity.rules(data, pos, epoch)
+            run_end, next_offset = sink.run(data, pos, rules, end, aborted is None)
             if run_end > pos:
                 epoch, pos = rules.epoch, run_end
                 continuity.passed(next_offset)
@@ -176,7 +180,7 @@ class _Continuity:
         self._at_boundary = at_boundary
         self._epoch_starts = [start for _, start in fetched.leader_epochs]
 
-    def rules(self, data: bytes, pos: int, epoch: int, end: int) -> Rules:
+    def rules(self, data: Chunk, pos: int, epoch: int) -> Rules:
         """For a run of batches of one leader epoch: `epoch`, where one is known, else the first batch's."""
         fetched = self._fetched
         at, limit = self.next_offset, ANY_OFFSET
@@ -194,7 +198,7 @@ class _Continuity:
             epoch,
             epoch,
             limit,
-            min(end, fetched.log_end_offset),
+            fetched.log_end_offset,
             fetched.may_have_gaps,
             not (self.begun or self._at_boundary),
         )

@@ -18,13 +18,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import struct
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from .codec import HEADER_SIZE, BatchHeader, read_header
+from .codec import HEADER_SIZE, BatchHeader, loops, read_header
+from .codec.rules import Rules
 from .config import TopicSettings
 from .errors import CorruptIndex, CorruptRecord
 from .filenames import DELETED, INDEX, SNAPSHOT, TIME_INDEX, TXN_INDEX, Layout
@@ -43,6 +45,8 @@ from .index import (
 logger = logging.getLogger(__name__)
 
 _WALK_CHUNK: Final = 1 << 16
+_SEEK_CHUNK: Final = 1 << 12
+_BASE_AND_DELTA: Final = struct.Struct(">q15xi")
 _MAX_SPAN: Final = (1 << 32) - 1  # what an index entry can say
 _STALE_INDEX_BYTES: Final = 16 << 20  # more records than this behind the last entry: the index is not theirs
 
@@ -126,6 +130,10 @@ class Segment:
         """Bytes of the records file. Raises OSError."""
         return self._files.descriptors.pread(self._handle, size, pos)
 
+    def pread_into(self, buffer: bytearray | memoryview, pos: int) -> int:
+        """Fill a buffer from the records file; how many bytes there were. Raises OSError."""
+        return self._files.descriptors.pread_into(self._handle, buffer, pos)
+
     def walk(
         self, pos: int, end: int, *, expected: int = -1, may_have_gaps: bool = True
     ) -> Iterator[BatchHeader]:
@@ -175,9 +183,11 @@ class Segment:
         relative, pos = lookup_offset(self.entries()[0], offset - self.base_offset)
         if not pos:
             return self._scan_for(offset, 0, end, self.base_offset, may_have_gaps)
-        anchor = self._header_at(pos, end)
-        if anchor is not None and anchor.last_offset == self.base_offset + relative:
-            return self._scan_for(offset, pos, end, anchor.base_offset, may_have_gaps)
+        data = self.pread(min(self._interval + _SEEK_CHUNK, end - pos), pos)
+        if len(data) >= HEADER_SIZE:
+            base, delta = _BASE_AND_DELTA.unpack_from(data)
+            if base + delta == self.base_offset + relative and base >= self.base_offset:
+                return self._scan_for(offset, pos, end, base, may_have_gaps, data)
         # Damage, or an index that is not this segment's: a scan tells which.
         found = self._scan_for(offset, 0, end, self.base_offset, may_have_gaps)
         self._mend_indexes()
@@ -248,7 +258,21 @@ class Segment:
             return None
         return header if pos + header.size <= end and header.base_offset >= self.base_offset else None
 
-    def _scan_for(self, offset: int, pos: int, end: int, expected: int, may_have_gaps: bool) -> int:
+    def _scan_for(
+        self, offset: int, pos: int, end: int, expected: int, may_have_gaps: bool, data: bytes = b""
+    ) -> int:
+        """`data` are the bytes from `pos` on, as far as they have been read."""
+        bound = self.base_offset + _MAX_SPAN + 1
+        while pos < end:
+            data = data or self.pread(min(_WALK_CHUNK, end - pos), pos)
+            rules = Rules(expected, end_offset=bound, may_have_gaps=may_have_gaps)
+            passed, expected, found = loops.find_offset(data, 0, end - pos, rules, offset)
+            pos += passed
+            if found:
+                return pos
+            if not passed:
+                break  # unusual, or damage: one by one
+            data = b""
         for header in self.walk(pos, end, expected=expected, may_have_gaps=may_have_gaps):
             if header.last_offset >= offset:
                 return header.pos

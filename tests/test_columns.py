@@ -48,8 +48,8 @@ def test_compiled_and_plain_columns_are_the_same(seed: int) -> None:
         for append_time in (None, 77):
             for columns in pair:
                 columns.add(body, 150, 1000, 149, rows[0][3], append_time, 1003, 1140)
-        rules = Rules(101, 2, inside=True, may_have_gaps=True, end_offset=behind - 1)
-        found = [columns.run(data, 0, len(data), rules, True) for columns in pair]
+        rules = Rules(101, 2, inside=True, may_have_gaps=True)
+        found = [columns.run(data, 0, len(data), rules, behind - 1, True) for columns in pair]
         assert found[0] == found[1]
         assert pair[0].rows == pair[1].rows > 0
         assert pair[0].take() == pair[1].take()

@@ -179,12 +179,15 @@ def runs(module: Any, data: Any, pos: int, end: int, rules: Rules, offset: int) 
     records: list[Any] = []
     values: list[Any] = []
     return [
-        *(module.decode_run(data, pos, end, rules, "t", 0, flag, records) for flag in (True, False)),
-        *(module.values_run(data, pos, end, rules, flag, values) for flag in (True, False)),
+        *(module.decode_run(data, pos, end, rules, offset, "t", 0, flag, records) for flag in (True, False)),
+        module.decode_run(data, pos, end, rules, ANY_OFFSET, "t", 0, True, records),
+        *(module.values_run(data, pos, end, rules, offset, flag, values) for flag in (True, False)),
+        module.values_run(data, pos, end, rules, ANY_OFFSET, True, values),
         *(module.scan_run(data, pos, end, rules, Marking(60), check) for check in (True, False)),
         module.scan_run(data, pos, end, rules, Marking(0, 5, 500, 3)),
         module.whole_batches(data, pos, end, offset),
         module.find_offset(data, pos, end, rules, offset),
+        module.find_offset(data[: len(data) // 2], pos, end, rules, offset),
         records,
         values,
     ]
@@ -230,8 +233,8 @@ def test_a_whole_run() -> None:
         values: list[Any] = []
         rules = Rules(13, 0, 0, inside=True, end_offset=50)
         second = read_header(data).size
-        assert module.values_run(data, second, len(data), rules, False, values) == (len(data), 50)
-        assert values == [b"v%02d" % i for i in range(13, 50)]
+        assert module.values_run(data, second, len(data), rules, 48, False, values) == (len(data), 50)
+        assert values == [b"v%02d" % i for i in range(13, 48)]
         scanned = module.scan_run(data, 0, len(data), Rules(0), Marking(100))
         assert (scanned.pos, scanned.batches, scanned.records) == (len(data), 5, 50)
         assert scanned.rules.next_offset == 50

@@ -209,7 +209,7 @@ class Columns:
             self._names.cut(headers)
             self._header_values.cut(headers)
 
-    def run(self, buffer, pos, end, rules, transactional: cython.bint):
+    def run(self, buffer, pos, end, rules, stop_offset: int64_t, transactional: cython.bint):
         """See `plain_columns`."""
         place: Place
         (
@@ -221,6 +221,7 @@ class Columns:
             place.may_have_gaps,
             place.inside,
         ) = rules
+        place.limit_offset = min(place.limit_offset, stop_offset)
         start_offset: int64_t = place.next_offset
         before: Place = place
         unusual: cython.int = CODEC_MASK | CONTROL_BIT | (0 if transactional else TRANSACTIONAL_BIT)
@@ -236,7 +237,7 @@ class Columns:
                     break
                 if not fits(cython.address(place), cython.address(batch)):
                     break
-                if not self._add(at + HEADER_SIZE, cython.address(batch), start_offset, place.end_offset):
+                if not self._add(at + HEADER_SIZE, cython.address(batch), start_offset, stop_offset):
                     break
                 before = place
                 at = batch.end

@@ -48,9 +48,9 @@ def _headers(at, end, count):
     return tuple(headers)
 
 
-def _decode(at, batch, topic, partition, append_time_ms, start_offset, records):
-    """Append the records between `at` and the batch's end. False where they are no such records: some may
-    have been appended then."""
+def _decode(at, batch, topic, partition, append_time_ms, start_offset, stop_offset, records):
+    """Append the records between `at` and the batch's end, of these offsets. False where they are no such
+    records: some may have been appended then."""
     fields: Fields
     last: int64_t = -1
     delta: int64_t = 0
@@ -67,7 +67,7 @@ def _decode(at, batch, topic, partition, append_time_ms, start_offset, records):
             return False
         last = fields.offset_delta
         offset = batch.base_offset + last
-        if offset < start_offset:
+        if offset < start_offset or offset >= stop_offset:
             continue
         if append_time_ms is None and fields.timestamp_delta != delta:
             delta = fields.timestamp_delta
@@ -121,7 +121,9 @@ def decode_records(
     at: Reading = cython.cast(Reading, PyBytes_AS_STRING(body))
     batch.end = at + PyBytes_GET_SIZE(body)
     records: list = []
-    if _decode(at, cython.address(batch), topic, partition, append_time_ms, start_offset, records):
+    if _decode(
+        at, cython.address(batch), topic, partition, append_time_ms, start_offset, ANY_OFFSET, records
+    ):
         return records
     return plain_decoding.decode_records(
         body,
@@ -136,7 +138,7 @@ def decode_records(
     )
 
 
-def _values(at, end, count, last_offset_delta, first_delta, values):
+def _values(at, end, count, last_offset_delta, first_delta, stop_delta, values):
     fields: Fields
     last: int64_t = -1
     i: int64_t
@@ -145,7 +147,7 @@ def _values(at, end, count, last_offset_delta, first_delta, values):
         if at == cython.NULL:
             return False
         last = fields.offset_delta
-        if last >= first_delta:
+        if first_delta <= last < stop_delta:
             values.append(_bytes(fields.value, fields.value_size))
     return at == end
 
@@ -154,7 +156,7 @@ def decode_values(body: bytes, count, last_offset_delta, first_delta=0):
     """See `plain_decoding`."""
     at: Reading = cython.cast(Reading, PyBytes_AS_STRING(body))
     values: list = []
-    if _values(at, at + PyBytes_GET_SIZE(body), count, last_offset_delta, first_delta, values):
+    if _values(at, at + PyBytes_GET_SIZE(body), count, last_offset_delta, first_delta, ANY_OFFSET, values):
         return values
     return plain_decoding.decode_values(body, count, last_offset_delta, first_delta)
 
@@ -221,9 +223,12 @@ def _simple(batch, transactional):
     return batch.attributes & unusual == 0
 
 
-def decode_run(buffer, pos, end, rules, topic, partition, transactional: cython.bint, records: list):
+def decode_run(
+    buffer, pos, end, rules, stop_offset: int64_t, topic, partition, transactional: cython.bint, records: list
+):
     """See `plain_decoding`."""
     place: Place = _place(rules)
+    place.limit_offset = min(place.limit_offset, stop_offset)
     start_offset: int64_t = place.next_offset
     before: Place = place
     batch: Header
@@ -247,6 +252,7 @@ def decode_run(buffer, pos, end, rules, topic, partition, transactional: cython.
                 partition,
                 append_time_ms,
                 start_offset,
+                stop_offset,
                 records,
             ):
                 del records[held:]
@@ -258,9 +264,10 @@ def decode_run(buffer, pos, end, rules, topic, partition, transactional: cython.
         PyBuffer_Release(cython.address(view))
 
 
-def values_run(buffer, pos, end, rules, transactional: cython.bint, values: list):
+def values_run(buffer, pos, end, rules, stop_offset: int64_t, transactional: cython.bint, values: list):
     """See `plain_decoding`."""
     place: Place = _place(rules)
+    place.limit_offset = min(place.limit_offset, stop_offset)
     start_offset: int64_t = place.next_offset
     before: Place = place
     batch: Header
@@ -282,6 +289,7 @@ def values_run(buffer, pos, end, rules, transactional: cython.bint, values: list
                 batch.record_count,
                 batch.last_offset_delta,
                 start_offset - batch.base_offset,
+                stop_offset - batch.base_offset,
                 values,
             ):
                 del values[held:]
@@ -378,15 +386,20 @@ def find_offset(buffer, pos, end, rules, offset: int64_t):
     view: Py_buffer
     PyObject_GetBuffer(buffer, cython.address(view), PyBUF_SIMPLE)
     try:
-        start: Reading = cython.cast(Reading, view.buf)
-        at: Reading = start + min(max(cython.cast(cython.Py_ssize_t, pos), 0), view.len)
-        stop: Reading = start + min(cython.cast(cython.Py_ssize_t, end), view.len)
+        at: cython.Py_ssize_t = max(pos, 0)
+        stop: cython.Py_ssize_t = end
         next_offset: int64_t = place.next_offset
-        while header(at, stop, cython.address(batch)) and fits(cython.address(place), cython.address(batch)):
+        while at <= view.len - HEADER_SIZE:
+            start: Reading = cython.cast(Reading, view.buf) + at
+            # The batch may reach behind the buffer: only its header is looked at.
+            if not header(start, start + (stop - at), cython.address(batch)):
+                break
+            if not fits(cython.address(place), cython.address(batch)):
+                break
             if batch.last_offset >= offset:
-                return at - start, next_offset, True
+                return at, next_offset, True
             next_offset = place.next_offset
-            at = batch.end
-        return at - start, next_offset, False
+            at += batch.end - start
+        return at, next_offset, False
     finally:
         PyBuffer_Release(cython.address(view))

@@ -43,10 +43,10 @@ class Columns:
         return len(self._records)
 
     def run(
-        self, buffer: ReadBuffer, pos: int, end: int, rules: Rules, transactional: bool
+        self, buffer: ReadBuffer, pos: int, end: int, rules: Rules, stop_offset: int, transactional: bool
     ) -> tuple[int, int]:
         """Add the records of a run, as `plain_decoding.decode_run`."""
-        return decode_run(buffer, pos, end, rules, "", -1, transactional, self._records)
+        return decode_run(buffer, pos, end, rules, stop_offset, "", -1, transactional, self._records)
 
     def add(
         self,

@@ -164,9 +164,10 @@ def decode_records(
 
 
 def decode_values(
-    body: bytes, count: int, last_offset_delta: int, first_delta: int = 0
+    body: bytes, count: int, last_offset_delta: int, first_delta: int = 0, stop_delta: int = ANY_OFFSET
 ) -> list[bytes | None]:
-    """The values of the records from offset delta `first_delta` on; for the rest as `decode_records`."""
+    """The values of the records from offset delta `first_delta` to before `stop_delta`; for the rest as
+    `decode_records`."""
     values: list[bytes | None] = []
     append = values.append
     end = len(body)
@@ -240,7 +241,7 @@ def decode_values(
                 pos += 1
             if pos != stop:
                 _fail("its fields do not fill its length")
-            if last >= first_delta:
+            if first_delta <= last < stop_delta:
                 append(value)
     except (IndexError, CorruptRecord) as error:
         raise _in_record(index, count, error) from None
@@ -282,22 +283,23 @@ def decode_run(
     pos: int,
     end: int,
     rules: Rules,
+    stop_offset: int,
     topic: str,
     partition: int,
     transactional: bool,
     records: list[Record],
 ) -> tuple[int, int]:
-    """Append the records of a run of uncompressed batches from `rules.next_offset` on, CRCs checked.
+    """Append the records of a run of uncompressed batches from `rules.next_offset` to before `stop_offset`,
+    CRCs checked.
 
     With `transactional` batches of transactions are taken like others. Returns the pos behind the run and the
     next offset there.
     """
-    next_offset = rules.next_offset
-    for header in _run(buffer, pos, end, rules, check_crc=True):
-        if not _simple(header, transactional):
-            break
+    first = rules.next_offset
+    next_offset = first
+    for header in _run_to(buffer, pos, end, rules, stop_offset, transactional):
         try:
-            records += decode_records(
+            found = decode_records(
                 bytes(buffer[header.pos + HEADER_SIZE : header.pos + header.size]),
                 header.record_count,
                 topic,
@@ -306,10 +308,13 @@ def decode_run(
                 header.last_offset_delta,
                 header.base_timestamp_ms,
                 header.max_timestamp_ms if header.timestamp_type else None,
-                rules.next_offset,
+                first,
             )
         except CorruptRecord:
             break
+        if header.last_offset >= stop_offset:
+            found = [record for record in found if record.offset < stop_offset]
+        records += found
         pos, next_offset = header.pos + header.size, header.next_offset
     return pos, next_offset
 
@@ -319,22 +324,32 @@ def values_run(
     pos: int,
     end: int,
     rules: Rules,
+    stop_offset: int,
     transactional: bool,
     values: list[bytes | None],
 ) -> tuple[int, int]:
     """As `decode_run`, for the values alone."""
     next_offset = rules.next_offset
-    for header in _run(buffer, pos, end, rules, check_crc=True):
-        if not _simple(header, transactional):
-            break
+    for header in _run_to(buffer, pos, end, rules, stop_offset, transactional):
         body = bytes(buffer[header.pos + HEADER_SIZE : header.pos + header.size])
-        first_delta = rules.next_offset - header.base_offset
+        first, stop = rules.next_offset - header.base_offset, stop_offset - header.base_offset
         try:
-            values += decode_values(body, header.record_count, header.last_offset_delta, first_delta)
+            values += decode_values(body, header.record_count, header.last_offset_delta, first, stop)
         except CorruptRecord:
             break
         pos, next_offset = header.pos + header.size, header.next_offset
     return pos, next_offset
+
+
+def _run_to(
+    buffer: ReadBuffer, pos: int, end: int, rules: Rules, stop_offset: int, transactional: bool
+) -> Iterator[BatchHeader]:
+    """The batches of a run whose records can be given out as they are."""
+    rules = rules._replace(limit_offset=min(rules.limit_offset, stop_offset))
+    for header in _run(buffer, pos, min(end, len(buffer)), rules, check_crc=True):
+        if header.compression or header.is_control or (header.is_transactional and not transactional):
+            return
+        yield header
 
 
 def scan_run(
@@ -346,7 +361,7 @@ def scan_run(
     marks: list[Mark] = []
     sequenced: list[int] = []
     next_offset, epoch, inside = rules.next_offset, rules.epoch, rules.inside
-    for header in _run(buffer, pos, end, rules, check_crc=check_crc):
+    for header in _run(buffer, pos, min(end, len(buffer)), rules, check_crc=check_crc):
         if header.max_timestamp_ms > largest:
             largest, largest_offset = header.max_timestamp_ms, header.last_offset
         if since > interval:
@@ -384,6 +399,7 @@ def whole_batches(buffer: ReadBuffer, pos: int, end: int, upper_offset: int) -> 
 def find_offset(buffer: ReadBuffer, pos: int, end: int, rules: Rules, offset: int) -> tuple[int, int, bool]:
     """Look for the first batch of a run that ends at `offset` or behind it; CRCs are not checked.
 
+    `end` tells how far batches may reach. It may lie behind the buffer, which then holds their beginnings.
     Returns its pos, the offset behind the batch before it, and True; or where the run ends, and False.
     """
     next_offset = rules.next_offset
@@ -395,10 +411,9 @@ def find_offset(buffer: ReadBuffer, pos: int, end: int, rules: Rules, offset: in
 
 
 def _run(buffer: ReadBuffer, pos: int, end: int, rules: Rules, *, check_crc: bool) -> Iterator[BatchHeader]:
-    """The headers of the batches from `pos` on that are whole and in their place."""
-    end = min(end, len(buffer))
+    """The headers of the batches from `pos` on that are in their place and end by `end`."""
     next_offset, epoch, latest_epoch, limit_offset, end_offset, may_have_gaps, inside = rules
-    while end - pos >= HEADER_SIZE:
+    while len(buffer) - pos >= HEADER_SIZE:
         try:
             header = read_header(buffer, pos)
         except CorruptRecord:
@@ -414,11 +429,6 @@ def _run(buffer: ReadBuffer, pos: int, end: int, rules: Rules, *, check_crc: boo
             return
         yield header
         pos, next_offset, epoch, inside = pos + header.size, last + 1, header.leader_epoch, False
-
-
-def _simple(header: BatchHeader, transactional: bool) -> bool:
-    """Can its records be given out as they are?"""
-    return not (header.compression or header.is_control or (header.is_transactional and not transactional))
 
 
 # -- headers, and what is wrong ------------------------------------------------------------------------
