@@ -53,7 +53,7 @@ from .producer_state import decode_aborted
 from .reading import End, Look, ReadablePartition
 from .segment import Files, Segment, list_segments
 from .shared_state import Edges, State, StateReader
-from .swap import pending_swaps
+from .swap import Swap, pending_swaps
 
 _OPEN_FILES: Final = 64
 _CHUNK: Final = 4 << 20
@@ -382,19 +382,19 @@ class FollowedPartition(ReadablePartition):
         self.let_go()
         self._scan = None
         files = self._follower.files
-        swaps = pending_swaps(files, names)
+        swaps = pending_swaps(files, self.directory, names)
         # A swap that is decided counts: what it replaces may be gone already, or go at any moment.
-        for swap, base_offset, next_offset in swaps:
-            inode = names[swap]
-            names = {n: i for n, i in names.items() if not _lies_in(files, n, base_offset, next_offset)}
-            names[files.layout.segment(base_offset)] = inode
+        for swap in swaps:
+            inode = names[swap.name]
+            names = {n: i for n, i in names.items() if not _lies_in(files, n, swap)}
+            names[files.layout.segment(swap.base_offset)] = inode
         found = list_segments(files, self.directory, names, self.settings)
         if last_segment is not None:
             found = [segment for segment in found if segment.base_offset <= last_segment]
-        for swap, base_offset, _ in swaps:
+        for swap in swaps:
             for segment in found:
-                if segment.base_offset == base_offset:
-                    segment.stands_at(os.path.join(self.directory, swap))
+                if segment.base_offset == swap.base_offset:
+                    segment.stands_at(os.path.join(self.directory, swap.name))
         for segment in found:
             segment.inode = names.get(files.layout.segment(segment.base_offset), 0)
         self._listing = [(segment.base_offset, segment.inode) for segment in found], swaps
@@ -484,7 +484,7 @@ class FollowedPartition(ReadablePartition):
         return (pos, next_offset) if next_offset >= point else None
 
 
-def _lies_in(files: Files, name: str, base_offset: int, next_offset: int) -> bool:
-    """Is it the file of a segment that begins within these offsets?"""
+def _lies_in(files: Files, name: str, swap: Swap) -> bool:
+    """Is it the file of a segment that a swap replaces?"""
     base = files.layout.parse_segment(name)
-    return base is not None and base_offset <= base < next_offset
+    return base is not None and swap.base_offset <= base < swap.next_offset

@@ -205,7 +205,7 @@ class _Opening:
         names = self.fs.names(self.directory)
         left = [name for name in names if name.endswith(_LEFTOVERS)]
         if any(name.endswith(SWAP) for name in left):
-            finish_swaps(self.files, self.directory)
+            finish_swaps(self.files, self.directory, may_have_gaps=self.may_have_gaps)
             names = self.fs.names(self.directory)
             left = [name for name in names if name.endswith(_LEFTOVERS)]
         for name in left:

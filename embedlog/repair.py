@@ -156,6 +156,7 @@ class _Repair:
         self._directory = os.path.join(catalog.path, catalog.layout.partition_directory(*name))
         self._files = Files(fs, Descriptors(fs, _OPEN_FILES), IndexCache(), catalog.layout)
         self._settings = TopicSettings().with_changes(topics[name.topic].settings)
+        self._may_have_gaps = topics[name.topic].gaps or self._settings.compacts
         self._history = LeaderEpochs(fs, self._directory)
         self._set_aside: list[SetAside] = []
         self._relabelled: list[Relabelled] = []
@@ -174,7 +175,7 @@ class _Repair:
             fs.sync_dir(self._catalog.path)
         names = fs.names(directory) if fs.exists(directory) else {}
         if any(name.endswith(SWAP) for name in names) and not self._dry_run:
-            finish_swaps(self._files, directory)
+            finish_swaps(self._files, directory, may_have_gaps=self._may_have_gaps)
             names = fs.names(directory)
         segments = list_segments(self._files, directory, names, self._settings)
         history_lost = self._history_is_lost(segments)
@@ -222,14 +223,12 @@ class _Repair:
             end = max(durable, start)
             self._lose(start, end)
             return [], end
-        topic = self._topics[self._name.topic]
-        gaps = topic.gaps or self._settings.compacts
         plans = []
         expected = end = segments[0].base_offset
         self._lose(start, expected)
         for number, segment in enumerate(segments):
             following = segments[number + 1].base_offset if number + 1 < len(segments) else None
-            if not gaps:
+            if not self._may_have_gaps:
                 self._lose(expected, segment.base_offset)
             expected = end = max(expected, segment.base_offset)
             walk = SegmentWalk(
@@ -237,7 +236,7 @@ class _Repair:
                 segment.size,
                 expected=expected,
                 epoch_at=self._history.epoch_at,
-                may_have_gaps=gaps,
+                may_have_gaps=self._may_have_gaps,
                 next_segment=following,
                 log_end=None,
                 durable_end=durable,

@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from faults import Clock, open_log, partition_of, store_of
+from faults import Clock, FaultyFileSystem, crash, open_log, partition_of, store_of
 
 import embedlog
 from embedlog import CommittedOffset, Log, TopicPartition
@@ -41,15 +41,63 @@ def test_a_lost_list_of_topics_is_not_an_empty_log(path: Path) -> None:
         assert [record.value for record in log.read("t")] == [b"1"]
 
 
-def test_a_swap_that_is_none_replaces_no_records(path: Path) -> None:
+@pytest.mark.parametrize(
+    ("cleanup_policy", "name", "content"),
+    [
+        ("compact", "00000000000.kafka.50.4.swap", b"junk"),
+        ("compact", "00000000000.kafka.50.4.swap", b""),
+        ("compact", "00000000000.kafka.50.swap", b""),
+        ("compact", "x.swap", b""),
+        ("delete", "00000000000.kafka.50.0.swap", b""),
+    ],
+)
+def test_a_swap_that_is_none_replaces_no_records(
+    path: Path, cleanup_policy: str, name: str, content: bytes
+) -> None:
     with embedlog.open(path) as log:
-        log.create_topic("t", segment_bytes=1024)
+        log.create_topic("t", cleanup_policy=cleanup_policy)
         log.append_many("t", [b"1"] * 3)
-    stray = path / "t_0" / "00000000000.kafka.50.swap"
-    stray.write_bytes(b"junk")
+    (path / "t_0" / name).write_bytes(content)
+    if not content and cleanup_policy == "compact":
+        with embedlog.open(path, "r") as log:
+            assert sum(1 for _ in log.read("t")) == 3
     with embedlog.open(path) as log:
         assert sum(1 for _ in log.read("t")) == 3
-    assert (path / "t_0" / "00000000000.kafka.50.swap.cut").read_bytes() == b"junk"
+    assert (path / "t_0" / f"{name}.cut").read_bytes() == content
+
+
+def test_a_swap_that_lost_its_end_replaces_no_records(path: Path) -> None:
+    """Cut where a batch ends, it is whole batches still."""
+    with embedlog.open(path) as log:
+        log.create_topic("t", cleanup_policy="compact")
+        log.append("t", b"1", key=b"a")
+        log.append("t", b"2", key=b"b")
+    segment = path / "t_0" / "00000000000.kafka"
+    whole = segment.read_bytes()
+    swap = path / "t_0" / f"00000000000.kafka.2.{len(whole)}.swap"
+    swap.write_bytes(whole[: len(whole) // 2])
+    with embedlog.open(path) as log:
+        assert [record.value for record in log.read("t")] == [b"1", b"2"]
+
+
+def test_segments_that_are_compacted_to_nothing_are_swapped_when_killed(path: Path) -> None:
+    """The swap is an empty file then, and right."""
+    log = open_log(path, cleanup_policy="compact", segment_bytes=1024)
+    log.create_topic("t")
+    for _ in range(4):
+        log.append("t", bytes(900), key=b"a")
+    crash(log)
+    fs = FaultyFileSystem(path)
+    log = open_log(path, fs, cleanup_policy="compact", segment_bytes=1024)
+    fs.fail("rename", path="00000000000.kafka.deleted")
+    with pytest.raises(embedlog.StorageError):
+        log.compact("t")
+    crash(log)
+    (swap,) = (path / "t_0").glob("*.swap")
+    assert swap.stat().st_size == 0
+    with open_log(path) as log:
+        assert [record.offset for record in log.read("t")] == [1, 2, 3]
+    assert (path / "t_0" / "00000000000.kafka").stat().st_size == 0
 
 
 def test_a_clock_that_is_set_back_does_not_keep_records_from_being_flushed(tmp_path: Path) -> None:

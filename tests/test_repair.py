@@ -355,9 +355,9 @@ def test_bytes_set_aside_are_never_written_over(path: Path) -> None:
 
 
 def test_an_interrupted_compaction_is_completed_first(path: Path) -> None:
-    directory = make_log(path)
+    directory = make_log(path, cleanup_policy="compact")
     second = segments(directory)[1]
-    shutil.copy(second, str(second) + ".144.swap")
+    shutil.copy(second, f"{second}.144.{second.stat().st_size}.swap")
     flip(second, batches(second)[3].pos + 70)
     report = repair_partition(path, "t", 0)
     assert not report.changed
