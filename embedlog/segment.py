@@ -45,7 +45,7 @@ from .index import (
 logger = logging.getLogger(__name__)
 
 _WALK_CHUNK: Final = 1 << 16
-_SEEK_CHUNK: Final = 1 << 12
+_SEEK_CHUNK: Final = 3 << 12  # behind an index entry: it is read in one go with what it is used for
 _BASE_AND_DELTA: Final = struct.Struct(">q15xi")
 _MAX_SPAN: Final = (1 << 32) - 1  # what an index entry can say
 _STALE_INDEX_BYTES: Final = 16 << 20  # more records than this behind the last entry: the index is not theirs
@@ -183,7 +183,7 @@ class Segment:
         relative, pos = lookup_offset(self.entries()[0], offset - self.base_offset)
         if not pos:
             return self._scan_for(offset, 0, end, self.base_offset, may_have_gaps)
-        data = self.pread(min(self._interval + _SEEK_CHUNK, end - pos), pos)
+        data = self.pread(min(self._interval + _SEEK_CHUNK, end - pos), pos) if pos < end else b""
         if len(data) >= HEADER_SIZE:
             base, delta = _BASE_AND_DELTA.unpack_from(data)
             if base + delta == self.base_offset + relative and base >= self.base_offset:
