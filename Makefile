@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # What has to be built anew when it changes.
 BUILT := setup.py $(wildcard embedlog/codec/compiled_*.py embedlog/codec/*.pxd embedlog/codec/*.h)
 
-.PHONY: demo test test-plain bench lint clean
+.PHONY: demo test test-plain bench bench-sizes lint clean
 
 demo: $(VENV)/.demo
 	$(BIN)/embedlog demo
@@ -21,6 +21,10 @@ test-plain: $(VENV)/.test
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.run $(BENCH_ARGS)
+
+# Draws docs/images/performance-*.svg.
+bench-sizes: $(VENV)/.bench
+	$(BIN)/python -m benchmarks.sizes
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

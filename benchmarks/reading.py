@@ -137,7 +137,8 @@ def _embedlog_seek(thousands: int) -> Prepare:
 
             def seek() -> None:
                 for offset in offsets:
-                    assert next(log.read(TOPIC, 0, start=offset)).offset == offset
+                    record = log.read_at(TOPIC, 0, offset)
+                    assert record is not None and record.offset == offset
 
             yield duration(_SEEKS, 1e-6, seek)
 
