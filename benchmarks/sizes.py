@@ -1,7 +1,7 @@
 """`python -m benchmarks.sizes`: appending and reading against the size of records and of batches, drawn.
 
-Draws docs/images/performance-append.svg and performance-read.svg (needs matplotlib) from what it measures, and
-prints the figures.
+Prints the figures, and draws docs/images/performance-append.svg and performance-read.svg from them (with
+matplotlib).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from itertools import starmap
 from pathlib import Path
 
 import embedlog
@@ -133,8 +134,7 @@ def _read(size: int, batch: int) -> Row:
         "sqlite": with_sqlite,
         "lmdb": with_lmdb,
     }
-    contenders = [Contender(name, prepare) for name, prepare in prepares.items()]
-    return Row("", "records/s", True, contenders)
+    return Row("", "records/s", True, list(starmap(Contender, prepares.items())))
 
 
 def _draw(figures: dict[str, dict[int, dict[str, float]]]) -> None:
