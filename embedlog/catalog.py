@@ -217,7 +217,10 @@ class Catalog:
     # -- topics ----------------------------------------------------------------------------------------
 
     def load_topics(self) -> dict[str, Topic]:
-        """The topics that exist; `deleting` are those that are on their way out. Raises CorruptCheckpoint."""
+        """The topics that exist; `deleting` are those that are on their way out.
+
+        Raises CorruptCheckpoint, StorageError.
+        """
         found = self._read_topics()
         while True:
             topics, self.deleting = self._parse_topics(found)
@@ -269,11 +272,16 @@ class Catalog:
         return topic is not None and name.partition < topic.partitions
 
     def holds_records(self, directory: str) -> bool:
-        """Is there a directory of that name with segments that are not empty?"""
+        """Is there a directory of that name with segments that are not empty? Raises StorageError."""
         try:
             files = self._fs.list(self.file(directory))
         except (FileNotFoundError, NotADirectoryError):
             return False
+        except OSError as error:
+            raise StorageError(
+                f"{self.file(directory)} cannot be read ({error.strerror}), and may hold records",
+                path=self.path,
+            ) from error
         return any(file.size and self.layout.parse_segment(file.name) is not None for file in files)
 
     def _unclaimed(self, topics: Mapping[str, Topic]) -> str | None:

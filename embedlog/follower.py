@@ -229,6 +229,8 @@ class Follower:
             stat = self.fs.stat(self.catalog.file(file))
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise StorageError(f"{self.path} cannot be read: {error}", path=self.path) from error
         return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
 

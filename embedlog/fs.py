@@ -182,6 +182,9 @@ class FileSystem:
         fd = self.open_read(path)
         try:
             return self.pread(fd, min(limit, os.fstat(fd).st_size), 0)
+        except OSError as error:
+            _name_it(error, path)
+            raise
         finally:
             self.close(fd)
 
@@ -207,7 +210,11 @@ class FileSystem:
                 try:
                     pos = start
                     while pos < end:
-                        chunk = self.pread(reading, min(_COPY_CHUNK, end - pos), pos)
+                        try:
+                            chunk = self.pread(reading, min(_COPY_CHUNK, end - pos), pos)
+                        except OSError as error:
+                            _name_it(error, source)
+                            raise
                         if not chunk:
                             break
                         self.pwrite_all(writing, chunk, pos - start)
@@ -250,6 +257,12 @@ class FileSystem:
             if (ours.st_dev, ours.st_ino) == (named.st_dev, named.st_ino):
                 return fd
             os.close(fd)
+
+
+def _name_it(error: OSError, path: str) -> None:
+    """Give an error the name of its file: what fails on a descriptor has none."""
+    if error.filename is None:
+        error.filename = path
 
 
 class ReadHandle:
@@ -303,6 +316,9 @@ class Descriptors:
         fd = self._acquire(handle)
         try:
             return self._fs.pread(fd, size, pos)
+        except OSError as error:
+            _name_it(error, handle.path)
+            raise
         finally:
             self._release(handle)
 
@@ -311,6 +327,9 @@ class Descriptors:
         fd = self._acquire(handle)
         try:
             return self._fs.pread_into(fd, buffer, pos)
+        except OSError as error:
+            _name_it(error, handle.path)
+            raise
         finally:
             self._release(handle)
 

@@ -32,7 +32,7 @@ from .checkpoints import LeaderEpochs, read_offsets, write_offsets
 from .codec.record_batch import assign
 from .config import TopicSettings
 from .cutting import keep_aside
-from .errors import CorruptCheckpoint, TopicNotFound
+from .errors import CorruptCheckpoint, StorageError, TopicNotFound
 from .filenames import (
     CLEANER_FILE,
     INDEX,
@@ -122,8 +122,8 @@ def repair_partition(
         fs: the system calls; for tests.
 
     Returns what was set aside and which offsets are gone; durable on return. Running it again does nothing.
-    Raises DirectoryLocked, NotALog and their kin, TopicNotFound, PartitionNotFound, OSError; after any of
-    them it may be run again.
+    Raises DirectoryLocked, NotALog and their kin, TopicNotFound, PartitionNotFound, StorageError; after any
+    of them it may be run again.
     """
     fs = fs or FileSystem()
     catalog = Catalog(fs, as_path(path))
@@ -138,6 +138,11 @@ def repair_partition(
         check_partition(topic, partition, topics[topic].partitions)
         catalog.note_writer(time.time_ns() // 1_000_000)
         return _Repair(fs, catalog, topics, TopicPartition(topic, partition), dry_run).run()
+    except OSError as error:
+        raise StorageError(
+            f"{topic} {partition} cannot be repaired: {error}; once that is put right, run it again",
+            path=catalog.path,
+        ) from error
     finally:
         fs.close(lock)
 

@@ -22,6 +22,7 @@ import contextlib
 import json
 import mmap
 import os
+import stat
 import struct
 from collections.abc import Callable, Sequence
 from enum import IntEnum
@@ -117,11 +118,12 @@ class StateReader:
 
     def __init__(self, path: str) -> None:
         """Raises FileNotFoundError, or ValueError where the file is not (any longer) intact."""
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would keep us waiting
         try:
-            size = os.fstat(fd).st_size
-            if size < _SIZE:
-                raise ValueError("too short")
+            opened = os.fstat(fd)
+            size = opened.st_size
+            if not stat.S_ISREG(opened.st_mode) or size < _SIZE:
+                raise ValueError("no file, or too short")
             self._map = mmap.mmap(fd, size, access=mmap.ACCESS_READ)
         finally:
             os.close(fd)

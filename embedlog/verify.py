@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 from .arguments import as_path
 from .checkpoints import LeaderEpochs, read_offsets
 from .codec import BatchHeader, decode
-from .errors import CorruptCheckpoint, CorruptIndex, CorruptRecord
+from .errors import CorruptCheckpoint, CorruptIndex, CorruptRecord, StorageError
 from .filenames import (
     CLEAN_SHUTDOWN_FILE,
     CLEANED,
@@ -57,6 +57,7 @@ DAMAGE: Final = "damage"
 TORN_TAIL: Final = "torn tail"
 INDEX_FAULT: Final = "index"
 CHECKPOINT: Final = "checkpoint"
+UNREADABLE: Final = "unreadable"
 
 _LEFTOVERS: Final = {
     DELETED: "deleted records, to be unlinked",
@@ -74,8 +75,9 @@ class Finding(NamedTuple):
     """One thing that is wrong, and where.
 
     kind: "damage" (records cannot be read: `embedlog repair`), "torn tail" (past the recovery point: the
-    next open cuts it), "index" (rebuilt when it is used) or "checkpoint". The offsets first_offset to
-    last_offset are affected (-1 where none are); records_lost says how many at most cannot be read.
+    next open cuts it), "index" (rebuilt when it is used), "checkpoint", or "unreadable" (the system refuses
+    to read it, or it is no file: the rest of it was not looked at). The offsets first_offset to last_offset
+    are affected (-1 where none are); records_lost says how many at most cannot be read.
     """
 
     kind: str
@@ -145,7 +147,7 @@ def verify_log(
         fs: the system calls; for tests.
 
     Returns a report; damage is in it and never raised. Raises DirectoryError and its children, TopicNotFound,
-    PartitionNotFound, CorruptCheckpoint (topics.json), OSError where the system cannot read.
+    PartitionNotFound, CorruptCheckpoint (topics.json), StorageError where the system refuses even to look.
     """
     started = time.perf_counter()
     follower = Follower(as_path(path), fs=fs)
@@ -175,6 +177,8 @@ def verify_log(
         if progress is not None:
             progress(total, total)
         return report._replace(seconds=time.perf_counter() - started)
+    except OSError as error:
+        raise StorageError(f"{follower.path} cannot be verified: {error}", path=follower.path) from error
     finally:
         follower.close()
 
@@ -256,6 +260,9 @@ class _Check:
         except FileNotFoundError:
             self.find(DAMAGE, self._directory, "the partition's directory is missing")
             return
+        except OSError as error:
+            self._unreadable(error, self._directory)
+            return
         start = self._checkpoint(LOG_START_FILE)  # after the listing: it is moved before files go
         with self._judged():
             self._history.load()
@@ -306,7 +313,14 @@ class _Check:
                 durable_end=durable,
             )
             indexes = self._indexes(segment, size, is_last)
-            self._verify_segment(segment, walk, indexes, durable if is_last else None)
+            try:
+                self._verify_segment(segment, walk, indexes, durable if is_last else None)
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                expected = max(log_end or durable, walk.expected) if is_last else segment.next_offset
+                self._unreadable(error, segment.path, lost=(walk.expected, expected))
+                continue
             for path, reason in indexes.faults():
                 self.find(INDEX_FAULT, path, reason)
             self.segments += 1
@@ -377,6 +391,8 @@ class _Check:
                 self.find(INDEX_FAULT, str(error.filename), "missing")
         except CorruptIndex as error:
             self.find(INDEX_FAULT, str(error.path), error.reason)
+        except OSError as error:
+            self._unreadable(error, stem)
         return check
 
     def _verify_snapshots(self, entries: list[Entry]) -> None:
@@ -396,11 +412,18 @@ class _Check:
 
     @contextlib.contextmanager
     def _judged(self) -> Iterator[None]:
-        """A file that cannot be understood becomes a finding."""
+        """A file that cannot be understood, or not even read, becomes a finding."""
         try:
             yield
         except CorruptCheckpoint as error:
             self.find(CHECKPOINT, str(error.path), error.reason)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            self._unreadable(error, self._directory)
+
+    def _unreadable(self, error: OSError, path: str, *, lost: tuple[int, int] = (0, 0)) -> None:
+        self.find(UNREADABLE, str(error.filename or path), error.strerror or str(error), lost=lost)
 
     def find(
         self,

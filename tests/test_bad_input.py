@@ -39,10 +39,13 @@ from embedlog.errors import (
     PartitionFailed,
     PartitionNotFound,
     RecordTooLarge,
+    StorageError,
     TopicNotFound,
     UnknownSetting,
     UnsupportedFormat,
 )
+from embedlog.repair import repair_partition
+from embedlog.verify import UNREADABLE, verify_log
 
 MIB = 1 << 20
 
@@ -792,3 +795,63 @@ def test_records_of_others_in_the_offsets_topic_are_passed_over(path: Path) -> N
             log.append("__consumer_offsets", b"", key=key)
     with embedlog.open(path) as log, log.consumer("t", group="g", stop_at_end=True) as consumer:
         assert list(consumer) == []
+
+
+# -- what is no file ---------------------------------------------------------------------------------------
+
+NO_FILES = {
+    "a directory": Path.mkdir,
+    "a pipe": os.mkfifo,
+    "a link to itself": lambda path: path.symlink_to(path.name),
+}
+
+
+@pytest.mark.parametrize("kind", NO_FILES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("embedlog.json", "topics.json", "writer.json", "writer-state", "clean-shutdown", "publish-intent"),
+        *("recovery-point-offset-checkpoint", "log-start-offset-checkpoint", "t_0", "u_0"),
+        *("t_0/00000000000.kafka", "t_0/00000000000.index", "t_0/00000000000.timeindex"),
+        *("t_0/00000000000.txnindex", "t_0/00000000003.snapshot", "t_0/leader-epoch-checkpoint"),
+    ],
+)
+def test_what_is_no_file_where_one_should_be(closed: Path, name: str, kind: str) -> None:
+    """It is worked around, or an error that names it; nobody waits for the other end of a pipe."""
+    path = closed / name
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    NO_FILES[kind](path)
+    for mode in ("r", "rw"):
+        try:
+            assert read_all(closed, mode) == [b"1", b"2", b"3"]
+        except EmbedlogError as error:
+            told = str(error)
+            assert name.split("/")[0] in told or "t 0" in told
+    try:
+        report = verify_log(closed)
+    except StorageError as error:
+        assert name in str(error)
+    else:
+        assert all(name in finding.path for finding in report.findings)
+    for dry_run in (True, False):
+        try:
+            repair_partition(closed, "t", 0, dry_run=dry_run)
+        except EmbedlogError as error:
+            assert name in str(error)
+
+
+@pytest.mark.parametrize(
+    ("name", "lost"),
+    [("recovery-point-offset-checkpoint", 0), ("t_0/00000000000.index", 0), ("t_0/00000000000.kafka", 3)],
+)
+def test_verify_goes_on_behind_what_it_cannot_read(closed: Path, name: str, lost: int) -> None:
+    (closed / name).unlink()
+    (closed / name).mkdir()
+    report = verify_log(closed)
+    found = {(finding.kind, finding.path, finding.reason) for finding in report.findings}
+    assert found == {(UNREADABLE, str(closed / name), "Is a directory")}
+    assert report.records_lost == lost
+    assert not report.ok
+    assert report.segments == (1 if lost else 2)

@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from ..repair import RepairReport, repair_partition
-from ..verify import DAMAGE, TORN_TAIL, Finding, VerifyReport, verify_log
+from ..verify import DAMAGE, TORN_TAIL, UNREADABLE, Finding, VerifyReport, verify_log
 from .arguments import READS, WRITES, add_command, add_directory, add_json, add_topic, count
 from .opening import follower
 from .ui import UI
@@ -171,6 +171,8 @@ def _tell(args: argparse.Namespace, finding: Finding, ui: UI) -> None:
             f"         embedlog repair {args.directory} {finding.topic} {finding.partition}   "
             "sets the damaged bytes aside; offsets behind them stay"
         )
+    elif finding.kind == UNREADABLE:
+        ui.line("         put it right with the system's own tools, or move it away, and verify again")
     elif finding.kind == TORN_TAIL:
         ui.line("         what a crash leaves behind the last whole batch: the next open for writing cuts it")
     else:
