@@ -180,6 +180,11 @@ class GrowingPartition(ReadablePartition):
         return self._epoch
 
     @property
+    def begins_epoch(self) -> bool:
+        """Will the next append begin a leader epoch? After a crash there is one."""
+        return self._new_epoch
+
+    @property
     def size(self) -> int:
         """Bytes of records in all segments."""
         return total_size(self._segments)

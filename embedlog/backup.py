@@ -113,7 +113,8 @@ class _Copy:
                 size = segment.locate(end, size)
                 self._fs.copy_range(segment.path, to + self._layout.records, 0, size)
             self._copy_companions(segment, to)
-            copied = CleanEnd(end, segment.base_offset, size, segment.created_ms)
+            begins_epoch = int(partition.begins_epoch)
+            copied = CleanEnd(end, segment.base_offset, size, segment.created_ms, begins_epoch)
             self._ends[partition.name] = copied
         self._copy_snapshots(partition, directory, end)
         with contextlib.suppress(FileNotFoundError):

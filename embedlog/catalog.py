@@ -4,7 +4,7 @@
     topics.json        {"version": 1, "crc32", "topics": {name: {"id", "partitions", "settings", "gaps"}},
                         "deleting": the same, of topics whose directories are not out of the way yet}
     writer.json        {"pid", "program", "since_ms"}   for people: the lock is flock on embedlog.json
-    clean-shutdown     {"version": 1, "crc32", "partitions": {"clicks 0": [end, last segment, size, created]}}
+    clean-shutdown     {"version": 1, "crc32", "partitions": {"clicks 0": [...]}}      (recovery.CleanEnd)
 
 A topic exists when topics.json says so: its directories are made before, and removed after
 (topic_directories.py). So every directory with records belongs to a topic that stands there; a log where one

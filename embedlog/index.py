@@ -36,6 +36,8 @@ TIME_ENTRY: Final = struct.Struct(">qI")
 UNBOUNDED: Final = 1 << 62  # as the size or span of a segment whose end is not known
 
 _SWAP: Final = sys.byteorder == "little"
+_LOW: Final = 0 if _SWAP else 1  # where the halves of a timestamp stand in memory
+_HIGH: Final = 1 - _LOW
 
 
 class OffsetEntries(NamedTuple):
@@ -74,8 +76,12 @@ def encode_offsets(entries: OffsetEntries, start: int = 0, end: int | None = Non
 def encode_times(entries: TimeEntries, start: int = 0, end: int | None = None) -> bytes:
     """The file's bytes for the entries from number `start` up to `end`."""
     end = len(entries.timestamps) if end is None else end  # offsets may be one ahead of them
-    pairs = zip(entries.timestamps[start:end], entries.offsets[start:end], strict=True)
-    return b"".join(TIME_ENTRY.pack(timestamp, offset) for timestamp, offset in pairs)
+    halves = array("I", entries.timestamps[start:end].tobytes())
+    words = array("I", bytes(12 * (end - start)))
+    words[0::3], words[1::3], words[2::3] = halves[_HIGH::2], halves[_LOW::2], entries.offsets[start:end]
+    if _SWAP:
+        words.byteswap()
+    return words.tobytes()
 
 
 def decode_offsets(data: bytes, size: int, span: int) -> OffsetEntries:
@@ -99,10 +105,12 @@ def decode_offsets(data: bytes, size: int, span: int) -> OffsetEntries:
 
 def decode_times(data: bytes, span: int) -> TimeEntries:
     """Entries of a .timeindex file of a segment of `span` offsets; as decode_offsets."""
-    timestamps, offsets = array("q"), array("I")
-    for timestamp, offset in TIME_ENTRY.iter_unpack(data[: len(data) - len(data) % 12]):
-        timestamps.append(timestamp)
-        offsets.append(offset)
+    words = array("I", data[: len(data) - len(data) % 12])
+    if _SWAP:
+        words.byteswap()
+    halves = array("I", bytes(8 * (len(words) // 3)))
+    halves[_HIGH::2], halves[_LOW::2] = words[0::3], words[1::3]
+    timestamps, offsets = array("q", halves.tobytes()), words[2::3]
     count = _without_zeros(timestamps, offsets)
     del timestamps[count:], offsets[count:]
     if not (_increasing(timestamps) and _increasing(offsets)):
@@ -221,6 +229,16 @@ class IndexFiles:
             return offsets, decode_times(self._fs.read_file(self.time_path), span)
         except CorruptIndex as error:
             raise error.at(path=self.time_path) from None
+
+    def sizes(self) -> tuple[int, int]:
+        """Bytes of the two files, -1 where one is missing."""
+        found = []
+        for path in (self.offset_path, self.time_path):
+            try:
+                found.append(self._fs.size(path))
+            except FileNotFoundError:
+                found.append(-1)
+        return found[0], found[1]
 
     def append(
         self, offsets: OffsetEntries, times: TimeEntries, from_offset: int, from_time: int

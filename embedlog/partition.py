@@ -278,10 +278,6 @@ class Partition(GrowingPartition):
             if clean:
                 try:
                     self.checkpoint()
-                    with self._append_lock:  # or an epoch
-                        if self._new_epoch and self._epoch >= 0:
-                            # Nothing was appended since a crash: the next opening will not know of it.
-                            self._start_epoch()
                 except StorageError:
                     logger.exception("%s: closing", self.name)
                     clean = False

@@ -57,12 +57,16 @@ Progress = Callable[[TopicPartition, int, int], None]
 
 
 class CleanEnd(NamedTuple):
-    """How a partition looked when it was closed in order."""
+    """How a partition looked when it was closed in order.
+
+    begins_epoch is 1 where nothing was appended since a crash: the next append begins an epoch.
+    """
 
     log_end_offset: int
     last_segment: int
     size: int
     created_ms: int
+    begins_epoch: int = 0
 
 
 @dataclass(slots=True)
@@ -191,7 +195,8 @@ class _Opening:
             load_epochs(self.epochs, segments, self.name)
             last.created_ms = clean.created_ms
             last.next_offset = clean.log_end_offset
-            return self.opened(segments, clean.log_end_offset, [], new_epoch=False), None
+            begins_epoch = bool(clean.begins_epoch)
+            return self.opened(segments, clean.log_end_offset, [], new_epoch=begins_epoch), None
         opened = self.recover(segments)
         self.report.log_end_offset = opened.log_end_offset
         if opened.damage:

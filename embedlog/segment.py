@@ -111,6 +111,7 @@ class Segment:
         self._handle = ReadHandle(self.path)
         self._saved = (0, 0)  # entries of the builder that are in the files
         self._saving = threading.Lock()
+        self._loaded_sizes: tuple[int, int] | None = None  # of the index files, where it grows elsewhere
         self._largest_timestamp_ms: int | None = None
 
     def __repr__(self) -> str:
@@ -292,20 +293,23 @@ class Segment:
         """The indexes, from memory or the files; rebuilt from the records where those are no good."""
         if self.builder is not None:
             return self.builder.offsets, self.builder.times
-        cached = None if self.grows_elsewhere else self._files.indexes.get(self.path)
-        if cached is not None:
+        files = self._index_files
+        # Those of a segment that grows elsewhere are good as long as the files are what they were.
+        sizes = files.sizes() if self.grows_elsewhere else None
+        cached = self._files.indexes.get(self.path)
+        if cached is not None and sizes == self._loaded_sizes:
             return cached
+        self._loaded_sizes = sizes
         try:
             # The index files of a segment that grows elsewhere may be ahead of what we were told of it.
             size = UNBOUNDED if self.grows_elsewhere else self.size
             # While the last segment is being recovered, nobody knows its next offset yet.
             unknown = self.grows_elsewhere or self.next_offset == self.base_offset
             span = UNBOUNDED if unknown else self.next_offset - self.base_offset
-            entries = self._index_files.load(size, span)
+            entries = files.load(size, span)
             indexed = entries[0].positions[-1] if entries[0].positions else 0
             if self.size - indexed > _STALE_INDEX_BYTES + self._interval and not self.grows_elsewhere:
-                path = self._index_files.offset_path
-                raise CorruptIndex("the index ends long before its segment", path=path)
+                raise CorruptIndex("the index ends long before its segment", path=files.offset_path)
         except (FileNotFoundError, CorruptIndex) as error:
             logger.warning("rebuilding the indexes of %s: %s", self.path, error)
             return self.rebuild_indexes()

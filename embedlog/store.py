@@ -522,9 +522,10 @@ class Store:
             ends: dict[TopicPartition, CleanEnd] = {}
             for partition in self.partitions():
                 if partition.close():
-                    active = partition.segments()[-1]
-                    end = partition.offsets().log_end_offset
-                    ends[partition.name] = CleanEnd(end, active.base_offset, active.size, active.created_ms)
+                    active, end = partition.segments()[-1], partition.offsets().log_end_offset
+                    ends[partition.name] = CleanEnd(
+                        end, active.base_offset, active.size, active.created_ms, int(partition.begins_epoch)
+                    )
             try:
                 points = {partition.name: partition.recovery_point for partition in self.partitions()}
                 self.upkeep.write_recovery_points(points)

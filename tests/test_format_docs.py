@@ -206,7 +206,7 @@ def test_clean_shutdown(tmp_path: Path) -> None:
     path = tmp_path / CLEAN_SHUTDOWN_FILE
     path.write_text(EXAMPLES["clean-shutdown"].text)
     ends = Catalog(FileSystem(), str(tmp_path)).take_clean_shutdown()
-    assert ends == {TopicPartition("clicks", 0): CleanEnd(4713, 4096, 27508, 1700000000000)}
+    assert ends == {TopicPartition("clicks", 0): CleanEnd(4713, 4096, 27508, 1700000000000, 0)}
     assert not path.exists()
 
 

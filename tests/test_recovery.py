@@ -530,6 +530,31 @@ def test_each_unclean_open_begins_an_epoch_and_a_clean_one_does_not(tmp_path: Pa
     assert found.entries == ((0, 0), (1, 1), (2, 2))
 
 
+@pytest.mark.parametrize("through", ["the directory", "a backup"])
+def test_an_epoch_that_nothing_was_appended_in_begins_after_a_clean_close(
+    tmp_path: Path, through: str
+) -> None:
+    """However many partitions there are, closing does not write a file for each of them."""
+    path, copy = tmp_path / "log", tmp_path / "copy"
+    log = open_log(path)
+    log.create_topic("t", partitions=20)
+    for number in range(20):
+        log.append("t", b"x", partition=number)
+    log.flush()
+    crash(log)
+    fs = FaultyFileSystem(path)
+    log = open_log(path, fs)
+    log.backup(copy)
+    fs.calls.clear()
+    log.close()
+    assert len([call for call in fs.calls if call.path.startswith("t_")]) == 0
+    for turn in range(2):
+        with open_log(copy if through == "a backup" else path) as log:
+            assert log.recovery.clean and not log.recovery.partitions
+            log.append("t", b"y", partition=7)
+            assert partition_of(log, "t", 7).leader_epoch == 1, turn
+
+
 @pytest.mark.parametrize(
     "text", [b"", b"garbage", b"0\n1\n", b"0\n2\n1 5\n0 0\n", bytes(20), b"0\n1\n7 0\n", None]
 )

@@ -15,6 +15,7 @@ from faults import FaultyFileSystem, open_log, partition_of, store_of
 from programs import Program
 
 import embedlog
+from embedlog.codec import scan
 from embedlog.errors import StorageError
 from embedlog.follower import Follower
 from embedlog.fs import Entry, FileSystem
@@ -242,6 +243,28 @@ def test_following_what_was_closed_looks_at_no_segment_but_the_last(tmp_path: Pa
     few, many = costs
     assert few["stat", ".kafka"] <= 3
     assert many == few
+
+
+def test_looking_up_in_a_segment_that_another_process_grows_loads_its_index_when_it_has_changed(
+    tmp_path: Path,
+) -> None:
+    fs = _Asking()
+    with open_log(tmp_path / "log", index_interval_bytes=100) as log:
+        log.create_topic("t")
+        log.append_many("t", [b"%d" % i for i in range(100)], partition=0)
+        follower = Follower(str(tmp_path / "log"), fs=fs)
+        try:
+            for turn in (1, 2, 3):
+                for i in range(50):
+                    log.append("t", b"x" * i, partition=0)
+                store_of(log).housekeep()  # which saves them
+                fs.asked.clear()
+                partition = follower.partition("t", 0)
+                for offset in range(100, 100 + 50 * turn, 7):
+                    assert scan(partition.fetch(offset, 1).data).headers[0].base_offset == offset
+                assert fs.asked["open", ".index"] == 1
+        finally:
+            follower.close()
 
 
 def test_bytes_are_right_whenever_they_are_asked_for(tmp_path: Path) -> None:
