@@ -60,6 +60,7 @@ RECOVERING: Final = ".recovering"  # a tail being rewritten: garbage after a cra
 CUT: Final = ".cut"  # bytes that recovery or repair set aside
 
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
+FORGETTING_OFFSETS: Final = "to forget a group's offsets, delete the group (`embedlog groups delete`)"
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
 _MOST_DIGITS: Final = 20
@@ -130,3 +131,9 @@ def check_topic_name(name: object) -> str:
             f"{shown!r} cannot name a topic: use 1 to 249 of the characters a-z A-Z 0-9 . _ - (not . or ..)"
         )
     return name
+
+
+def check_not_internal(name: str, instead: str) -> None:
+    """Raises InvalidTopicName for a topic that the log itself keeps; `instead` says what can be done."""
+    if name in INTERNAL_TOPICS:
+        raise InvalidTopicName(f"{name!r} is kept by the log itself: {instead}")

@@ -28,8 +28,8 @@ from typing import Final, NamedTuple
 
 from .arguments import as_path, check_choice
 from .codec import NONE, RecordTuple, codec_number, decode, encode_batch, filter_batch, read_header, scan
-from .errors import CorruptRecord, DirectoryError, InvalidArgument, InvalidTopicName, NotALog
-from .filenames import INTERNAL_TOPICS, check_topic_name
+from .errors import CorruptRecord, DirectoryError, InvalidArgument, NotALog
+from .filenames import INTERNAL_TOPICS, check_not_internal, check_topic_name
 from .import_source import FORMATS, VERSION_07, Batch, Messages, Problem, read_source
 from .log import Log
 from .model import CREATE_TIME, LOG_APPEND_TIME, Record, TopicPartition
@@ -207,8 +207,7 @@ def _target(directory: str, topic: str | None) -> TopicPartition:
 def _make_room(store: Store, names: dict[TopicPartition, list[str]]) -> None:
     """Make the topics and partitions that are missing."""
     for topic in {name.topic: None for name in names}:
-        if check_topic_name(topic) in INTERNAL_TOPICS:
-            raise InvalidTopicName(f"{topic!r} is kept by the log itself: import it under another name")
+        check_not_internal(check_topic_name(topic), "import it under another name")
         count = max(name.partition for name in names if name.topic == topic) + 1
         if topic not in store.topics():
             store.create_topic(topic, count, {})

@@ -22,6 +22,7 @@ from .backup import backup
 from .client_options import ConsumerOptions, ProducerOptions, check_options
 from .consumer import Consumer
 from .errors import InvalidArgument, InvalidGroup, ReadOnly
+from .filenames import FORGETTING_OFFSETS, check_not_internal
 from .follower import Follower
 from .given import Bytes, GivenHeaders
 from .local import ReaderBackend, WriterBackend
@@ -134,15 +135,26 @@ class Log:
         return description._replace(settings=dict(description.settings))
 
     def alter_topic(self, name: str, **settings: Any) -> TopicDescription:
-        """Change settings of a topic, durably; None returns one to its default."""
+        """Change settings of a topic, durably; None returns one to its default.
+
+        Of `__consumer_offsets` only when it is flushed. Raises TopicNotFound, InvalidSetting, UnknownSetting,
+        InvalidTopicName, StorageError, ReadOnly.
+        """
         return self._writer().alter_topic(name, settings)
 
     def create_partitions(self, name: str, partitions: int) -> TopicDescription:
-        """Raise the number of partitions to `partitions`. Keys may go to other partitions from then on."""
+        """Raise the number of partitions to `partitions`. Keys may go to other partitions from then on.
+
+        Raises TopicNotFound, InvalidArgument (InvalidTopicName for `__consumer_offsets`), StorageError,
+        ReadOnly.
+        """
         return self._writer().create_partitions(name, partitions)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic, durably; its files go after file_delete_delay_ms."""
+        """Delete a topic, durably; its files go after file_delete_delay_ms.
+
+        Raises TopicNotFound, InvalidTopicName (`__consumer_offsets`), StorageError, ReadOnly.
+        """
         self._writer().delete_topic(name)
 
     # -- appending -------------------------------------------------------------------------------------
@@ -374,6 +386,7 @@ class Log:
         store = self._writer()
         check_int("partition", partition)
         check_int("before_offset", before_offset, low=0)
+        check_not_internal(topic, FORGETTING_OFFSETS)
         found = store.partition(topic, partition)
         with found.upkeep_lock:
             found.advance_log_start(before_offset)

@@ -44,11 +44,12 @@ from .errors import (
     shown,
 )
 from .filenames import (
+    FORGETTING_OFFSETS,
     INTENT_FILE,
     LOG_START_FILE,
     RECOVERY_POINT_FILE,
-    TOPICS_FILE,
     WRITER_STATE_FILE,
+    check_not_internal,
     check_topic_name,
 )
 from .fs import Descriptors, FileSystem
@@ -64,6 +65,8 @@ from .topic_directories import TopicDirectories
 from .upkeep import Upkeep
 
 logger = logging.getLogger(__name__)
+
+_OF_INTERNAL_TOPICS = frozenset({"flush_messages", "flush_ms"})  # with any other, records would go
 
 
 def system_clock_ms() -> int:
@@ -227,11 +230,7 @@ class Store:
         except FileNotFoundError:
             if self.fs.exists(directory):
                 raise
-            raise CorruptCheckpoint(
-                f"topic {name.topic!r} is to have {topic.partitions} partitions, but {directory} is missing: "
-                "put it back, or make an empty directory of that name to begin the partition anew",
-                path=self.catalog.file(TOPICS_FILE),
-            ) from None
+            raise self._directories.missing(name, topic) from None
         partition = Partition(name, directory, self._files, settings, self.upkeep, opened)
         partition.may_have_gaps = gaps
         return partition, report
@@ -310,6 +309,7 @@ class Store:
         check_partition_count(partitions)
         with self.topics_lock:
             topic = self.topic(name)
+            check_not_internal(name, "with more partitions groups would not find their offsets")
             if partitions <= topic.partitions:
                 raise InvalidArgument(
                     f"topic {name!r} has {topic.partitions} partitions: the new number must be larger"
@@ -365,6 +365,8 @@ class Store:
         TopicSettings.parse({key: getattr(self.defaults, key, None) for key in dropped})
         with self.topics_lock:
             topic = self.topic(name)
+            if not {*given, *dropped} <= _OF_INTERNAL_TOPICS:
+                check_not_internal(name, f"only {' and '.join(sorted(_OF_INTERNAL_TOPICS))} can be altered")
             kept = {key: value for key, value in topic.settings.items() if key not in dropped}
             altered = Topic(name, topic.topic_id, topic.partitions, {**kept, **given}, topic.gaps)
             resolved = self.settings_of(altered)
@@ -395,6 +397,7 @@ class Store:
         """Delete a topic: gone, durably, on return; its files go after file_delete_delay_ms."""
         with self.topics_lock:
             topic = self.topic(name)
+            check_not_internal(name, FORGETTING_OFFSETS)
             remaining = {key: value for key, value in self._topics.items() if key != name}
             self._save_topics(remaining, {**self.catalog.deleting, name: topic})
             self._topics = remaining

@@ -22,7 +22,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from .catalog import Catalog, Topic
-from .filenames import INDEX, ROOT_FILES, TIME_INDEX
+from .errors import CorruptCheckpoint
+from .filenames import INDEX, ROOT_FILES, TIME_INDEX, TOPICS_FILE
 from .fs import TEMPORARY, FileSystem
 from .model import TopicPartition
 
@@ -41,6 +42,14 @@ class TopicDirectories:
 
     def path(self, name: TopicPartition) -> str:
         return os.path.join(self._catalog.path, self._catalog.layout.partition_directory(*name))
+
+    def missing(self, name: TopicPartition, topic: Topic) -> CorruptCheckpoint:
+        """The error for a partition that has no directory."""
+        return CorruptCheckpoint(
+            f"topic {name.topic!r} is to have {topic.partitions} partitions, but {self.path(name)} is "
+            "missing: put it back, or make an empty directory of that name to begin the partition anew",
+            path=self._catalog.file(TOPICS_FILE),
+        )
 
     def make(self, name: TopicPartition, topic_id: str) -> str:
         """An empty directory for a partition; its name is not durable yet. Raises OSError."""

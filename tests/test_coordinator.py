@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from embedlog.errors import (
     GroupNotFound,
     IllegalGeneration,
     InvalidCommit,
+    InvalidTopicName,
     RebalanceInProgress,
     UnknownMember,
 )
@@ -99,6 +101,29 @@ def test_a_groups_records_lie_in_kafkas_partition_for_it(path: Path, count: int)
     with embedlog.open(path, offsets_topic_num_partitions=3) as log:  # what was configured once, stays
         coordinator_of(log).commit_offsets("g", {T1: CommittedOffset(2)})
         assert log.describe_topic("__consumer_offsets").partitions == count
+        assert coordinator_of(log).committed_offsets("g").keys() == {T0, T1}
+
+
+def test_the_offsets_topic_is_kept_from_whoever_would_lose_it(path: Path) -> None:
+    with embedlog.open(path, offsets_topic_num_partitions=2) as log:
+        coordinator = coordinator_of(log)
+        coordinator.commit_offsets("g", {T0: CommittedOffset(5)})
+        refused: list[Callable[[], object]] = [
+            lambda: log.delete_topic("__consumer_offsets"),
+            lambda: log.create_partitions("__consumer_offsets", 3),
+            lambda: log.alter_topic("__consumer_offsets", cleanup_policy="delete"),
+            lambda: log.alter_topic("__consumer_offsets", flush_ms=5, cleanup_policy=None),
+            lambda: log.delete_records("__consumer_offsets", 0, 0),
+        ]
+        for act in refused:
+            with pytest.raises(InvalidTopicName, match="is kept by the log itself"):
+                act()
+        log.alter_topic("__consumer_offsets", flush_messages=1)
+        log.flush()
+        coordinator.commit_offsets("g", {T1: CommittedOffset(6)})
+        edges = log.offsets("__consumer_offsets").values()
+        assert all(edge.log_end_offset == edge.flushed_offset for edge in edges)
+    with embedlog.open(path) as log:
         assert coordinator_of(log).committed_offsets("g").keys() == {T0, T1}
 
 

@@ -41,6 +41,19 @@ def test_no_groups(run: Run, log: Path) -> None:
     assert (ran.code, ran.err) == (2, "no group 'billing' in data (groups: none yet)\n")
 
 
+def test_the_offsets_are_not_deleted_as_a_topic(run: Run, committed: Path) -> None:
+    for command in (
+        ["delete", "data", "__consumer_offsets", "--yes"],
+        ["alter", "data", "__consumer_offsets", "--partitions", "9"],
+        ["alter", "data", "__consumer_offsets", "--config", "cleanup_policy=delete"],
+    ):
+        ran = run("topics", *command)
+        assert (ran.code, ran.out) == (2, "")
+        assert ran.err.startswith("'__consumer_offsets' is kept by the log itself: ")
+    assert "embedlog groups delete" in run("topics", "delete", "data", "__consumer_offsets").err
+    assert len(offsets(committed)) == 2
+
+
 def test_list_and_describe(run: Run, committed: Path) -> None:
     assert run("groups", "list", "data").rows() == [
         ["group", "members", "lag", "topics"],
