@@ -320,7 +320,7 @@ class _Round:
                     changed = changed or cleaned != data[header.pos : header.pos + header.size]
                     if cleaned is not None:
                         kept = read_header(cleaned)
-                        indexes.add(size + len(pending), kept.size, kept.last_offset, kept.max_timestamp_ms)
+                        indexes.add(size + len(pending), kept.last_offset, kept.max_timestamp_ms)
                         pending += cleaned
                     if len(pending) >= _CHUNK:
                         size += self.write_chunk(fd, pending, size)

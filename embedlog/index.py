@@ -141,9 +141,9 @@ class IndexBuilder:
 
     __slots__ = (
         "_base",
-        "_bytes_since_entry",
         "_interval",
         "_largest_offset",
+        "due_behind",
         "largest_timestamp_ms",
         "offsets",
         "times",
@@ -160,21 +160,21 @@ class IndexBuilder:
         self._interval = interval_bytes
         self.offsets = offsets if offsets is not None else empty_offsets()
         self.times = times if times is not None else empty_times()
-        self._bytes_since_entry = 0
+        # The first append behind this byte gets an entry.
+        self.due_behind = interval_bytes + (self.offsets.positions[-1] if self.offsets.positions else 0)
         self.largest_timestamp_ms = self.times.timestamps[-1] if self.times.timestamps else -1
         self._largest_offset = self.times.offsets[-1] if self.times.offsets else 0
 
-    def add(self, pos: int, size: int, last_offset: int, max_timestamp_ms: int) -> None:
-        """One append of `size` bytes at `pos`, ending with last_offset."""
-        relative = last_offset - self._base
+    def add(self, pos: int, last_offset: int, max_timestamp_ms: int) -> None:
+        """One append at `pos`, ending with last_offset: news only if it lies behind `due_behind`, or is the
+        first with a timestamp above `largest_timestamp_ms`."""
         self.see(last_offset, max_timestamp_ms)
-        if self._bytes_since_entry > self._interval:
+        if pos > self.due_behind:
             # Positions first: a reader that sees the offset must find its position.
             self.offsets.positions.append(pos)
-            self.offsets.offsets.append(relative)
+            self.offsets.offsets.append(last_offset - self._base)
             self.add_time_entry()
-            self._bytes_since_entry = 0
-        self._bytes_since_entry += size
+            self.due_behind = pos + self._interval
 
     def see(self, last_offset: int, max_timestamp_ms: int) -> None:
         """Take in a batch's timestamp, as far as it is news."""
@@ -202,6 +202,7 @@ class IndexBuilder:
         ):
             offsets.offsets.pop()
             offsets.positions.pop()
+        self.due_behind = self._interval + (offsets.positions[-1] if offsets.positions else 0)
         while times.offsets and times.offsets[-1] >= end_offset - self._base:
             times.timestamps.pop()
             times.offsets.pop()

@@ -251,7 +251,7 @@ class _Opening:
                 expected = max(expected, segment.base_offset)
             tail = self.read_tail(segment, pos, expected, following, total)
             for header in tail.headers:
-                builder.add(header.pos, header.size, header.last_offset, header.max_timestamp_ms)
+                builder.add(header.pos, header.last_offset, header.max_timestamp_ms)
             replay.extend((segment, header) for header in tail.headers)
             self.report.segments_read += 1
             self.report.batches_read += len(tail.headers)
@@ -332,7 +332,7 @@ class _Opening:
                         return _Start(builder, pos, header.base_offset, None)
                     if header.base_offset >= offset:
                         break
-                    builder.add(header.pos, header.size, header.last_offset, header.max_timestamp_ms)
+                    builder.add(header.pos, header.last_offset, header.max_timestamp_ms)
                     expected = header.next_offset
                     pos = header.pos + header.size
             except CorruptRecord as error:
@@ -464,7 +464,7 @@ class _Opening:
         moved = [header._replace(pos=header.pos - from_pos) for header in tail.headers]
         rebuilt = IndexBuilder(base, self.settings.index_interval_bytes)
         for header in moved:
-            rebuilt.add(header.pos, header.size, header.last_offset, header.max_timestamp_ms)
+            rebuilt.add(header.pos, header.last_offset, header.max_timestamp_ms)
         self.write_indexes(new, rebuilt)
         kept = [(segment, header) for segment, header in replay if segment is not old]
         if base != old.base_offset:

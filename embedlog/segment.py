@@ -324,7 +324,7 @@ class Segment:
         builder = IndexBuilder(self.base_offset, self._interval)
         with contextlib.suppress(CorruptRecord):
             for header in self.walk(0, self.size, expected=self.base_offset):
-                builder.add(header.pos, header.size, header.last_offset, header.max_timestamp_ms)
+                builder.add(header.pos, header.last_offset, header.max_timestamp_ms)
         return self.keep_indexes(builder)
 
     def keep_indexes(self, builder: IndexBuilder) -> tuple[OffsetEntries, TimeEntries]:
@@ -356,9 +356,11 @@ class Segment:
         """An append of `size` bytes has been written at the end."""
         builder = self.builder
         assert builder is not None
-        builder.add(self.size, size, last_offset, max_timestamp_ms)
+        pos = self.size
+        if pos > builder.due_behind or max_timestamp_ms > builder.largest_timestamp_ms:
+            builder.add(pos, last_offset, max_timestamp_ms)
         self.next_offset = last_offset + 1
-        self.size += size
+        self.size = pos + size
 
     def shrink(self, size: int, next_offset: int) -> None:
         """Forget what grew behind `size` bytes: an append that was interrupted. Raises OSError."""

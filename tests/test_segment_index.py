@@ -159,7 +159,7 @@ def test_a_look_up_by_time_gives_the_first_record_at_or_after_it() -> None:
 def test_offset_entries_are_kafkas() -> None:
     builder = IndexBuilder(1000, 0)
     for number in range(4):
-        builder.add(number * 100, 100, 1000 + number * 2 + 1, 5_000 + number)
+        builder.add(number * 100, 1000 + number * 2 + 1, 5_000 + number)
     data = encode_offsets(builder.offsets)
     assert list(OFFSET_ENTRY.iter_unpack(data)) == [(3, 100), (5, 200), (7, 300)]
     assert decode_offsets(data, 400, 8) == builder.offsets
