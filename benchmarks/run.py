@@ -10,7 +10,7 @@ from pathlib import Path
 
 from . import appending, columns, crash, disk, durable, reading
 from .measure import Result, Row, measure
-from .table import as_json, block, heading
+from .table import as_json, as_markdown, block, heading, replaced
 
 _RESULTS = Path(__file__).parent / "results"
 _FAMILIES = (appending, durable, reading, columns, crash, disk)
@@ -23,6 +23,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, help="rounds (default: 5, or 3 with --quick)")
     parser.add_argument("--only", metavar="TEXT", default="", help="only rows whose title holds this")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the results there, too")
+    parser.add_argument("--page", metavar="FILE", type=Path, help="put the table into this page, too")
     parser.add_argument("--dir", type=Path, default=_RESULTS, help="where to write (default: %(default)s)")
     options = parser.parse_args()
     scale = 0.2 if options.quick else 1.0
@@ -43,6 +44,8 @@ def main() -> None:
     if options.json is not None:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(as_json(measured), indent=1) + "\n")
+    if options.page is not None:
+        options.page.write_text(replaced(options.page.read_text(), as_markdown(measured)))
 
 
 if __name__ == "__main__":

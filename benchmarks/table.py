@@ -14,19 +14,24 @@ from embedlog.codec import CHECKSUM_IMPLEMENTATION, LOOPS_IMPLEMENTATION
 
 from .measure import Result, Row
 
+_BEGIN, _END = "<!-- bench:begin -->", "<!-- bench:end -->"
 _WIDTHS = (34, 15, 25, 16)
 
 
 def heading() -> str:
     """What ran where, and the columns' names."""
+    return "\n".join([*heading_lines(), "", _line(("", "median", "min..max", "embedlog / other"))])
+
+
+def heading_lines() -> list[str]:
+    """What ran where."""
     about = machine()
-    lines = [
+    return [
         f"embedlog {about['embedlog']}, Python {about['python']}, {about['cpus']} CPUs, {about['system']}",
         f"loops {about['loops']}, checksum {about['checksum']}",
         f"sqlite {about['sqlite']}, lmdb {about['lmdb']}, "
         f"rocksdict {about['rocksdict']}, persist-queue {about['persist-queue']}",
     ]
-    return "\n".join([*lines, "", _line(("", "median", "min..max", "embedlog / other"))])
 
 
 def block(row: Row, results: Sequence[Result]) -> str:
@@ -38,6 +43,29 @@ def block(row: Row, results: Sequence[Result]) -> str:
         ratio = _ratio(results[0], result)
         lines.append(_line((f"  {result.name}", _number(result.median), spread, ratio)))
     return "\n".join(lines)
+
+
+def as_markdown(measured: Sequence[tuple[Row, Sequence[Result]]]) -> str:
+    """A table with a line for each contender: median, spread, embedlog's ratio to it."""
+    lines = [*(f"{line}  " for line in heading_lines()), ""]
+    lines += ["| | median | min to max | embedlog / other |", "|---|---:|---:|---:|"]
+    for row, results in measured:
+        better = "" if row.more_is_better else ", less is better"
+        lines.append(f"| **{row.title}** ({row.unit}{better}) | | | |")
+        for result in results:
+            spread = f"{_number(min(result.samples))} to {_number(max(result.samples))}"
+            ratio = _ratio(results[0], result)
+            lines.append(f"| {result.name} | {_number(result.median)} | {spread} | {ratio} |")
+    return "\n".join(lines) + "\n"
+
+
+def replaced(text: str, table: str) -> str:
+    """A page with a new table between its marks. Raises ValueError where it has none."""
+    before, begin, rest = text.partition(_BEGIN)
+    _, end, behind = rest.partition(_END)
+    if not begin or not end:
+        raise ValueError(f"the page has no {_BEGIN} and {_END}")
+    return f"{before}{begin}\n{table}{end}{behind}"
 
 
 def as_json(measured: Sequence[tuple[Row, Sequence[Result]]]) -> dict[str, Any]:
