@@ -301,6 +301,18 @@ def values_run(buffer, pos, end, rules, stop_offset: int64_t, transactional: cyt
         PyBuffer_Release(cython.address(view))
 
 
+def _mark(pos, last_offset, largest_timestamp_ms, largest_offset):
+    kind = Mark
+    made = PyType_GenericAlloc(cython.cast(cython.pointer(PyTypeObject), kind), 4)
+    i: cython.Py_ssize_t = 0
+    for number in (pos, last_offset, largest_timestamp_ms, largest_offset):
+        value: object = number
+        Py_INCREF(value)
+        PyTuple_SET_ITEM(made, i, value)
+        i += 1
+    return made
+
+
 def scan_run(buffer, pos, end, rules, marking, check_crc: cython.bint = True):
     """See `plain_decoding`."""
     place: Place = _place(rules)
@@ -329,7 +341,7 @@ def scan_run(buffer, pos, end, rules, marking, check_crc: cython.bint = True):
                 largest = batch.max_timestamp_ms
                 largest_offset = batch.last_offset
             if since > interval:
-                marks.append(Mark(at - start, batch.last_offset, largest, largest_offset))
+                marks.append(_mark(at - start, batch.last_offset, largest, largest_offset))
                 since = 0
             since += batch.end - at
             if batch.producer_id >= 0 or batch.attributes & (TRANSACTIONAL_BIT | CONTROL_BIT):

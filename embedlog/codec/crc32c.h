@@ -16,16 +16,19 @@
 #define CRC32C_POLYNOMIAL 0x82f63b78u
 #define CRC32C_LONG 4096
 #define CRC32C_SHORT 256
+#define CRC32C_TINY 40
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #define CRC32C_TARGET __attribute__((target("sse4.2")))
 #define CRC32C_STEP(crc, word) __builtin_ia32_crc32di((crc), (word))
+#define CRC32C_HALF(crc, half) __builtin_ia32_crc32si((uint32_t)(crc), (half))
 #define CRC32C_BYTE(crc, byte) __builtin_ia32_crc32qi((uint32_t)(crc), (byte))
 #define CRC32C_SUPPORTED() __builtin_cpu_supports("sse4.2")
 #elif defined(__aarch64__) && defined(__ARM_FEATURE_CRC32)
 #include <arm_acle.h>
 #define CRC32C_TARGET
 #define CRC32C_STEP(crc, word) __crc32cd((uint32_t)(crc), (word))
+#define CRC32C_HALF(crc, half) __crc32cw((uint32_t)(crc), (half))
 #define CRC32C_BYTE(crc, byte) __crc32cb((uint32_t)(crc), (byte))
 #define CRC32C_SUPPORTED() 1
 #endif
@@ -33,6 +36,7 @@
 static uint32_t crc32c_table[8][256];
 static uint32_t crc32c_over_long[4][256];
 static uint32_t crc32c_over_short[4][256];
+static uint32_t crc32c_over_tiny[4][256];
 static int crc32c_by_instruction;
 
 static uint32_t crc32c_advanced(const uint32_t table[4][256], uint32_t crc)
@@ -74,6 +78,7 @@ static void crc32c_prepare(void)
                 crc32c_table[0][crc32c_table[k - 1][value] & 255] ^ crc32c_table[k - 1][value] >> 8;
     crc32c_make_advancing(crc32c_over_long, CRC32C_LONG);
     crc32c_make_advancing(crc32c_over_short, CRC32C_SHORT);
+    crc32c_make_advancing(crc32c_over_tiny, CRC32C_TINY);
 #ifdef CRC32C_STEP
     crc32c_by_instruction = CRC32C_SUPPORTED();
 #endif
@@ -119,8 +124,15 @@ CRC32C_TARGET static uint32_t crc32c_hardware(uint32_t crc, const uint8_t *data,
     uint64_t first = crc;
     CRC32C_THREE(CRC32C_LONG, crc32c_over_long)
     CRC32C_THREE(CRC32C_SHORT, crc32c_over_short)
+    CRC32C_THREE(CRC32C_TINY, crc32c_over_tiny)
     for (; size >= 8; data += 8, size -= 8)
         first = CRC32C_STEP(first, crc32c_word(data));
+    if (size >= 4) {
+        uint32_t half;
+        memcpy(&half, data, 4);
+        first = CRC32C_HALF(first, half);
+        data += 4, size -= 4;
+    }
     for (; size; data++, size--)
         first = CRC32C_BYTE(first, *data);
     return (uint32_t)first;

@@ -4,20 +4,37 @@
 #define EMBEDLOG_FIELDS_H
 
 #include <stdint.h>
+#include <string.h>
 
-static inline uint32_t load_u32(const uint8_t *at)
-{
-    return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
-}
-
-static inline uint64_t load_u64(const uint8_t *at)
-{
-    return (uint64_t)load_u32(at) << 32 | load_u32(at + 4);
-}
+#if defined(__GNUC__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#define FIELDS_SWAP 1
+#endif
 
 static inline uint16_t load_u16(const uint8_t *at)
 {
     return (uint16_t)(at[0] << 8 | at[1]);
+}
+
+static inline uint32_t load_u32(const uint8_t *at)
+{
+#ifdef FIELDS_SWAP
+    uint32_t number;
+    memcpy(&number, at, 4);
+    return __builtin_bswap32(number);
+#else
+    return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
+#endif
+}
+
+static inline uint64_t load_u64(const uint8_t *at)
+{
+#ifdef FIELDS_SWAP
+    uint64_t number;
+    memcpy(&number, at, 8);
+    return __builtin_bswap64(number);
+#else
+    return (uint64_t)load_u32(at) << 32 | load_u32(at + 4);
+#endif
 }
 
 static inline void store_u32(uint8_t *at, uint32_t number)
