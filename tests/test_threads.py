@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import linecache
 import sys
 import threading
@@ -11,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from faults import FaultyFileSystem, crash, open_log
+from faults import FaultyFileSystem
 
 import embedlog
 from embedlog import Closed, Log, Record, TopicNotFound
@@ -246,39 +245,6 @@ def test_closing_waits_for_an_append_that_begins_a_segment(path: Path) -> None:
         assert log.recovery.clean
         assert log.recovery.partitions == []
         assert sum(1 for _ in log.read("t")) == 2
-
-
-def test_closing_and_an_append_begin_one_epoch(path: Path, crowd: Crowd) -> None:
-    """After a crash both are to: were it two, the records of one would belong to no history."""
-    with open_log(path) as log:
-        log.create_topic("t")
-        log.append("t", b"1")
-        crash(log)
-    fs = FaultyFileSystem(path)
-    log = embedlog.open(path, fs=fs)
-    appended: list[int] = []
-
-    def append() -> None:
-        with contextlib.suppress(Closed):
-            appended.append(log.append("t", b"2").offset)
-
-    def when_closing_begins_it() -> None:
-        crowd.start(append)
-        until(lambda: beginning_it.is_set() or waits_or_ended(crowd.threads[0]))
-
-    def when_the_append_does() -> None:
-        beginning_it.set()
-        until(lambda: waits_or_ended(closing))
-
-    closing, beginning_it = threading.current_thread(), threading.Event()
-    fs.at("create", when_closing_begins_it, path="leader-epoch-checkpoint")
-    fs.at("create", when_the_append_does, path="leader-epoch-checkpoint")
-    log.close()
-    crowd.join()
-    assert crowd.errors == []
-    with embedlog.open(path) as log:
-        assert log.recovery.damage == []
-        assert [record.offset for record in log.read("t")] == [0, *appended]
 
 
 def test_closing_from_many_threads_at_once(path: Path, crowd: Crowd) -> None:
