@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+from collections.abc import Collection
 
 from .catalog import Catalog
 from .checkpoints import write_offsets
@@ -103,6 +104,8 @@ class _Copy:
         start = partition.offsets().log_start_offset
         if start:
             self._starts[partition.name] = start
+        names = self._fs.names(partition.directory)
+        self._copy_state(partition, directory, end, names)  # first: the next flushes replace it
         chosen = [each for each in partition.readable_segments() if each[0].base_offset <= end]
         for segment, size in chosen:
             to = os.path.join(directory, self._layout.stem(segment.base_offset))
@@ -112,32 +115,37 @@ class _Copy:
             else:
                 size = segment.locate(end, size)
                 self._fs.copy_range(segment.path, to + self._layout.records, 0, size)
-            self._copy_companions(segment, to)
+            self._copy_companions(partition, segment, to, names)
             begins_epoch = int(partition.begins_epoch)
             copied = CleanEnd(end, segment.base_offset, size, segment.created_ms, begins_epoch)
             self._ends[partition.name] = copied
-        self._copy_snapshots(partition, directory, end)
-        with contextlib.suppress(FileNotFoundError):
-            source = os.path.join(partition.directory, LEADER_EPOCH_FILE)
-            self._fs.write_file(os.path.join(directory, LEADER_EPOCH_FILE), self._fs.read_file(source))
         self._fs.sync_dir(directory)
 
-    def _copy_companions(self, segment: Segment, to: str) -> None:
-        stem = segment.path[: -len(self._store.catalog.layout.records)]
-        for suffix in (INDEX, TIME_INDEX, TXN_INDEX):
-            with contextlib.suppress(FileNotFoundError):
-                self._fs.copy_range(stem + suffix, to + suffix, 0, self._fs.size(stem + suffix))
-
-    def _copy_snapshots(self, partition: Partition, directory: str, end: int) -> None:
-        layout = self._store.catalog.layout
-        for entry in self._fs.list(partition.directory):
-            offset = layout.parse_snapshot(entry.name)
+    def _copy_state(self, partition: Partition, directory: str, end: int, names: Collection[str]) -> None:
+        for name in names:
+            offset = self._store.catalog.layout.parse_snapshot(name)
             if offset is not None and offset <= end:
-                to = os.path.join(directory, self._layout.stem(offset) + SNAPSHOT)
-                self._fs.copy_range(os.path.join(partition.directory, entry.name), to, 0, entry.size)
+                to = self._layout.stem(offset) + SNAPSHOT
+                with contextlib.suppress(FileNotFoundError):
+                    self._copy(os.path.join(partition.directory, name), os.path.join(directory, to))
+        if LEADER_EPOCH_FILE in names:
+            source = os.path.join(partition.directory, LEADER_EPOCH_FILE)
+            self._copy(source, os.path.join(directory, LEADER_EPOCH_FILE))
+
+    def _copy_companions(
+        self, partition: Partition, segment: Segment, to: str, names: Collection[str]
+    ) -> None:
+        stem = self._store.catalog.layout.stem(segment.base_offset)
+        for suffix in (INDEX, TIME_INDEX, TXN_INDEX):
+            if stem + suffix in names:
+                source = os.path.join(partition.directory, stem + suffix)
+                self._copy(source, to + suffix, durable=suffix == TXN_INDEX)  # the others are hints
 
     def _link(self, source: str, destination: str) -> None:
         try:
             self._fs.link(source, destination)
         except OSError:  # another file system, or one without links
-            self._fs.copy_range(source, destination, 0, self._fs.size(source))
+            self._copy(source, destination)
+
+    def _copy(self, source: str, destination: str, *, durable: bool = True) -> None:
+        self._fs.copy_range(source, destination, 0, self._fs.size(source), durable=durable)

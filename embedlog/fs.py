@@ -201,8 +201,10 @@ class FileSystem:
             self.rename(temporary, path)
         self.sync_dir(os.path.dirname(path))
 
-    def copy_range(self, source: str, destination: str, start: int, end: int) -> None:
-        """Copy bytes start..end of one file into a new, durable file (the directory is the caller's)."""
+    def copy_range(
+        self, source: str, destination: str, start: int, end: int, *, durable: bool = True
+    ) -> None:
+        """Copy bytes start..end of one file into a new one, durably (the directory is the caller's)."""
         reading = self.open_read(source)
         try:
             with self.gone_on_error(destination):
@@ -219,7 +221,8 @@ class FileSystem:
                             break
                         self.pwrite_all(writing, chunk, pos - start)
                         pos += len(chunk)
-                    self.sync(writing)
+                    if durable:
+                        self.sync(writing)
                 finally:
                     self.close(writing)
         finally:

@@ -7,6 +7,7 @@ import shutil
 import struct
 import threading
 import warnings
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -184,6 +185,28 @@ def test_appends_to_either_are_not_seen_in_the_other(path: Path, tmp_path: Path)
     assert files(tmp_path / "copy") == copied
     for each in (path, tmp_path / "copy"):
         assert verify_log(each, deep=True).findings == ()
+
+
+def test_a_backup_waits_for_the_disk_no_longer_for_more_segments(tmp_path: Path) -> None:
+    """What is linked is durable, and indexes are hints."""
+    syncs = []
+    for count in (2, 20):
+        path = tmp_path / str(count)
+        fs = FaultyFileSystem(path)
+        log = open_log(path, fs)
+        log.create_topic("t")
+        for i in range(count):
+            if i:
+                partition_of(log).roll()
+            log.append("t", b"%d" % i)
+        store_of(log).housekeep()
+        fs.calls.clear()
+        log.backup(path.with_suffix(".copy"))
+        syncs.append(Counter(call.operation for call in fs.calls if call.operation.startswith("sync")))
+        log.close()
+        with embedlog.open(path.with_suffix(".copy")) as copy:
+            assert values(copy) == [(i, b"%d" % i) for i in range(count)]
+    assert syncs[0] == syncs[1]
 
 
 def test_what_becomes_of_the_original_leaves_the_backup_alone(path: Path, destination: Path) -> None:
