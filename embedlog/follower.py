@@ -262,11 +262,17 @@ class FollowedPartition(ReadablePartition):
             segment.forget()
 
     def fetch(
-        self, offset: int, max_bytes: int, *, leader_epoch: int = -1, read_committed: bool = False
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        leader_epoch: int = -1,
+        read_committed: bool = False,
+        buffer: bytearray | None = None,
     ) -> Fetched:
         return self._reading(
             lambda: super(FollowedPartition, self).fetch(
-                offset, max_bytes, leader_epoch=leader_epoch, read_committed=read_committed
+                offset, max_bytes, leader_epoch=leader_epoch, read_committed=read_committed, buffer=buffer
             )
         )
 

@@ -26,7 +26,7 @@ from .filenames import FORGETTING_OFFSETS, check_not_internal
 from .follower import Follower
 from .given import Bytes, GivenHeaders
 from .local import ReaderBackend, WriterBackend
-from .log_reader import DEFAULT_FETCH_BYTES, Where, read_records, read_values
+from .log_reader import DEFAULT_FETCH_BYTES, Where, read_at, read_records, read_values
 from .model import (
     OffsetAndTimestamp,
     PartitionOffsets,
@@ -300,6 +300,15 @@ class Log:
             max_bytes=max_bytes,
             isolation_level=isolation_level,
         )
+
+    def read_at(self, topic: str, partition: int, offset: int) -> Record | None:
+        """The one record at an offset, by a look-up in the index.
+
+        None where there is none any more (compaction), or none for an application (a transaction's end).
+        Raises TopicNotFound, PartitionNotFound, InvalidType, OffsetOutOfRange (also at the log's end),
+        CorruptRecord, StorageError, Closed.
+        """
+        return read_at(self.backend, topic, partition, offset)
 
     def read_arrow(
         self,

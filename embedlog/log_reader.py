@@ -13,12 +13,14 @@ reader that waits sleeps in the backend.
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal, TypeAlias, TypeVar
 
-from .arguments import check_choice, check_flag, check_partition, check_positive
+from .arguments import check_choice, check_flag, check_int, check_partition, check_positive
 from .backend import Backend, Interrupt
 from .codec.rules import ANY_OFFSET
 from .decoding import Records, Sink, Values, decode_chunk
@@ -37,6 +39,26 @@ FIRST_FETCH_BYTES: Final = 1 << 14
 ISOLATION_LEVELS: Final = ("read_uncommitted", "read_committed")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LOOK_FOR_PARTITIONS_MS: Final = 5_000
+_KEPT_BUFFER_BYTES: Final = DEFAULT_FETCH_BYTES
+
+
+_thread = threading.local()
+
+
+@contextmanager
+def _lent_buffer(size: int) -> Iterator[bytearray | None]:
+    """This thread's buffer for a fetch: fresh memory costs more than reading into it. None for large ones,
+    which are not to be kept, and where the thread is using it already."""
+    buffer: bytearray | None = getattr(_thread, "buffer", None)
+    _thread.buffer = None
+    if size > _KEPT_BUFFER_BYTES:
+        yield None
+    elif buffer is None or len(buffer) < size:
+        buffer = bytearray(size)
+        yield buffer
+    else:
+        yield buffer
+    _thread.buffer = buffer
 
 
 class PartitionReader:
@@ -107,28 +129,30 @@ class PartitionReader:
         if self.position >= self.end:
             return False
         topic, partition = self.tp
-        fetched = self._backend.fetch(
-            topic,
-            partition,
-            self.position,
-            self._fetch_bytes,
-            leader_epoch=self.epoch,
-            read_committed=self._read_committed,
-        )
-        self._fetch_bytes = min(self._fetch_bytes * 4, self._max_bytes)
-        if not fetched.data:
-            self.at_end = True
-            return False
-        decoded = decode_chunk(
-            fetched,
-            topic,
-            partition,
-            self.position,
-            sink,
-            end=self.end,
-            at_boundary=self._at_boundary,
-            read_committed=self._read_committed,
-        )
+        with _lent_buffer(self._fetch_bytes) as buffer:
+            fetched = self._backend.fetch(
+                topic,
+                partition,
+                self.position,
+                self._fetch_bytes,
+                leader_epoch=self.epoch,
+                read_committed=self._read_committed,
+                buffer=buffer,
+            )
+            self._fetch_bytes = min(self._fetch_bytes * 4, self._max_bytes)
+            if not fetched.data:
+                self.at_end = True
+                return False
+            decoded = decode_chunk(
+                fetched,
+                topic,
+                partition,
+                self.position,
+                sink,
+                end=self.end,
+                at_boundary=self._at_boundary,
+                read_committed=self._read_committed,
+            )
         self.at_end = False
         self.position = decoded.next_offset
         self.epoch = decoded.epoch
@@ -196,6 +220,30 @@ def read_values(
     return _one_by_one(readers, PartitionReader.read_values, interrupt)
 
 
+def read_at(backend: Backend, topic: str, partition: int, offset: int) -> Record | None:
+    """The record at one offset; None where there is none any more, or none for an application (compaction
+    leaves gaps, and a transaction's end takes an offset).
+
+    Raises TopicNotFound, PartitionNotFound, InvalidType, OffsetOutOfRange (so, too, at the log's end),
+    CorruptRecord, StorageError.
+    """
+    if type(offset) is not int or type(partition) is not int or offset < 0:
+        check_partition(topic, partition, backend.describe_topic(topic).partitions)
+        check_int("offset", offset, low=0)
+    sink = Records(topic, partition)
+    with _lent_buffer(FIRST_FETCH_BYTES) as buffer:
+        fetched = backend.fetch(topic, partition, offset, FIRST_FETCH_BYTES, buffer=buffer)
+        if offset >= fetched.log_end_offset:
+            raise OffsetOutOfRange(
+                f"{TopicPartition(topic, partition)}: nothing has been appended at offset {offset:,} yet",
+                offset=offset,
+                log_start_offset=fetched.log_start_offset,
+                log_end_offset=fetched.log_end_offset,
+            )
+        decode_chunk(fetched, topic, partition, offset, sink, end=offset + 1)
+    return sink.taken[0] if sink.taken else None
+
+
 def partition_readers(
     backend: Backend,
     topic: str,
@@ -241,6 +289,7 @@ def _one_by_one(
     for reader in readers:
         while taken := read(reader):
             yield from taken
+            del taken  # its memory is the next chunk's
             if interrupt is not None and interrupt.is_set():
                 return
 

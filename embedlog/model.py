@@ -105,13 +105,14 @@ class Appended(NamedTuple):
 class Fetched(NamedTuple):
     """A chunk of whole encoded batches, the first of which contains the offset asked for (or follows it).
 
-    `data` is empty at the log's end. `path` and `pos` locate its first byte where the log is local.
+    `data` is empty at the log's end; a view is one of the buffer that the fetch was given. `path` and `pos`
+    locate its first byte where the log is local.
     `may_have_gaps` says that compaction may have removed offsets: otherwise a gap is damage.
     `aborted` lists the aborted transactions that touch the chunk (only for read_committed).
     `leader_epochs` are the (epoch, start offset) pairs of the partition's history.
     """
 
-    data: bytes
+    data: bytes | memoryview
     log_start_offset: int
     log_end_offset: int
     last_stable_offset: int

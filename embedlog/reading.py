@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from typing import Final, NamedTuple
 
-from .codec import HEADER_SIZE, BatchHeader, decode, scan
+from .codec import HEADER_SIZE, BatchHeader, decode, loops, scan
 from .errors import CorruptRecord, LogTruncated, OffsetOutOfRange, StorageError
 from .model import AbortedTransaction, Fetched, OffsetAndTimestamp, PartitionOffsets, Record, TopicPartition
 from .segment import Segment
@@ -26,8 +26,6 @@ LATEST_TIME: Final = -1
 EARLIEST_TIME: Final = -2
 
 _BASE_AND_LENGTH: Final = struct.Struct(">qi")
-_LAST_OFFSET_DELTA: Final = struct.Struct(">i")
-_LAST_OFFSET_DELTA_AT: Final = 23
 _LENGTH_PREFIX: Final = 12
 _SMALLEST_BATCH: Final = HEADER_SIZE - _LENGTH_PREFIX
 _LARGEST_BATCH: Final = 256 << 20  # far above max_message_bytes: a length beyond it is damage, not a size
@@ -87,22 +85,36 @@ class ReadablePartition(ABC):
         return offset < end or offset > look.given_offset or offset < look.log_start_offset
 
     def fetch(
-        self, offset: int, max_bytes: int, *, leader_epoch: int = -1, read_committed: bool = False
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        leader_epoch: int = -1,
+        read_committed: bool = False,
+        buffer: bytearray | None = None,
     ) -> Fetched:
         """Whole batches from the one that holds `offset` on: about max_bytes, at least one.
 
-        Empty at the end. Raises OffsetOutOfRange, LogTruncated, CorruptRecord, StorageError.
+        Empty at the end. With a buffer of max_bytes they are read into it, unless the first is larger: `data`
+        is a view of it then. Raises OffsetOutOfRange, LogTruncated, CorruptRecord, StorageError.
         """
         try:
             try:
-                return self._fetch(offset, max_bytes, leader_epoch, read_committed)
+                return self._fetch(offset, max_bytes, leader_epoch, read_committed, buffer)
             except FileNotFoundError:
                 # A segment of our look has been deleted or replaced since; a new look knows by what.
-                return self._fetch(offset, max_bytes, leader_epoch, read_committed)
+                return self._fetch(offset, max_bytes, leader_epoch, read_committed, buffer)
         except OSError as error:
             raise StorageError(f"{self.name}: reading offset {offset:,} failed: {error}") from error
 
-    def _fetch(self, offset: int, max_bytes: int, leader_epoch: int, read_committed: bool) -> Fetched:
+    def _fetch(
+        self,
+        offset: int,
+        max_bytes: int,
+        leader_epoch: int,
+        read_committed: bool,
+        buffer: bytearray | None,
+    ) -> Fetched:
         look = self._look()
         self._check_offset(look, offset, leader_epoch)
         upper = min(look.last_stable_offset, look.end.offset) if read_committed else look.end.offset
@@ -117,7 +129,7 @@ class ReadablePartition(ABC):
         if offset >= upper:
             return empty
         try:
-            found = self._read_chunk(look, offset, max_bytes, upper)
+            found = self._read_chunk(look, offset, max_bytes, upper, buffer)
         except CorruptRecord as error:
             raise error.at(offset=offset) from None
         if found is None:
@@ -214,8 +226,8 @@ class ReadablePartition(ABC):
         return segment.size if segment.base_offset < look.end.offset else 0
 
     def _read_chunk(
-        self, look: Look, offset: int, max_bytes: int, upper: int
-    ) -> tuple[Segment, int, bytes, int] | None:
+        self, look: Look, offset: int, max_bytes: int, upper: int, buffer: bytearray | None
+    ) -> tuple[Segment, int, bytes | memoryview, int] | None:
         """(segment, position, whole batches, next offset) from the first segment with something to give."""
         segments = look.segments
         hint = self._hints.pop(offset, None)
@@ -228,7 +240,7 @@ class ReadablePartition(ABC):
                 pos = segment.locate(offset, end, may_have_gaps=self.may_have_gaps)
             if pos >= end:
                 continue  # compaction may have left nothing at or behind the offset here
-            data, next_offset = _whole_batches(segment, pos, end, max_bytes, upper)
+            data, next_offset = _whole_batches(segment, pos, end, max_bytes, upper, buffer)
             if not data:
                 return None
             if len(self._hints) >= _HINTS:
@@ -256,36 +268,39 @@ def _base_offset(segment: Segment) -> int:
     return segment.base_offset
 
 
-def _whole_batches(segment: Segment, pos: int, end: int, max_bytes: int, upper: int) -> tuple[bytes, int]:
+def _whole_batches(
+    segment: Segment, pos: int, end: int, max_bytes: int, upper: int, buffer: bytearray | None
+) -> tuple[bytes | memoryview, int]:
     """Batches from `pos`, about max_bytes and at least one, up to byte `end` and offset `upper`.
 
     Also the offset behind them. A first batch larger than max_bytes is read again, whole. Where a batch
     is impossible, those before it are returned; CorruptRecord if there are none.
     """
-    data = segment.pread(min(max(max_bytes, HEADER_SIZE), end - pos), pos)
-    at = next_offset = 0
-    while True:
-        if len(data) - at < HEADER_SIZE:
-            problem = "the segment ends inside a batch" if end - pos - at < HEADER_SIZE else ""
-            break
-        base, length = _BASE_AND_LENGTH.unpack_from(data, at)
-        size = length + _LENGTH_PREFIX
-        if length < _SMALLEST_BATCH or size > min(end - pos - at, _LARGEST_BATCH):
-            problem = f"a batch cannot be {size:,} bytes long here"
-            break
-        if base >= upper:
-            return data[:at], next_offset
-        if at + size > len(data):
-            if at:
-                return data[:at], next_offset
-            data = segment.pread(size, pos)
-            if len(data) < size:
-                problem = "the file is shorter than it was"
-                break
-        next_offset = base + _LAST_OFFSET_DELTA.unpack_from(data, at + _LAST_OFFSET_DELTA_AT)[0] + 1
-        at += size
-        if at == len(data):
-            return data, next_offset
+    want = min(max(max_bytes, HEADER_SIZE), end - pos)
+    data: bytes | memoryview
+    if buffer is not None and want <= len(buffer):
+        view = memoryview(buffer)
+        data = view[: segment.pread_into(view[:want], pos)]
+    else:
+        data = segment.pread(want, pos)
+    at, next_offset = loops.whole_batches(data, 0, len(data), upper)
     if at:
         return data[:at], next_offset
-    raise CorruptRecord(problem or "the file is shorter than it was", path=segment.path, pos=pos)
+    if len(data) < HEADER_SIZE:
+        torn = end - pos < HEADER_SIZE
+        problem = "the segment ends inside a batch" if torn else "the file is shorter than it was"
+        raise CorruptRecord(problem, path=segment.path, pos=pos)
+    base, length = _BASE_AND_LENGTH.unpack_from(data)
+    size = length + _LENGTH_PREFIX
+    if length < _SMALLEST_BATCH or size > min(end - pos, _LARGEST_BATCH):
+        raise CorruptRecord(f"a batch cannot be {size:,} bytes long here", path=segment.path, pos=pos)
+    if base >= upper:
+        return b"", 0
+    if size > len(data):
+        data = segment.pread(size, pos)
+        at, next_offset = loops.whole_batches(data, 0, len(data), upper)
+        if at:
+            return data, next_offset
+        if len(data) < size:
+            raise CorruptRecord("the file is shorter than it was", path=segment.path, pos=pos)
+    raise CorruptRecord("impossible offsets", path=segment.path, pos=pos, offset=base)

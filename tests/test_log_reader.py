@@ -12,6 +12,7 @@ import pytest
 
 import embedlog
 from embedlog.backend import Interrupt
+from embedlog.codec import encode_control_batch
 from embedlog.errors import (
     Closed,
     CorruptRecord,
@@ -213,3 +214,43 @@ def test_values_up_to_a_time(log: embedlog.Log) -> None:
     for when in (1_000, 5_500, 1 << 45):
         end = datetime.fromtimestamp(when / 1000, UTC)
         assert list(log.read_values("t", end=end)) == [record.value for record in log.read("t", end=end)]
+
+
+def test_one_record(log: embedlog.Log) -> None:
+    records = list(log.read("t", 1))
+    assert [log.read_at("t", 1, record.offset) for record in records] == records
+
+
+def test_one_record_among_many(log: embedlog.Log) -> None:
+    for codec in ("none", "zstd"):
+        log.append_many("t", [b"%d" % i * 50 for i in range(3000)], partition=0, compression=codec)
+    records = list(log.read("t", 0))
+    for offset in (0, 9, 10, 1000, 3009, 3010, 4321, 6009):
+        assert log.read_at("t", 0, offset) == records[offset]
+
+
+@pytest.mark.parametrize(
+    ("error", "arguments"),
+    [
+        (TopicNotFound, ("nothing", 0, 0)),
+        (PartitionNotFound, ("t", 2, 0)),
+        (PartitionNotFound, ("t", -1, 0)),
+        (InvalidType, ("t", "0", 0)),
+        (InvalidType, ("t", 0, "0")),
+        (InvalidType, ("t", 0, None)),
+        (InvalidType, ("t", 0, True)),
+        (InvalidArgument, ("t", 0, -1)),
+        (OffsetOutOfRange, ("t", 0, 10)),
+        (OffsetOutOfRange, ("t", 0, 11)),
+    ],
+)
+def test_no_such_record(log: embedlog.Log, error: type[Exception], arguments: tuple[Any, ...]) -> None:
+    with pytest.raises(error):
+        log.read_at(*arguments)
+
+
+def test_a_transactions_end_is_no_record(log: embedlog.Log) -> None:
+    log.backend.append(
+        "t", 0, encode_control_batch(commit=True, producer_id=1, producer_epoch=0, timestamp_ms=1)
+    )
+    assert log.read_at("t", 0, 10) is None
