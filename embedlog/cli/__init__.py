@@ -22,6 +22,7 @@ import argparse
 import contextlib
 import importlib
 import os
+import re
 import sys
 from collections.abc import Sequence
 from types import ModuleType
@@ -29,7 +30,7 @@ from typing import Final, Never
 
 from ..errors import EmbedlogError
 from .problems import exit_code, explain
-from .ui import UI
+from .ui import UI, width_of, wrapped
 
 # Command -> its module; the order is that of the help.
 COMMANDS: Final = {
@@ -58,7 +59,11 @@ class Parser(argparse.ArgumentParser):
     """Says what is wrong in one line, and where to read more; argparse prints the whole usage first."""
 
     def error(self, message: str) -> Never:
-        self.exit(REFUSED, f"{self.prog}: {message}\n{self.prog} --help explains\n")
+        misspelt = re.match(r"argument (?:COMMAND|ACTION): invalid choice: ('.*?')", message)
+        if misspelt is not None:
+            message = f"there is no command {misspelt[1]}"
+        said = wrapped(f"{self.prog}: {message}", width_of(sys.stderr))
+        self.exit(REFUSED, f"{said}\n{self.prog} --help explains\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

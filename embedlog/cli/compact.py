@@ -34,8 +34,9 @@ def run(args: argparse.Namespace, ui: UI) -> int:
             policy = log.backend.topic_settings(topic).cleanup_policy
             if "compact" not in policy:
                 raise InvalidArgument(
-                    f"{topic} has cleanup_policy {policy}: compacting it would delete records that are to be "
-                    f"kept; embedlog topics alter {args.directory} {topic} --config cleanup_policy=compact"
+                    f"{topic} has cleanup_policy {policy}: compacting would delete what is to be kept\n"
+                    f"embedlog topics alter {args.directory} {topic} --config cleanup_policy=compact   "
+                    "allows it"
                 )
         compacted = [name for name in log.topics(internal=True) if log.backend.topic_settings(name).compacts]
         names = args.topics or compacted

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from ..backup import backup
-from .arguments import WRITES, add_command, add_directory
+from .arguments import WRITES, add_command, add_directory, add_json
 from .opening import store
 from .ui import UI
 from .units import counted, duration, size
@@ -35,6 +35,7 @@ def add_parser(subparsers: Any) -> None:
             parser.add_argument(
                 "--layout", choices=("kafka", "classic"), default="kafka", help="default: kafka"
             )
+        add_json(parser, "a JSON object: what was copied")
         parser.set_defaults(layout=None if name == "backup" else "kafka", inside="log.backup(destination)")
 
 
@@ -43,8 +44,22 @@ def run(args: argparse.Namespace, ui: UI) -> int:
     with store(args, ui) as engine:
         backup(engine, args.destination, layout=args.layout)
         partitions = len(engine.partitions())
+        layout = args.layout or engine.catalog.layout.name
     files, copied, linked = _measure(args.destination)
     took = time.perf_counter() - started
+    if args.json:
+        ui.json(
+            {
+                "destination": os.path.abspath(args.destination),
+                "layout": layout,
+                "partitions": partitions,
+                "files": files,
+                "bytes": copied + linked,
+                "linked_bytes": linked,
+                "seconds": round(took, 6),
+            }
+        )
+        return 0
     shared = f" ({size(linked)} of it hard links)" if linked else ""
     ui.line(
         f"{args.destination}: {counted(partitions, 'partition')}, {counted(files, 'file')}, "

@@ -83,6 +83,7 @@ def add_parser(subparsers: Any) -> None:
     each = add_command(actions, "delete", "delete a group and its offsets", lock=WRITES)
     add_directory(each)
     _add_group(each)
+    add_json(each, "a JSON object: the group, and how many offsets it had")
 
 
 def _add_group(parser: argparse.ArgumentParser) -> None:
@@ -185,7 +186,7 @@ def _list(args: argparse.Namespace, ui: UI) -> int:
             rows.append((group, members, behind, " ".join(topics)))
     if rows and not args.json:
         columns = (
-            Column("group", folds=True),
+            Column("group", shortens=True),
             Column("members", right=True),
             Column("lag", right=True),
             Column("topics", folds=True),
@@ -206,7 +207,7 @@ def _describe(args: argparse.Namespace, ui: UI) -> int:
                 ui.json(_as_json(lag))
             return 0
         columns = (
-            Column("topic", folds=True),
+            Column("topic", shortens=True),
             Column("partition", right=True),
             Column("committed", right=True),
             Column("log end", right=True),
@@ -337,7 +338,7 @@ def _reset_table(
     ui: UI, committed: Mapping[TopicPartition, CommittedOffset], new: Mapping[TopicPartition, int]
 ) -> None:
     columns = (
-        Column("topic", folds=True),
+        Column("topic", shortens=True),
         Column("partition", right=True),
         Column("committed", right=True),
         Column("reset to", right=True),
@@ -395,6 +396,10 @@ def _delete(args: argparse.Namespace, ui: UI) -> int:
     with writer(args, ui) as log:
         coordinator = log.backend.coordinator
         assert coordinator is not None
+        offsets = len(coordinator.committed_offsets(args.group))
         coordinator.delete_group(args.group)
-    ui.line(f"deleted group {args.group} and its offsets")
+    if args.json:
+        ui.json({"group": args.group, "offsets": offsets, "deleted": True})
+    else:
+        ui.line(f"deleted group {args.group} and its offsets")
     return 0

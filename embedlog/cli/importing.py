@@ -81,7 +81,7 @@ def run(args: argparse.Namespace, ui: UI) -> int:
 
 def _tell(report: ImportReport, ui: UI) -> None:
     columns = (
-        Column("topic", folds=True),
+        Column("topic", shortens=True),
         Column("partition", right=True),
         Column("files", right=True),
         Column("size", right=True),

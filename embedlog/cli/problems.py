@@ -1,4 +1,8 @@
-"""An error as one line that says what happened, and where it helps a second one that says what to do."""
+"""An error as a line that says what happened, and where it helps a second one that says what to do.
+
+The library speaks to those who write Python: here the same is said to those who type commands, in about as
+many words as a line has.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +17,17 @@ from ..errors import (
     EmbedlogError,
     Located,
     LogTruncated,
+    NotALog,
     OffsetOutOfRange,
     PartialAppend,
     StorageError,
+    TopicExists,
     TopicNotFound,
+    UnknownSetting,
 )
 from .units import moment
 
+_MOST_NAMES: Final = 60  # characters, of what there is instead
 _NOT_DONE: Final = (Located, StorageError, PartialAppend, LogTruncated)
 
 
@@ -36,10 +44,13 @@ def explain(error: EmbedlogError, args: argparse.Namespace) -> str:
     if isinstance(error, DirectoryError) and directory and not os.path.lexists(directory):
         return f"{directory} does not exist\nembedlog topics create {directory} NAME   makes it, with a topic"
     if isinstance(error, TopicNotFound):
-        topic = getattr(args, "topic", None)
-        if isinstance(topic, str):
-            text = str(error).split(";")[0].removesuffix("; create_topic makes one")
-            return f"{text}\nembedlog topics create {directory} {topic}   makes it"
+        return _no_topic(error, args, directory)
+    if isinstance(error, TopicExists):
+        return f"{_cause(error)}\n--if-not-exists takes it as it is, `embedlog topics alter` changes it"
+    if isinstance(error, NotALog):
+        return "\n".join(str(error).rsplit(". ", 1))  # cause, and what to do
+    if isinstance(error, UnknownSetting) and "did you mean" not in str(error):
+        return f"{_cause(error)}\nembedlog topics create --help   names them all"
     if isinstance(error, OffsetOutOfRange) and error.log_start_offset >= 0:
         return (
             f"{getattr(args, 'topic', '')}: offset {error.offset:,} is outside "
@@ -49,6 +60,20 @@ def explain(error: EmbedlogError, args: argparse.Namespace) -> str:
     if isinstance(error, CorruptRecord) and directory:
         return f"DAMAGED  {error}\nembedlog verify {directory}   tells how much, and what can be done"
     return str(error)
+
+
+def _cause(error: EmbedlogError) -> str:
+    return str(error).partition(": ")[0]
+
+
+def _no_topic(error: TopicNotFound, args: argparse.Namespace, directory: str) -> str:
+    cause, _, known = str(error).split(";")[0].partition(" (topics: ")
+    lines = [f"{cause} (topics: {known}" if known and len(known) <= _MOST_NAMES else cause]
+    if args.command == "append":
+        lines.append(f"embedlog topics create {directory} {args.topic}   makes it")
+    elif lines[0] == cause:
+        lines.append(f"embedlog topics list {directory}   shows those that there are")
+    return "\n".join(lines)
 
 
 def _locked(error: DirectoryLocked, args: argparse.Namespace, directory: str) -> str:

@@ -14,7 +14,7 @@ from .arguments import READS, add_command, add_json
 from .opening import follower
 from .sizes import Contents, PartitionSize, contents, partition_sizes
 from .ui import UI, Column
-from .units import counted, moment, size
+from .units import counted, day, size
 
 _LIBRARIES: Final = (
     "google-crc32c",
@@ -29,7 +29,8 @@ _LIBRARIES: Final = (
 _DESCRIPTION: Final = """\
 Sizes, segments, offsets and times of each partition, without reading it through.
 `offsets` counts from the log's start to its end: compaction leaves fewer records. The ratio (raw size to
-size on disk) is measured on a few batches. `embedlog verify` reads everything."""
+size on disk) is measured on a few batches. `embedlog verify` reads everything. On a narrow terminal columns
+are left out: --json has all."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -94,14 +95,14 @@ def _table(args: argparse.Namespace, ui: UI, found: list[tuple[PartitionSize, Co
         for (topic, number), members in groups.items()
     ]
     columns = (
-        Column("topic", folds=True),
+        Column("topic", shortens=True),
         Column("partition" if args.partitions else "partitions", right=True),
         Column("offsets", right=True),
-        *([Column("segments", right=True)] if args.partitions else []),
+        *([Column("segments", right=True, spare=1)] if args.partitions else []),
         Column("size", right=True),
-        Column("ratio", right=True),
-        Column("oldest", folds=True),
-        Column("newest", folds=True),
+        Column("ratio", right=True, spare=2),
+        Column("oldest"),
+        Column("newest"),
     )
     totals = (
         ("total", "" if args.partitions else len(found), *_summed(found, args.partitions))
@@ -122,8 +123,8 @@ def _summed(members: Iterable[tuple[PartitionSize, Contents]], segments: bool) -
         *([sum(each.segments for each, _ in members)] if segments else []),
         size(sum(each.bytes for each, _ in members)),
         f"{raw / stored:.1f}x" if codecs else None,
-        moment(oldest),
-        moment(max(inside.newest_ms for _, inside in members)),
+        day(oldest),
+        day(max(inside.newest_ms for _, inside in members)),
     )
 
 

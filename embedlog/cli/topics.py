@@ -52,6 +52,7 @@ def add_parser(subparsers: Any) -> None:
     each.add_argument("--partitions", type=positive, default=1, metavar="N", help="how many (1)")
     each.add_argument("--if-not-exists", action="store_true", help="leave a topic that is there as it is")
     _add_config(each)
+    add_json(each, "a JSON object: the topic, and whether it was created")
     each.add_argument(
         "--layout", choices=("classic", "kafka"), help="the file names of a new directory (classic)"
     )
@@ -79,6 +80,7 @@ def add_parser(subparsers: Any) -> None:
     each.add_argument(
         "--default", action="append", default=[], metavar="NAME", help="return a setting to its default"
     )
+    add_json(each, "a JSON object: the topic as it is now")
     each.set_defaults(inside="log.alter_topic(...), log.create_partitions(...)")
 
     each = add_command(
@@ -92,6 +94,7 @@ def add_parser(subparsers: Any) -> None:
     add_directory(each)
     add_topic(each)
     each.add_argument("--yes", action="store_true", help="do not ask (it is asked only on a terminal)")
+    add_json(each, "a JSON object: what was deleted")
     each.set_defaults(inside="log.delete_topic(...)")
 
 
@@ -119,24 +122,13 @@ def _list(args: argparse.Namespace, ui: UI) -> int:
             records = sum(each.records for each in sizes)
             taken = sum(each.bytes for each in sizes)
             description = engine.describe_topic(name)
-            own = description.settings
             if args.json:
-                ui.json(
-                    {
-                        "topic": name,
-                        "topic_id": description.topic_id,
-                        "partitions": description.partitions,
-                        "offsets": records,
-                        "bytes": taken,
-                        "settings": own,
-                        "internal": description.internal,
-                    }
-                )
+                ui.json({**_facts(description), "offsets": records, "bytes": taken})
             else:
-                rows.append((name, len(sizes), records, size(taken), _settings_text(own)))
+                rows.append((name, len(sizes), records, size(taken), _settings_text(description.settings)))
     if rows:
         columns = (
-            Column("topic", folds=True),
+            Column("topic", shortens=True),
             Column("partitions", right=True),
             Column("offsets", right=True),
             Column("size", right=True),
@@ -152,11 +144,15 @@ def _create(args: argparse.Namespace, ui: UI) -> int:
     own = settings(args.config)
     options = {"layout": args.layout} if args.layout else {}
     with writer(args, ui, create=True, **options) as log:
+        created = args.topic not in log.topics(internal=True)
         description = log.create_topic(args.topic, args.partitions, exist_ok=args.if_not_exists, **own)
+    if args.json:
+        ui.json({**_facts(description), "created": created})
+        return 0
     given = _settings_text(description.settings)
     ui.line(
-        f"created {description.name}: {counted(description.partitions, 'partition')}"
-        + (f", {given}" if given else "")
+        f"{'created' if created else 'there is'} {description.name}: "
+        f"{counted(description.partitions, 'partition')}" + (f", {given}" if given else "")
     )
     return 0
 
@@ -176,12 +172,20 @@ def _describe(args: argparse.Namespace, ui: UI) -> int:
     return 0
 
 
-def _as_json(engine: Follower, description: TopicDescription, sizes: list[PartitionSize]) -> dict[str, Any]:
+def _facts(description: TopicDescription) -> dict[str, Any]:
+    """A topic for machines, in the words that all commands use."""
     return {
         "topic": description.name,
         "topic_id": description.topic_id,
-        "internal": description.internal,
+        "partitions": description.partitions,
         "settings": description.settings,
+        "internal": description.internal,
+    }
+
+
+def _as_json(engine: Follower, description: TopicDescription, sizes: list[PartitionSize]) -> dict[str, Any]:
+    return {
+        **_facts(description),
         "effective_settings": engine.topic_settings(description.name).as_dict(),
         "partitions": [each.as_json() for each in sizes],
     }
@@ -245,6 +249,9 @@ def _alter(args: argparse.Namespace, ui: UI) -> int:
         if changes:
             log.alter_topic(args.topic, **changes)
         description = log.describe_topic(args.topic)
+    if args.json:
+        ui.json(_facts(description))
+        return 0
     own = _settings_text(description.settings) or "all settings have their defaults"
     ui.line(f"altered {description.name}: {counted(description.partitions, 'partition')}, {own}")
     return 0
@@ -254,16 +261,21 @@ def _delete(args: argparse.Namespace, ui: UI) -> int:
     with writer(args, ui) as log:
         with follower(args.directory) as engine:
             sizes = partition_sizes(engine, args.topic)
-        offsets = counted(sum(each.records for each in sizes), "offset")
-        taken = size(sum(each.bytes for each in sizes))
-        what = f"{args.topic}: {counted(len(sizes), 'partition')}, {offsets}, {taken}"
+            facts = _facts(engine.describe_topic(args.topic))
+        records, taken = sum(each.records for each in sizes), sum(each.bytes for each in sizes)
+        what = (
+            f"{args.topic}: {counted(len(sizes), 'partition')}, {counted(records, 'offset')}, {size(taken)}"
+        )
         if not args.yes and sys.stdin.isatty() and ui.out.isatty():
-            ui.out.write(f"Delete {what}? [y/N] ")
-            ui.flush()
+            ui.err.write(f"Delete {what}? [y/N] ")
+            ui.err.flush()
             if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-                ui.line("nothing was deleted")
+                ui.note("nothing was deleted")
                 return 1
         log.delete_topic(args.topic)
+    if args.json:
+        ui.json({**facts, "offsets": records, "bytes": taken, "deleted": True})
+        return 0
     ui.line(f"deleted {what}; its files go when the directory is next opened for writing")
     return 0
 

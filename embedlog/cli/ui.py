@@ -1,9 +1,10 @@
 """Everything a command prints: lines, tables, JSON, progress bars.
 
 Standard output carries what was asked for; standard error what went on (warnings, errors, progress). Tables
-are aligned and as wide as the terminal; where there is no terminal nothing is cut off. Colour comes only on
-a terminal and never says anything that the text does not. `rich` is imported when the first table or
-progress bar is drawn.
+and errors are as wide as the terminal: long names lose their middle, text goes over several lines, columns
+that can be spared are left out. Where there is no terminal all is shown, each row and error on one line.
+Colour comes only on a terminal and never says anything that the text does not. `rich` is imported when the
+first table or progress bar is drawn.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import contextlib
 import json
 import os
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO
 
@@ -20,15 +22,23 @@ if TYPE_CHECKING:
 
 _UNBOUNDED: Final = 10_000
 _GAP: Final = 2
-_FOLDED: Final = 12  # columns that may be folded stay at least as wide
+_FOLDED: Final = 12  # columns that fold stay at least as wide
+_WORD: Final = 32  # and no word up to so many characters is broken, if there is room
+_NAME: Final = 20  # names that lose their middle stay at least as wide
 
 
 class Column(NamedTuple):
-    """A table's column: its head, how it is aligned, whether it may be folded to make the table fit."""
+    """A table's column: its head, how it is aligned, and how it gives way where the table does not fit.
+
+    folds: its text goes over several lines. shortens: names lose their middle. spare: it is left out, the
+    column with the highest number first.
+    """
 
     name: str
     right: bool = False
     folds: bool = False
+    shortens: bool = False
+    spare: int = 0
 
 
 class UI:
@@ -59,11 +69,12 @@ class UI:
         self.err.flush()
 
     def error(self, text: str) -> None:
-        """What went wrong, on standard error; red on a terminal, as far as it is the first line."""
+        """What went wrong, on standard error; what the first line says is red on a terminal."""
+        width = width_of(self.err)
+        first, newline, rest = (wrapped(part, width) for part in text.partition("\n"))
         if self._colours(self.err):
-            first, newline, rest = text.partition("\n")
-            text = f"\x1b[31m{first}\x1b[0m{newline}{rest}"
-        self.note(text)
+            first = f"\x1b[31m{first}\x1b[0m"
+        self.note(first + newline + rest)
 
     def table(
         self,
@@ -76,20 +87,25 @@ class UI:
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold", show_edge=False)
-        for column in columns:
-            table.add_column(
-                column.name,
-                justify="right" if column.right else "left",
-                no_wrap=not column.folds,
-                overflow="fold",
-            )
-        shown = [[_cell(cell) for cell in row] for row in (*rows, *([totals] if totals else []))]
-        for row in shown:
-            style = "bold" if totals and row is shown[-1] else ""
-            table.add_row(*(Text(cell, style=style) for cell in row))
+        cells = [[_cell(cell) for cell in row] for row in (*rows, *([totals] if totals else []))]
         console = self._console(self.out)
-        console.width = max(console.width, _narrowest(columns, shown))
+        widths = _fitting(columns, cells, console.width)
+        table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold", show_edge=False)
+        for number, width in widths.items():
+            table.add_column(
+                columns[number].name,
+                justify="right" if columns[number].right else "left",
+                no_wrap=not columns[number].folds,
+                overflow="fold",
+                width=width,
+            )
+        for row in cells:
+            style = "bold" if totals and row is cells[-1] else ""
+            shown = (
+                shortened(row[n], width) if columns[n].shortens else row[n] for n, width in widths.items()
+            )
+            table.add_row(*(Text(cell, style=style) for cell in shown))
+        console.width = max(console.width, sum(widths.values()) + _GAP * len(widths))
         with console.capture() as captured:
             console.print(table)
         for line in captured.get().splitlines():
@@ -156,13 +172,83 @@ class _Bars(Progress):
         self._bars.start()
 
 
-def _narrowest(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> int:
-    """How wide a table must be at least: rather wider than the terminal than numbers cut off."""
-    total = 0
-    for number, column in enumerate(columns):
-        width = max(len(column.name), *(len(row[number]) for row in rows), 0)
-        total += _GAP + (min(width, _FOLDED) if column.folds else width)
-    return total
+def _fitting(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> dict[int, int]:
+    """Which columns of a table are shown, by their numbers, and how wide each is.
+
+    Rather wider than the terminal than numbers cut off.
+    """
+    from rich.cells import cell_len
+
+    wanted = {
+        n: max(len(column.name), *(cell_len(row[n]) for row in rows), 0) for n, column in enumerate(columns)
+    }
+    if _width(wanted) <= width:
+        return wanted
+    words = {
+        n: max((cell_len(word) for row in rows for word in row[n].split()), default=0)
+        for n, column in enumerate(columns)
+        if column.folds
+    }
+    given = {n: min(wide, _least(columns[n], wide, words.get(n, 0))) for n, wide in wanted.items()}
+    for n in sorted(wanted, key=lambda n: -columns[n].spare):
+        if columns[n].spare and _width(given) > width:
+            del given[n]
+    if _width(given) > width:
+        given.update({n: min(given[n], _FOLDED) for n in words})
+    for _ in range(width - _width(given)):
+        needy = [n for n in given if given[n] < wanted[n]]
+        if not needy:
+            break
+        given[min(needy, key=given.__getitem__)] += 1
+    return given
+
+
+def _least(column: Column, wide: int, longest_word: int) -> int:
+    """What a column needs to be readable."""
+    if column.shortens:
+        return max(_NAME, len(column.name))
+    if column.folds:
+        return max(_FOLDED, min(longest_word, _WORD), len(column.name))
+    return wide
+
+
+def _width(widths: dict[int, int]) -> int:
+    return sum(widths.values()) + _GAP * (len(widths) - 1)
+
+
+def shortened(name: str, width: int) -> str:
+    """A name without its middle, where it is wider than that: a_rather_l…ng_name."""
+    from rich.cells import cell_len
+
+    if cell_len(name) <= width:
+        return name
+    head, tail = name[: width - width // 2], name[-(width // 2) :]
+    while cell_len(head) + cell_len(tail) >= width:
+        head, tail = (head[:-1], tail) if cell_len(head) >= cell_len(tail) else (head, tail[1:])
+    return f"{head}…{tail}"
+
+
+def width_of(stream: TextIO) -> int | None:
+    """How wide the terminal behind a stream is; None where there is none, and nobody said (COLUMNS)."""
+    with contextlib.suppress(ValueError):
+        return int(os.environ.get("COLUMNS", "")) or None
+    with contextlib.suppress(OSError, ValueError):
+        return os.get_terminal_size(stream.fileno()).columns
+    return None
+
+
+def wrapped(text: str, width: int | None) -> str:
+    """Each line of a text broken at spaces, so that it fits; but for commands, which are to be copied."""
+    if width is None:
+        return text
+    return "\n".join(
+        line
+        if "   " in line
+        else textwrap.fill(
+            line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+        )
+        for line in text.split("\n")
+    )
 
 
 def _cell(value: object) -> str:

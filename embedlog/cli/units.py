@@ -6,9 +6,11 @@ from UTC where a date is given.
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 from typing import Final
 
+_HALF_A_YEAR_S: Final = 365 * 86_400 / 2
 _SIZES: Final = ("B", "kB", "MB", "GB", "TB", "PB")
 _AGES: Final = ((365 * 86_400, "years"), (2 * 86_400, "days"), (2 * 3_600, "h"), (120, "min"))
 _AGE_UNITS: Final = {"years": 365 * 86_400, "days": 86_400, "h": 3_600, "min": 60}
@@ -32,6 +34,18 @@ def moment(timestamp_ms: int) -> str:
         return datetime.fromtimestamp(timestamp_ms / 1000).isoformat(" ", "seconds")
     except (OverflowError, ValueError, OSError):
         return f"{timestamp_ms} ms"
+
+
+def day(timestamp_ms: int) -> str:
+    """A time as `ls` shows it: 21 Nov 21:41, or half a year away 21 Nov 2024; - where there is none."""
+    if timestamp_ms < 0:
+        return "-"
+    try:
+        when = datetime.fromtimestamp(timestamp_ms / 1000)
+    except (OverflowError, ValueError, OSError):
+        return f"{timestamp_ms} ms"
+    near = abs(time.time() - timestamp_ms / 1000) < _HALF_A_YEAR_S
+    return f"{when.day:2} {when:%b} {f'{when:%H:%M}' if near else f'{when.year:5}'}"
 
 
 def iso(timestamp_ms: int) -> str:

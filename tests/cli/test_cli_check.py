@@ -92,6 +92,28 @@ def test_compact_with_nothing_to_do(run: Run, log: Path) -> None:
     assert run("compact", "data", "nope").code == 2
 
 
+def test_a_copy_is_described_to_machines_too(run: Run, log: Path, tmp_path: Path) -> None:
+    with embedlog.open(log, segment_bytes=1024) as writer:
+        for _ in range(20):
+            writer.append("empty", bytes(200))
+    for command, layout in (("backup", "classic"), ("export", "kafka")):
+        told = run(command, "data", command, "--json").objects[0]
+        files = [path for path in (tmp_path / command).rglob("*") if path.is_file()]
+        assert told.pop("seconds") > 0
+        assert told == {
+            "destination": str(tmp_path / command),
+            "layout": layout,
+            "partitions": 4,
+            "files": len(files),
+            "bytes": sum(path.stat().st_size for path in files),
+            "linked_bytes": sum(path.stat().st_size for path in files if path.stat().st_nlink > 1),
+        }
+        assert told["linked_bytes"] > 0
+    assert (
+        run("backup", "data", "data/inside").err == f"{log}/inside lies in the log: name a place outside it\n"
+    )
+
+
 def test_backup_and_export(run: Run, log: Path, tmp_path: Path) -> None:
     ran = run("backup", "data", "copy")
     assert ran.code == 0

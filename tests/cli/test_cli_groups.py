@@ -156,6 +156,9 @@ def test_reset_mistakes(run: Run, committed: Path, arguments: list[str], words: 
 
 
 def test_delete(run: Run, committed: Path) -> None:
+    run("groups", "reset", "data", "another", "--topic", "clicks", "--to", "earliest")
+    told = {"group": "another", "offsets": 3, "deleted": True}
+    assert run("groups", "delete", "data", "another", "--json").objects == [told]
     assert run("groups", "delete", "data", "billing").out == "deleted group billing and its offsets\n"
     assert run("groups", "list", "data").out == "no groups yet\n"
     assert run("groups", "delete", "data", "billing").code == 2

@@ -40,6 +40,18 @@ def test_each_command_says_whether_it_needs_the_lock(run: Run, name: str) -> Non
     assert " lock" in " ".join(ran.out.split())
 
 
+TELLING = [
+    *([name] for name in ALL if name not in ("topics", "groups", "demo")),
+    *(["topics", action] for action in ("list", "create", "describe", "alter", "delete")),
+    *(["groups", action] for action in ("list", "describe", "reset", "delete")),
+]
+
+
+@pytest.mark.parametrize("command", TELLING, ids=" ".join)
+def test_what_is_told_to_people_is_there_for_machines(run: Run, command: list[str]) -> None:
+    assert "--json" in run(*command, "--help").out
+
+
 @pytest.mark.parametrize("arguments", [["appnd"], ["append"], ["topics"], ["topics", "list"], ["cat", "x"]])
 def test_a_mistake_on_the_command_line_is_one_line_and_where_to_read_more(
     run: Run, arguments: list[str]
@@ -83,6 +95,50 @@ def test_an_unknown_topic_says_how_to_make_it(run: Run, log: Path) -> None:
     assert ran.err == (
         f"no topic 'clix' in {log} (topics: clicks, empty)\nembedlog topics create data clix   makes it\n"
     )
+
+
+def test_other_commands_show_which_topics_there_are(run: Run, log: Path) -> None:
+    for command in (["cat"], ["tail"], ["stats"], ["topics", "describe"], ["verify"]):
+        ran = run(*command, "data", "clix")
+        assert (ran.code, ran.out) == (2, "")
+        assert (
+            ran.err == f"no topic 'clix' in {log}\nembedlog topics list data   shows those that there are\n"
+        )
+    assert run("compact", "data", "clix").err == f"no topic 'clix' in {log} (topics: clicks, empty)\n"
+    run("topics", "create", "data", "x" * 60)
+    assert run("append", "data", "clix", "/dev/null").err == (
+        f"no topic 'clix' in {log}\nembedlog topics create data clix   makes it\n"
+    )
+
+
+MISTAKES = [
+    (["appnd", "data"], "embedlog: there is no command 'appnd'"),
+    (["topics", "lst", "data"], "embedlog topics: there is no command 'lst'"),
+    (["topics", "create", "data", "clicks"], "topic 'clicks' exists already"),
+    (["topics", "create", "data", "t", "--config", "colour=red"], "unknown setting 'colour'"),
+    (["topics", "list", "foreign"], "is not an embedlog directory"),
+    (["compact", "data", "clicks"], "clicks has cleanup_policy delete"),
+    (["topics", "create", "data", "t", "--layout", "kafka"], "has the layout 'classic'"),
+    (["topics", "create", "data", "t", "--config", "delete_policy=x"], "unknown delete_policy 'x'"),
+    (["append", "data", "clicks", "--compression", "rar"], "invalid choice: 'rar'"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "says"), MISTAKES, ids=lambda given: " ".join(given))
+def test_a_mistake_is_told_in_a_few_short_lines(
+    run: Run, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], says: str
+) -> None:
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "file").touch()
+    ran = run(*arguments)
+    assert (ran.code, ran.out) == (2, "")
+    assert says in ran.err
+    assert len(ran.err.splitlines()) <= 2
+    monkeypatch.setenv("COLUMNS", "80")
+    narrow = run(*arguments).err
+    for line in narrow.splitlines():
+        assert len(line) <= 80 or max(map(len, line.split())) > 70  # a path, or a command to be copied
+    assert narrow.split() == ran.err.split()  # wrapped, and nothing lost
 
 
 def test_writing_commands_are_refused_while_somebody_writes(run: Run, log: Path) -> None:

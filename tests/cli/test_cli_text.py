@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import time
+from datetime import datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from embedlog.cli.text import formatter, printable, record_as_json, record_from_json
-from embedlog.cli.units import counted, duration, size
+from embedlog.cli.ui import shortened
+from embedlog.cli.units import counted, day, duration, size
 from embedlog.errors import InvalidArgument
 from embedlog.model import Record
 
@@ -103,6 +106,28 @@ def test_formats_that_cannot_be_filled_in(template: str) -> None:
 
 def test_a_terminal_is_not_driven_by_records() -> None:
     assert printable(b"a\tb\x1b[31m\xff\xc3\xa4\n") == "a\tb\\x1b[31m\\xff\u00e4\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "shown"),
+    [
+        ("clicks", 6, "clicks"),
+        ("a-long-name", 10, "a-lo…-name"),
+        ("a-long-name", 3, "a…e"),
+        ("ein-sehr-langer-name", 11, "ein-s…-name"),
+        ("話題の名前はとても長い", 11, "話題…も長い"),  # each of them is two wide
+    ],
+)
+def test_names_lose_their_middle(name: str, width: int, shown: str) -> None:
+    assert shortened(name, width) == shown
+
+
+def test_days_are_shown_as_ls_does() -> None:
+    now = time.time_ns() // 1_000_000
+    today, then = datetime.fromtimestamp(now / 1000), datetime.fromtimestamp(1_699_135_200)
+    assert day(now) == f"{today.day:2} {today:%b %H:%M}"
+    assert day(1_699_135_200_000) == f"{then.day:2} Nov  2023"
+    assert [day(ms) for ms in (-1, 2**62)] == ["-", f"{2**62} ms"]
 
 
 def test_units() -> None:

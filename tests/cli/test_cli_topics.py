@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
-from cli_commands import Run
+from cli_commands import Run, spawn
 
 import embedlog
 from embedlog.codec import CHECKSUM_IMPLEMENTATION, LOOPS_IMPLEMENTATION
@@ -62,6 +63,32 @@ def test_create_mistakes(run: Run, log: Path) -> None:
     assert "topic" not in run("topics", "list", "data", "--json").objects[0]["settings"]
 
 
+def test_what_was_done_is_there_for_machines_too(run: Run, log: Path) -> None:
+    ran = run("topics", "create", "data", "t", "--partitions", "2", "--config", "flush_ms=5", "--json")
+    created = ran.objects[0]
+    assert len(created.pop("topic_id")) == 22
+    assert created == {
+        "topic": "t",
+        "partitions": 2,
+        "settings": {"flush_ms": 5},
+        "internal": False,
+        "created": True,
+    }
+    again = run("topics", "create", "data", "t", "--if-not-exists", "--json").objects[0]
+    assert (again["partitions"], again["created"]) == (2, False)
+    assert (
+        run("topics", "create", "data", "t", "--if-not-exists").out
+        == "there is t: 2 partitions, flush_ms=5\n"
+    )
+    altered = run("topics", "alter", "data", "t", "--config", "segment_ms=7", "--partitions", "3", "--json")
+    assert altered.objects[0]["settings"] == {"flush_ms": 5, "segment_ms": 7}
+    assert altered.objects[0]["partitions"] == 3
+    listed = {topic["topic"]: topic for topic in run("topics", "list", "data", "--json").objects}
+    deleted = run("topics", "delete", "data", "clicks", "--json").objects
+    assert deleted == [{**listed["clicks"], "deleted": True}]
+    assert run("topics", "delete", "data", "clicks", "--json").out == ""
+
+
 def test_describe(run: Run, log: Path) -> None:
     ran = run("topics", "describe", "data", "clicks")
     lines = ran.out.splitlines()
@@ -99,6 +126,26 @@ def test_delete(run: Run, log: Path) -> None:
     assert run("topics", "delete", "data", "clicks").code == 2
 
 
+@pytest.mark.parametrize(("answer", "code"), [(b"n\n", 1), (b"\n", 1), (b"yes\n", 0)])
+def test_on_a_terminal_it_is_asked_before_a_topic_is_deleted(
+    run: Run, log: Path, tmp_path: Path, answer: bytes, code: int
+) -> None:
+    """The question goes to standard error: standard output is the answer's."""
+    terminal, typed = os.openpty()
+    with spawn(
+        ["topics", "delete", "data", "clicks", "--json"], tmp_path, stdin=typed, stdout=typed
+    ) as asked:
+        assert asked.stderr is not None
+        assert asked.stderr.read(7) == b"Delete "
+        os.write(terminal, answer)
+        assert asked.stderr.read().endswith(b"" if code == 0 else b"nothing was deleted\n")
+        assert asked.wait() == code
+    os.close(typed)
+    os.close(terminal)
+    left = [topic["topic"] for topic in run("topics", "list", "data", "--json").objects]
+    assert left == (["clicks", "empty"] if code else ["empty"])
+
+
 def test_stats(run: Run, log: Path) -> None:
     with embedlog.open(log) as writer:
         writer.append_many("clicks", [b'{"page": "/", "user": "somebody"}'] * 2000, partition=0)
@@ -134,9 +181,37 @@ def test_stats_build(run: Run) -> None:
     assert run("stats").code == 2
 
 
-def test_tables_fit_80_columns(run: Run, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    run("topics", "create", "data", "a-topic.with-a-long-name." + "x" * 60, "--config", "retention_ms=5")
-    for command in (["topics", "list", "data"], ["stats", "data"], ["topics", "describe", "data"]):
+LONG = "a-topic.with-a-long-name." + "x" * 60 + ".events.v2"
+
+
+@pytest.mark.parametrize("columns", [80, 100, 120, 200])
+def test_tables_fit_the_terminal(run: Run, log: Path, monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    run("topics", "create", "data", LONG, "--config", "retention_ms=5", "--config", "compression_type=zstd")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for command in (
+        ["topics", "list", "data"],
+        ["stats", "data"],
+        ["stats", "data", "--partitions"],
+        ["topics", "describe", "data"],
+    ):
         out = run(*command).out
-        assert max(len(line) for line in out.splitlines() if "   id " not in line) <= 80, out
+        assert max(len(line) for line in out.splitlines() if "   id " not in line) <= columns, out
+
+
+def test_stats_on_a_narrow_terminal(run: Run, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line a topic: the name loses its middle, and what can be spared is left out."""
+    run("topics", "create", "data", LONG)
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = run("stats", "data").out.splitlines()
+    assert lines[0].split() == ["topic", "partitions", "offsets", "size", "oldest", "newest"]
+    assert [line.split()[0] for line in lines[1:5]] == ["a-topic.wit…x.events.v2", "clicks", "empty", "total"]
+    assert lines[2].endswith(2 * "  14 Nov  2023") or lines[2].endswith(2 * "  15 Nov  2023")
+    lines = run("stats", "data", "--partitions").out.splitlines()
+    assert lines[0].split() == ["topic", "partition", "offsets", "size", "oldest", "newest"]
+    assert len(lines) == 9
+    monkeypatch.setenv("COLUMNS", "120")
+    lines = run("stats", "data").out.splitlines()
+    assert lines[0].split() == ["topic", "partitions", "offsets", "size", "ratio", "oldest", "newest"]
+    assert lines[1].startswith("a-topic.with-a-long-name.xx…xx")
+    monkeypatch.delenv("COLUMNS")
+    assert LONG in run("stats", "data").out
