@@ -395,8 +395,8 @@ class Log:
         store = self._writer()
         check_int("partition", partition)
         check_int("before_offset", before_offset, low=0)
-        check_not_internal(topic, FORGETTING_OFFSETS)
         found = store.partition(topic, partition)
+        check_not_internal(topic, FORGETTING_OFFSETS)
         with found.upkeep_lock:
             found.advance_log_start(before_offset)
         return found.offsets().log_start_offset

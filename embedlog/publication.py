@@ -29,10 +29,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple, Protocol
 
-from .arguments import check_int, check_text
+from .arguments import as_topic_partition, check_int, check_text
 from .catalog import Catalog
 from .codec import BatchHeader, scan
-from .errors import CorruptCheckpoint, CorruptRecord, InvalidArgument, TopicNotFound, shown
+from .config import MAX_INT64
+from .errors import CorruptCheckpoint, CorruptRecord, InvalidArgument, InvalidType, TopicNotFound, shown
 from .filenames import INTENT_FILE, STAGING_DIRECTORY, TRANSACTIONS_FILE
 from .fs import FileSystem
 from .model import Appended, TopicPartition
@@ -83,11 +84,14 @@ def publish(
 
     Returns False where it had been published before; then nothing was done, and the files are removed.
 
-    Raises InvalidArgument, CorruptRecord (a staged file is not whole batches), StorageError, OSError. After
-    an error past the intent the partitions refuse appends, and the next open of the log carries on.
+    Raises InvalidArgument, InvalidType, CorruptRecord (a staged file is not whole batches), StorageError,
+    OSError. After an error past the intent the partitions refuse appends, and the next open of the log goes on.
     """
     check_text("transaction_id", transaction_id)
-    check_int("batch_id", batch_id, low=0)
+    check_int("batch_id", batch_id, low=0, high=MAX_INT64)
+    if not isinstance(staged, Mapping):
+        raise InvalidType(f"staged must map each TopicPartition to a file's name, not be {shown(staged)}")
+    staged = {as_topic_partition(name): file for name, file in staged.items()}
     if batch_id <= last_published(store, transaction_id):
         _remove(store, staged.values())
         return False

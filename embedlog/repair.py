@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from .arguments import as_path, check_partition
+from .arguments import as_path, check_flag, check_partition
 from .catalog import Catalog, Topic
 from .checkpoints import LeaderEpochs, read_offsets, write_offsets
 from .codec.record_batch import assign
@@ -125,6 +125,7 @@ def repair_partition(
     Raises DirectoryLocked, NotALog and their kin, TopicNotFound, PartitionNotFound, StorageError; after any
     of them it may be run again.
     """
+    check_flag("dry_run", dry_run)
     fs = fs or FileSystem()
     catalog = Catalog(fs, as_path(path))
     catalog.load(None)

@@ -23,10 +23,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from .arguments import as_path
+from .arguments import as_path, check_flag, check_int
 from .checkpoints import LeaderEpochs, read_offsets
 from .codec import BatchHeader, decode
-from .errors import CorruptCheckpoint, CorruptIndex, CorruptRecord, StorageError
+from .errors import CorruptCheckpoint, CorruptIndex, CorruptRecord, InvalidArgument, StorageError
 from .filenames import (
     CLEAN_SHUTDOWN_FILE,
     CLEANED,
@@ -149,6 +149,11 @@ def verify_log(
     Returns a report; damage is in it and never raised. Raises DirectoryError and its children, TopicNotFound,
     PartitionNotFound, CorruptCheckpoint (topics.json), StorageError where the system refuses even to look.
     """
+    check_flag("deep", deep)
+    if partition is not None:
+        check_int("partition", partition)
+        if topic is None:
+            raise InvalidArgument("partition needs topic, the one whose partition it is")
     started = time.perf_counter()
     follower = Follower(as_path(path), fs=fs)
     try:

@@ -8,6 +8,7 @@ is not must fail by one, shortly and without a trace in the log.
 from __future__ import annotations
 
 import array
+import inspect
 import math
 import os
 import re
@@ -23,6 +24,10 @@ import embedlog
 from embedlog import CommittedOffset, EmbedlogError, FileOffsetStore, Log, Record, TopicPartition
 from embedlog.client_options import ConsumerOptions, ProducerOptions
 from embedlog.config import LogSettings, TopicSettings
+from embedlog.importing import import_files
+from embedlog.publication import publish
+from embedlog.repair import repair_partition
+from embedlog.verify import verify_log
 
 HUGE = 10**5_000
 """It cannot even be printed: str() of it is a ValueError."""
@@ -313,6 +318,54 @@ KEEPING: list[Row] = [
     ("open fs", lambda on, x: embedlog.open("fs", fs=x).close(), NONE),
 ]  # fmt: skip
 
+WHOLE: list[Row] = [
+    ("verify", lambda on, x: verify_log(x), file_name),
+    ("verify topic", lambda on, x: verify_log(on.log.path, topic=x), either(NONE, topic)),
+    ("verify partition", lambda on, x: verify_log(on.log.path, topic="t", partition=x), MAYBE_A_PARTITION),
+    ("repair", lambda on, x: repair_partition(x, "t", 0, dry_run=True), file_name),
+    ("repair topic", lambda on, x: repair_partition(closed_log(), x, 0, dry_run=True), topic),
+    ("repair partition", lambda on, x: repair_partition(closed_log(), "t", x, dry_run=True), exactly(0)),
+    ("repair dry_run", lambda on, x: repair_partition(closed_log(), "t", 0, dry_run=x), FLAG),
+    ("import", lambda on, x: import_files(x, on.log), nothing),
+    ("import topic", lambda on, x: importing(on, topic=x), topic),
+    ("import format", lambda on, x: importing(on, format=x), NONE),
+    ("import codec", lambda on, x: importing(on, compression=x), MAYBE_A_CODEC),
+    ("import on_damage", lambda on, x: importing(on, on_damage=x), nothing),
+    ("publish as", lambda on, x: publish(on.log._writer(), x, 0, {}), text),
+    ("publish number", lambda on, x: publish(on.log._writer(), "query", x, {}), whole()),
+    ("publish", lambda on, x: publish(on.log._writer(), "query", 10**40, x), exactly()),
+    ("publish to", lambda on, x: publish(on.log._writer(), "query", 10**40, Single(x, "none")), nothing),
+    ("publish file", lambda on, x: publish(on.log._writer(), "query", 10**40, {TP: x}), nothing),
+]  # fmt: skip
+
+
+def closed_log() -> Path:
+    path = Path("closed")
+    if not path.exists():
+        with embedlog.open(path) as log:
+            log.create_topic("t")
+    return path
+
+
+def importing(on: Handles, **options: Any) -> None:
+    """Import a segment of Kafka's with a record, and undo it."""
+    there = on.log.topics()
+    import_files(source(), on.log, **{"topic": "u", **options})
+    for name in set(on.log.topics()) - set(there):
+        on.log.delete_topic(name)
+
+
+def source() -> Path:
+    path = Path("source")
+    if not path.exists():
+        with embedlog.open("from", layout="kafka") as log:
+            log.create_topic("t")
+            log.append("t", b"there")
+        path.mkdir()
+        Path("from/t-0/00000000000000000000.log").rename(path / "00000000000000000000.log")
+    return path
+
+
 COUNT = whole(1)
 CONSUMER_OPTIONS: dict[str, Welcome] = {
     "auto_offset_reset": nothing,
@@ -400,7 +453,10 @@ def refused(act: Callable[[], object]) -> bool:
 
 @pytest.mark.parametrize(
     ("call", "welcome"),
-    [pytest.param(*row[1:], id=row[0]) for row in (*APPENDING, *READING, *CONSUMING, *KEEPING, *OPTIONS)],
+    [
+        pytest.param(*row[1:], id=row[0])
+        for row in (*APPENDING, *READING, *CONSUMING, *KEEPING, *WHOLE, *OPTIONS)
+    ],
 )
 def test_each_value_in_each_place(
     on: Handles, call: Callable[[Handles, Any], object], welcome: Welcome
@@ -412,6 +468,18 @@ def test_each_value_in_each_place(
     assert on.log.describe_topic("t") == settings
     assert on.log.health().status == "ok"
     assert [record.value for record in on.log.read("t", end=1, partition=1)] == [b"there"]
+
+
+@pytest.mark.parametrize("kind", [Log, embedlog.Consumer, embedlog.Producer, FileOffsetStore])
+def test_every_method_is_in_the_table(kind: type) -> None:
+    table = Path(__file__).read_text()
+    for name, method in vars(kind).items():
+        if (
+            inspect.isfunction(method)
+            and not name.startswith("_")
+            and len(inspect.signature(method).parameters) > 1
+        ):
+            assert f".{name}(" in table, name
 
 
 def test_every_option_is_in_the_table() -> None:
