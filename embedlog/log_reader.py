@@ -23,6 +23,7 @@ from typing import Final, Literal, TypeAlias, TypeVar
 from .arguments import check_choice, check_flag, check_int, check_partition, check_positive
 from .backend import Backend, Interrupt
 from .codec.rules import ANY_OFFSET
+from .config import MAX_INT64
 from .decoding import Records, Sink, Values, decode_chunk
 from .errors import InvalidArgument, InvalidType, OffsetOutOfRange, shown
 from .model import NO_EPOCH, PartitionOffsets, Record, TopicPartition
@@ -227,9 +228,9 @@ def read_at(backend: Backend, topic: str, partition: int, offset: int) -> Record
     Raises TopicNotFound, PartitionNotFound, InvalidType, OffsetOutOfRange (so, too, at the log's end),
     CorruptRecord, StorageError.
     """
-    if type(offset) is not int or type(partition) is not int or offset < 0:
+    if type(offset) is not int or type(partition) is not int or not 0 <= offset <= MAX_INT64:
         check_partition(topic, partition, backend.describe_topic(topic).partitions)
-        check_int("offset", offset, low=0)
+        check_int("offset", offset, low=0, high=MAX_INT64)
     sink = Records(topic, partition)
     with _lent_buffer(FIRST_FETCH_BYTES) as buffer:
         fetched = backend.fetch(topic, partition, offset, FIRST_FETCH_BYTES, buffer=buffer)

@@ -85,7 +85,7 @@ def publish(
     Returns False where it had been published before; then nothing was done, and the files are removed.
 
     Raises InvalidArgument, InvalidType, CorruptRecord (a staged file is not whole batches), StorageError,
-    OSError. After an error past the intent the partitions refuse appends, and the next open of the log goes on.
+    OSError. After an error past the intent the partitions refuse appends, and the next open goes on.
     """
     check_text("transaction_id", transaction_id)
     check_int("batch_id", batch_id, low=0, high=MAX_INT64)
