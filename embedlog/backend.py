@@ -26,6 +26,7 @@ from .model import (
     TopicDescription,
     TopicPartition,
 )
+from .waiting import Bell
 
 
 class Interrupt:
@@ -37,26 +38,30 @@ class Interrupt:
     """
 
     def __init__(self) -> None:
-        self._event = threading.Event()
+        self._is_set = False
+        self._bell = Bell()
         self._lock = threading.Lock()
         self._wakers: list[Callable[[], object]] = []
 
     def set(self) -> None:
-        self._event.set()
+        self._is_set = True
+        self._bell.ring()
         with self._lock:
             wakers = tuple(self._wakers)
         for wake in wakers:
             wake()
 
     def clear(self) -> None:
-        self._event.clear()
+        self._is_set = False
 
     def is_set(self) -> bool:
-        return self._event.is_set()
+        return self._is_set
 
     def wait(self, timeout_ms: float) -> bool:
-        """Sleep until it is set or the time is over; True where it is set."""
-        return self._event.wait(timeout_ms / 1000)
+        """Sleep until it is set or the time is over, or for nothing; True where it is set."""
+        if not self._is_set:
+            self._bell.sleep(timeout_ms / 1000)
+        return self._is_set
 
     @contextmanager
     def waking(self, wake: Callable[[], object]) -> Iterator[None]:
@@ -64,7 +69,7 @@ class Interrupt:
         with self._lock:
             self._wakers.append(wake)
         try:
-            if self._event.is_set():
+            if self._is_set:
                 wake()
             yield
         finally:
@@ -161,11 +166,8 @@ class Backend(Protocol):
         *,
         leader_epoch: int = -1,
         read_committed: bool = False,
-        buffer: bytearray | None = None,
     ) -> Fetched:
         """Whole batches from the one that contains `offset`, about max_bytes, at least one batch.
-
-        They may be put into `buffer`, which has max_bytes: they are good until it is used again.
 
         leader_epoch is the epoch of the last record read before `offset` (-1: unknown): LogTruncated is
         raised where that history ends before `offset`. OffsetOutOfRange outside the log.

@@ -15,6 +15,9 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from .unbroken import unbroken
+from .waiting import Bell, Milestone
+
 logger = logging.getLogger(__name__)
 
 Task = Callable[[], "int | None"]
@@ -27,38 +30,44 @@ class Housekeeping:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._wakeup = threading.Condition()
+        self._lock = threading.Lock()
+        self._bell = Bell()
         self._tasks: dict[str, Task] = {}
         self._due: dict[str, float] = {}
         self._thread: threading.Thread | None = None
         self._stopping = False
+        self._ended = Milestone()
 
     def add(self, name: str, task: Task) -> None:
         """A task that runs as soon as the thread does."""
-        with self._wakeup:
+        with self._lock:
             self._tasks[name] = task
+            self._bell.ring()
             self._due[name] = 0.0
-            self._wakeup.notify()
 
     def wake(self, name: str, delay_ms: float = 0) -> None:
         """Run a task after delay_ms at the latest."""
         due = time.monotonic() + delay_ms / 1000
-        with self._wakeup:
+        with self._lock:
             if due < self._due.get(name, float("inf")):
+                self._bell.ring()
                 self._due[name] = due
-                self._wakeup.notify()
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-        self._thread.start()
+        """Start the thread."""
+
+        def begin() -> None:
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+
+        unbroken(begin)
 
     def stop(self) -> None:
         """End the thread, after the task that it is in."""
-        with self._wakeup:
-            self._stopping = True
-            self._wakeup.notify()
+        self._stopping = True
+        self._bell.ring()
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+            self._ended.wait()
 
     def run_all(self) -> None:
         """Run every task now, in the calling thread (tests; a directory that is about to be closed)."""
@@ -66,23 +75,29 @@ class Housekeeping:
             task()
 
     def _run(self) -> None:
-        while True:
-            with self._wakeup:
-                while not self._stopping:
-                    now = time.monotonic()
-                    name = min(self._due, key=self._due.__getitem__, default=None)
-                    if name is not None and self._due[name] <= now:
-                        break
-                    self._wakeup.wait(None if name is None else self._due[name] - now)
-                if self._stopping or name is None:
-                    return
-                del self._due[name]
-                task = self._tasks[name]
-            try:
-                delay_ms = task()
-            except Exception:
-                # A background task has nobody to raise to; the next run may succeed.
-                logger.exception("%s: %s failed, trying again", self._name, name)
-                delay_ms = _RETRY_MS
-            if delay_ms is not None:
-                self.wake(name, delay_ms)
+        try:
+            while (name := self._next()) is not None:
+                try:
+                    delay_ms = self._tasks[name]()
+                except Exception:
+                    # A background task has nobody to raise to; the next run may succeed.
+                    logger.exception("%s: %s failed, trying again", self._name, name)
+                    delay_ms = _RETRY_MS
+                if delay_ms is not None:
+                    self.wake(name, delay_ms)
+        finally:
+            self._ended.reach()
+
+    def _next(self) -> str | None:
+        """Sleep until a task is due, and take it; None to end."""
+        while not self._stopping:
+            wait_s = None
+            with self._lock:
+                name = min(self._due, key=self._due.__getitem__, default=None)
+                if name is not None:
+                    wait_s = self._due[name] - time.monotonic()
+                    if wait_s <= 0:
+                        del self._due[name]
+                        return name
+            self._bell.sleep(wait_s)
+        return None

@@ -7,7 +7,6 @@ partitions of a store, and by the kernel's word on the files that another proces
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -28,6 +27,7 @@ from .model import (
 from .reading import ReadablePartition
 from .shared_state import State
 from .store import Store
+from .waiting import Bell
 from .watch import Watch
 
 # The writer stores its edges a moment after its write has woken us: look again this much later.
@@ -58,13 +58,10 @@ class EngineBackend:
         *,
         leader_epoch: int = -1,
         read_committed: bool = False,
-        buffer: bytearray | None = None,
     ) -> Fetched:
         found = self._engine.partition(topic, partition)
         with self._deletion_noticed(found):
-            return found.fetch(
-                offset, max_bytes, leader_epoch=leader_epoch, read_committed=read_committed, buffer=buffer
-            )
+            return found.fetch(offset, max_bytes, leader_epoch=leader_epoch, read_committed=read_committed)
 
     def offsets(self, topic: str) -> dict[int, PartitionOffsets]:
         return self._engine.offsets(topic)
@@ -128,23 +125,22 @@ class WriterBackend(EngineBackend):
         interrupt: Interrupt | None = None,
     ) -> bool:
         deadline = time.monotonic() + timeout_ms / 1000
-        changed = threading.Event()
+        changed = Bell()
         watched = [(self._store.partition(*name), offset) for name, offset in positions.items()]
         with contextlib.ExitStack() as stack:
             for partition, _ in watched:
-                partition.add_listener(changed.set)
-                stack.callback(partition.remove_listener, changed.set)
+                partition.add_listener(changed.ring)
+                stack.callback(partition.remove_listener, changed.ring)
             if interrupt is not None:
-                stack.enter_context(interrupt.waking(changed.set))
+                stack.enter_context(interrupt.waking(changed.ring))
             while True:
-                changed.clear()
                 self._store.check_open()
                 if any(p.has_data(offset, read_committed=read_committed) for p, offset in watched):
                     return True
                 left = deadline - time.monotonic()
                 if left <= 0 or (interrupt is not None and interrupt.is_set()):
                     return False
-                changed.wait(left)
+                changed.sleep(left)
 
 
 class ReaderBackend(EngineBackend):

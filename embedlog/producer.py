@@ -7,12 +7,13 @@
 A batch is ready as soon as another record like its last would not fit batch_bytes, linger_ms after its first
 record, at `flush` and `close`, and when a send waits for room. The sender takes the ready batches of one
 partition, oldest first, encodes them and appends them in one call; then it goes on with the next partition.
-It sleeps on a condition until the next deadline, and is woken for the first open batch and each ready one.
+It sleeps until the next deadline, and is woken for the first open batch and each ready one.
 
 Invariants: the order in a partition is the order of the sends; each future is settled exactly once, with
 what the backend said; a failure touches no partition but its own; what is buffered stays within
 buffer_bytes (the Python objects around a record counted in); nothing is called back under the lock. Topics
-are asked for their settings anew after each of their batches.
+are asked for their settings anew after each of their batches. Ctrl-C may strike a method anywhere: the
+record of a send that did not return is sent once or not at all, and everything else goes on.
 
 After a fork the child has no sender thread, and its locks may be held by nobody: there every method looks
 at the count of forks before it touches anything. At the interpreter's exit all open producers are drained.
@@ -28,7 +29,6 @@ import os
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from types import TracebackType
@@ -52,10 +52,13 @@ from .given import (
 )
 from .model import Headers, RecordMetadata
 from .partitioner import Partitioner, StickyPartitioner, choose_partition, notify_new_batch
-from .send_future import SendFuture, settle
+from .send_future import SendFuture, Settlement, settle
+from .unbroken import unbroken
+from .waiting import Bell, Milestone
 
 Callback: TypeAlias = Callable[[RecordMetadata | None, BaseException | None], object]
 Encoder: TypeAlias = Callable[[Any], Any]
+_Row: TypeAlias = tuple[bytes | None, bytes | None, Headers, int]
 
 LINGER_MS = 5
 BATCH_BYTES = 16 * KIB
@@ -88,8 +91,8 @@ class _Batch:
     """Records of one partition that will be sent together, and their futures."""
 
     __slots__ = (
-        "about", "announced", "condition", "deadline", "done", "futures", "memory", "partition", "records",
-        "size", "topic",
+        "_entries", "about", "announced", "deadline", "done", "memory", "partition", "settlement", "size",
+        "topic",
     )  # fmt: skip
 
     def __init__(self, topic: str, partition: int, about: _Topic, deadline: float) -> None:
@@ -97,13 +100,26 @@ class _Batch:
         self.partition = partition
         self.about = about
         self.deadline = deadline
-        self.condition = threading.Condition()
-        self.records: list[tuple[bytes | None, bytes | None, Headers, int]] = []
-        self.futures: list[SendFuture] = []
+        self.settlement = Settlement()
+        self._entries: list[Any] = []  # a record, its future, a record, its future, ...
         self.size = HEADER_SIZE
         self.memory = 0
         self.announced = False
-        self.done = False
+        self.done = Milestone()  # its callbacks have been called, its memory is free
+
+    def add(self, row: _Row) -> SendFuture:
+        """Take in a record and its future: both at once, or neither where Ctrl-C strikes."""
+        future = SendFuture(self.settlement)
+        self._entries += (row, future)
+        return future
+
+    @property
+    def records(self) -> list[_Row]:
+        return self._entries[::2]
+
+    @property
+    def futures(self) -> list[SendFuture]:
+        return self._entries[1::2]
 
     def encode(self, now: int) -> bytearray:
         """Its bytes; compressed, unless that makes it larger than is allowed."""
@@ -173,17 +189,18 @@ class Producer:
         check_int("clock()", clock(), low=0)  # later ones are not looked at
         self._forks = _forks
         self._lock = threading.Lock()
-        self._work = threading.Condition(self._lock)
-        self._progress = threading.Condition(self._lock)
+        self._work = Bell()  # for the sender: rung before what it is to see is changed
+        self._waiting: list[Bell] = []  # those who wait for room
         self._topics: dict[str, _Topic] = {}
         # In the order of their first records, which is that of their deadlines.
         self._open: dict[tuple[str, int], _Batch] = {}
-        self._ready: dict[tuple[str, int], deque[_Batch]] = {}
+        self._ready: dict[tuple[str, int], dict[_Batch, None]] = {}
         self._sending: list[_Batch] = []
         self._buffered = 0
         self._closed = False
+        self._ended = Milestone()
         self._thread = threading.Thread(target=self._run, name="embedlog-producer", daemon=True)
-        self._thread.start()
+        unbroken(self._thread.start)
         _open_producers.add(self)
         # Last in, first out: behind whatever the backend has registered to close itself.
         atexit.unregister(_drain_at_exit)
@@ -255,29 +272,33 @@ class Producer:
 
         memory = size + RECORD_MEMORY
         where = (topic, partition)
-        full = None
-        with self._lock:
-            if self._closed:
-                raise Closed("the producer is closed")
-            if self._buffered + memory > self._buffer_bytes:
-                self._wait_for_room(memory)
-            batch = self._open.get(where)
-            if batch is None:
-                batch = self._open_batch(where, about)
-            elif batch.size + size > about.batch_bytes:
-                self._make_ready(where)
-                batch = self._open_batch(where, about)
-            future = SendFuture(batch.condition)
-            batch.records.append((key, value, pairs, timestamp_ms))
-            batch.futures.append(future)
-            batch.size += size
-            batch.memory += memory
-            self._buffered += memory
-            if batch.size + size > about.batch_bytes:
-                self._make_ready(where)
-                full = batch
-        if full is not None:
-            self._announce(full)
+        deadline = None
+        while True:
+            with self._lock:
+                if self._closed:
+                    raise Closed("the producer is closed")
+                if self._buffered + memory <= self._buffer_bytes:
+                    batch = self._open.get(where)
+                    if batch is not None and batch.size + size > about.batch_bytes:
+                        self._make_ready(where)
+                        batch = None
+                    begins = batch is None
+                    if batch is None:
+                        batch = _Batch(topic, partition, about, time.monotonic() + self._linger)
+                    future = batch.add((key, value, pairs, timestamp_ms))
+                    batch.size += size
+                    batch.memory += memory
+                    if begins:
+                        self._open_batch(where, batch)
+                    self._buffered += memory
+                    full = batch.size + size > about.batch_bytes
+                    if full:
+                        self._make_ready(where)
+                    break
+                deadline, room = self._ask_for_room(memory, deadline)
+            room.sleep(deadline - time.monotonic())
+        if full:
+            self._announce(batch)
         return future
 
     def flush(self) -> None:
@@ -293,9 +314,8 @@ class Producer:
         with self._lock:
             self._make_all_ready()
             batches = [batch for queue in self._ready.values() for batch in queue] + self._sending
-            for batch in batches:
-                while not batch.done:
-                    self._progress.wait()
+        for batch in batches:
+            batch.done.wait()
 
     def close(self, timeout: float | None = None) -> None:
         """Send all that is buffered, wait until it is done, and end the sender thread.
@@ -309,14 +329,14 @@ class Producer:
             return
         with self._lock:
             self._closed = True
-            self._make_all_ready()
-            self._work.notify()
-            self._progress.notify_all()
+            self._work.ring()
+            for room in self._waiting:
+                room.ring()
         if threading.current_thread() is self._thread:
             return
-        self._thread.join(within)
-        if self._thread.is_alive():
-            self._give_up(Closed(f"the producer was closed and had not sent this within {timeout} s"))
+        if not self._ended.wait(within):
+            late = Closed(f"the producer was closed and had not sent this within {timeout} s")
+            unbroken(lambda: self._give_up(late))
         _open_producers.discard(self)
 
     @property
@@ -347,29 +367,29 @@ class Producer:
         )
         return about
 
-    def _open_batch(self, where: tuple[str, int], about: _Topic) -> _Batch:
-        """Lock held."""
-        batch = self._open[where] = _Batch(*where, about, time.monotonic() + self._linger)
-        if len(self._open) == 1:
-            self._work.notify()
-        return batch
+    def _open_batch(self, where: tuple[str, int], batch: _Batch) -> None:
+        """Lock held. It has its first record."""
+        if not self._open:
+            self._work.ring()
+        self._open[where] = batch
 
     def _make_ready(self, where: tuple[str, int]) -> None:
         """Lock held. The open batch of a partition waits no longer."""
-        batch = self._open.pop(where)
-        queue = self._ready.get(where)
-        if queue is None:
-            queue = self._ready[where] = deque()
-        queue.append(batch)
-        self._work.notify()
+        batch = self._open[where]
+        queue = self._ready.get(where, {})
+        self._work.ring()
+        # No calls from here on: between these Ctrl-C cannot strike.
+        queue[batch] = None
+        self._ready[where] = queue
+        del self._open[where]
 
     def _make_all_ready(self) -> None:
         """Lock held."""
         for where in list(self._open):
             self._make_ready(where)
 
-    def _wait_for_room(self, memory: int) -> None:
-        """Lock held, and released while waiting."""
+    def _ask_for_room(self, memory: int, deadline: float | None) -> tuple[float, Bell]:
+        """Lock held. Until when to wait for room (None: from now on), and what rings when there is some."""
         if memory > self._buffer_bytes:
             raise RecordTooLarge(
                 f"a record takes {memory:,} bytes of memory: more than the whole buffer of "
@@ -377,18 +397,18 @@ class Producer:
             )
         if threading.current_thread() is self._thread:
             raise BufferExhausted("the buffer is full, and a producer's callback cannot wait for room in it")
-        deadline = time.monotonic() + self._max_block
-        while self._buffered + memory > self._buffer_bytes:
-            self._make_all_ready()
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
-                raise BufferExhausted(
-                    f"{self._buffered:,} of {self._buffer_bytes:,} bytes are buffered, and no room came free "
-                    f"within {self._max_block * 1000:,.0f} ms (buffer_bytes, max_block_ms)"
-                )
-            self._progress.wait(remaining)
-            if self._closed:
-                raise Closed("the producer was closed while a send waited for room")
+        now = time.monotonic()
+        if deadline is None:
+            deadline = now + self._max_block
+        self._make_all_ready()
+        if deadline <= now:
+            raise BufferExhausted(
+                f"{self._buffered:,} of {self._buffer_bytes:,} bytes are buffered, and no room came free "
+                f"within {self._max_block * 1000:,.0f} ms (buffer_bytes, max_block_ms)"
+            )
+        room = Bell()
+        self._waiting.append(room)
+        return deadline, room
 
     def _announce(self, batch: _Batch) -> None:
         """Tell the partitioner that a batch goes. No lock held: it may be a user's."""
@@ -411,39 +431,49 @@ class Producer:
                 self._closed = True
                 self._make_all_ready()
             for batch in self._sending:
-                if not batch.done:
+                if not batch.done.reached:
                     self._finish(batch, error)
             self._give_up(error)
+        finally:
+            self._ended.reach()
 
     def _take(self) -> list[_Batch]:
         """Wait for batches and take the oldest of one partition. Empty once closed and drained."""
-        with self._lock:
-            self._sending = []
-            while True:
+        while True:
+            with self._lock:
+                self._sending = []
                 timeout = self._expire()
                 if self._ready:
-                    break
+                    return self._take_ready()
                 if self._closed:
                     return []
-                self._work.wait(timeout)
-            where, queue = next(iter(self._ready.items()))
-            del self._ready[where]
-            size = 0
-            while queue and (not size or size + queue[0].size <= _APPEND_BYTES):
-                size += queue[0].size
-                self._sending.append(queue.popleft())
-            if queue:
-                # Behind the others: every partition gets its turn.
-                self._ready[where] = queue
-            self._topics.pop(where[0], None)
-            return self._sending
+            self._work.sleep(timeout)
+
+    def _take_ready(self) -> list[_Batch]:
+        """Lock held."""
+        where, queue = next(iter(self._ready.items()))
+        del self._ready[where]
+        size = 0
+        for batch in queue:
+            if size and size + batch.size > _APPEND_BYTES:
+                break
+            size += batch.size
+            self._sending.append(batch)
+        for batch in self._sending:
+            del queue[batch]
+        if queue:
+            # Behind the others: every partition gets its turn.
+            self._ready[where] = queue
+        self._topics.pop(where[0], None)
+        return self._sending
 
     def _expire(self) -> float | None:
-        """Lock held. Make ready what has lingered enough; seconds until there is more, None: nothing open."""
+        """Lock held. Make ready what has lingered enough, or all once closed; seconds until there is more,
+        None: nothing open."""
         now = time.monotonic()
         while self._open:
             where, batch = next(iter(self._open.items()))
-            if batch.deadline > now:
+            if batch.deadline > now and not self._closed:
                 return batch.deadline - now
             self._make_ready(where)
         return None
@@ -484,11 +514,13 @@ class Producer:
             offset += len(times)
 
     def _finish(self, batch: _Batch, outcome: list[RecordMetadata] | BaseException) -> None:
-        settle(batch.condition, batch.futures, outcome, self._callback)
+        settle(batch.settlement, batch.futures, outcome, self._callback)
         with self._lock:
-            batch.done = True
             self._buffered -= batch.memory
-            self._progress.notify_all()
+            waiting, self._waiting = self._waiting, []
+        batch.done.reach()
+        for room in waiting:
+            room.ring()
 
     def _give_up(self, error: BaseException) -> None:
         """Closed, and nobody will send what is ready now."""

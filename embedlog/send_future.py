@@ -1,18 +1,19 @@
 """The future of a send: a `concurrent.futures.Future` that costs a fraction of one.
 
 A Future brings a lock and a condition of its own, which takes longer than encoding and appending a record.
-Records that travel in one batch arrive together, so theirs share one condition, and the whole batch is
+Records that travel in one batch arrive together, so theirs share one settlement, and the whole batch is
 settled at once:
 
-    batch --condition--+-- future of record 0
-                       +-- future of record 1 ...
+    batch --settlement--+-- future of record 0
+                        +-- future of record 1 ...
 
 For the caller it is a Future in everything: `result`, `add_done_callback`, `concurrent.futures.wait`,
 `as_completed`, `asyncio.wrap_future`. It is running from its birth, so `cancel` does nothing and says so: a
 record that was sent cannot be called back.
 
-Invariants: all the futures of a condition are settled together, exactly once, before their waiters are
+Invariants: all the futures of a settlement are settled together, exactly once, before their waiters are
 woken; callbacks run after that, outside the lock; what a callback raises is logged and goes no further.
+Ctrl-C in `result` or `exception` harms nobody else (waiting.py).
 
 Source of the idea: Kafka's FutureRecordMetadata, which shares its batch's ProduceRequestResult.
 """
@@ -20,42 +21,71 @@ Source of the idea: Kafka's FutureRecordMetadata, which shares its batch's Produ
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures._base import FINISHED, RUNNING
-from threading import Condition
 from typing import Any
 
 from .model import RecordMetadata
+from .waiting import Milestone
 
 _log = logging.getLogger(__name__)
 
 
+class Settlement:
+    """What the futures of one batch share: the lock that a Future has, and the moment when they are done."""
+
+    __slots__ = ("lock", "made")
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.made = Milestone()
+
+
 class SendFuture(Future[RecordMetadata]):
-    """Settled by `settle` only, together with the others that share its condition."""
+    """Settled by `settle` only, together with the others of its settlement."""
 
     _state = RUNNING
     _result: RecordMetadata | None = None
     _exception: BaseException | None = None
 
-    def __init__(self, condition: Condition) -> None:
-        # Not the inherited one: making a condition is what shall be avoided.
-        self._condition = condition
+    def __init__(self, settlement: Settlement) -> None:
+        # Not the inherited one: making a condition is what shall be avoided. Of that, only the lock is used.
+        self._condition = settlement.lock  # type: ignore[assignment]
+        self._made = settlement.made
         self._waiters = []
         self._done_callbacks: list[Callable[[Future[RecordMetadata]], Any]] = []
 
+    def result(self, timeout: float | None = None) -> RecordMetadata:
+        """Where the record landed. Raises what went wrong; TimeoutError after `timeout` seconds."""
+        error = self.exception(timeout)
+        if error is None:
+            assert self._result is not None
+            return self._result
+        try:
+            raise error
+        finally:
+            del error, self  # its traceback refers to this frame
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """What went wrong, None where nothing did. Raises TimeoutError after `timeout` seconds."""
+        if self._state != FINISHED and not self._made.wait(timeout):
+            raise TimeoutError
+        return self._exception
+
 
 def settle(
-    condition: Condition,
+    settlement: Settlement,
     futures: Sequence[SendFuture],
     outcome: Sequence[RecordMetadata] | BaseException,
     callback: Callable[[RecordMetadata | None, BaseException | None], object] | None = None,
 ) -> None:
-    """Give all the futures of a condition their results (one each) or their one error, then call back.
+    """Give all the futures of a settlement their results (one each) or their one error, then call back.
 
     `callback(metadata, error)` is called once a future, behind that future's own callbacks.
     """
-    with condition:
+    with settlement.lock:
         if isinstance(outcome, BaseException):
             for future in futures:
                 future._exception = outcome
@@ -69,7 +99,7 @@ def settle(
                 if future._waiters:
                     for waiter in future._waiters:
                         waiter.add_result(future)
-        condition.notify_all()
+    settlement.made.reach()
     for future in futures:
         if future._done_callbacks:
             for done_callback in future._done_callbacks:

@@ -7,14 +7,18 @@ so that a test can go through all of them.
 
 from __future__ import annotations
 
+import _weakrefset
 import dis
 import sys
+import weakref
 from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
 _CHECKED = {op for name, op in dis.opmap.items() if name.startswith("CALL") or "JUMP_BACKWARD" in name}
 _CALLS = {op for name, op in dis.opmap.items() if name.startswith("CALL")}
+# Ourselves, and the callbacks of weak references, out of which no exception comes.
+_PASSED_OVER = {__file__, weakref.__file__, _weakrefset.__file__}
 _GENERATORS = 0x20 | 0x80 | 0x200  # CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR: they are resumed from C
 
 
@@ -27,7 +31,7 @@ class _Points:
         self._called: dict[FrameType, bool] = {}  # whether a frame's last call went to a Python function
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> Callable[..., Any] | None:
-        if frame.f_code.co_filename == __file__:
+        if frame.f_code.co_filename in _PASSED_OVER:
             return None
         caller = frame.f_back
         if caller in self._called and not frame.f_code.co_flags & _GENERATORS:

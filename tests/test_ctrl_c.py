@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ctrl_c import strike
 from faults import UnsyncedFileSystem, crash, open_log, partition_of
 
 import embedlog
-from embedlog import Log
+from embedlog import Log, Producer, RecordMetadata
+from embedlog.housekeeping import Housekeeping
+from embedlog.unbroken import unbroken
 from embedlog.verify import verify_log
 
 
@@ -118,3 +124,134 @@ def test_what_cannot_be_taken_back_waits_for_a_reopen(path: Path) -> None:
     told.check(log)
     log.close()
     assert verify_log(path).ok
+
+
+# -- those who wait, and those who wake them ---------------------------------------------------------------
+
+
+def comes_back(work: Callable[[], Any]) -> bool:
+    """Does another thread get through this, or does it wait for ever?"""
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(30)
+    return not thread.is_alive()
+
+
+def test_background_tasks_run_whatever_ctrl_c_does_to_who_wakes_them() -> None:
+    ran = threading.Semaphore(0)
+    housekeeping = Housekeeping("test")
+    housekeeping.add("task", lambda: ran.release())
+    housekeeping.start()
+    assert ran.acquire(timeout=30)
+    for point in itertools.count():
+        struck = strike(point, lambda: housekeeping.wake("task"))
+        assert comes_back(lambda: housekeeping.wake("task"))
+        assert ran.acquire(timeout=30)
+        if not struck:
+            break
+    assert comes_back(housekeeping.stop)
+
+
+def test_work_that_must_not_break_is_done_to_its_end() -> None:
+    done: list[int] = []
+    for point in itertools.count():
+        ended = threading.Event()
+
+        def work(point: int = point, ended: threading.Event = ended) -> int:
+            done.append(point)
+            ended.set()
+            return point
+
+        struck = strike(point, lambda work=work: unbroken(work))
+        assert unbroken(lambda: "next") == "next"
+        if not struck:
+            break
+    assert done == sorted(set(done)), "once, or not at all, and in order"
+    assert point in done
+    with pytest.raises(ZeroDivisionError):
+        unbroken(lambda: 1 / 0)
+
+
+# -- the producer -----------------------------------------------------------------------------------------
+
+
+class Sends:
+    """A producer, and what it was given."""
+
+    def __init__(self, log: Log, **options: Any) -> None:
+        self.producer = log.producer(**options)
+        self.sent: list[tuple[bytes, Future[RecordMetadata]]] = []
+        self._given = 0
+
+    def send(self, size: int = 50) -> Future[RecordMetadata]:
+        value = (b"%d " % self._given).ljust(size, b".")
+        self._given += 1
+        future = self.producer.send("t", value)
+        self.sent.append((value, future))
+        return future
+
+    def flushed(self) -> None:
+        self.send()
+        self.producer.flush()
+
+    def waited_for(self) -> None:
+        self.send()
+        self.producer.flush()
+        self.sent[-1][1].result()
+
+
+SENDS: dict[str, tuple[Callable[[Sends], Any], dict[str, int]]] = {
+    "send": (lambda sends: [sends.send(), sends.send()], {"linger_ms": 0}),
+    "send into a full batch": (lambda sends: [sends.send() for _ in range(3)], {"batch_bytes": 150}),
+    "send into a full buffer": (lambda sends: [sends.send() for _ in range(3)], {"buffer_bytes": 1300}),
+    "flush": (Sends.flushed, {"linger_ms": 60_000}),
+    "result": (Sends.waited_for, {"linger_ms": 0}),
+}
+
+
+@pytest.mark.parametrize("kind", SENDS)
+def test_a_producer_goes_on_after_ctrl_c(log: Log, kind: str) -> None:
+    work, options = SENDS[kind]
+    log.create_topic("t")
+    sends = Sends(log, **options)
+    for point in itertools.count():
+        struck = strike(point, lambda: work(sends))
+        assert comes_back(sends.flushed)
+        assert all(future.done() for _, future in sends.sent)
+        if not struck:
+            break
+    assert comes_back(sends.producer.close)
+    found = [record.value for record in log.read("t")]
+    assert len(set(found)) == len(found), "nothing is sent twice"
+    assert [found[future.result().offset] for _, future in sends.sent] == [value for value, _ in sends.sent]
+
+
+def test_a_producer_that_ctrl_c_stops_from_closing_is_closed_by_the_next_close(path: Path) -> None:
+    with open_log(path, UnsyncedFileSystem()) as log:
+        log.create_topic("t")
+        for point in itertools.count():
+            sends = Sends(log, linger_ms=60_000)
+            sends.send()
+            struck = strike(point, sends.producer.close)
+            assert comes_back(sends.producer.close)
+            assert sends.sent[0][1].result(0).offset == point, "it waits for what is still being sent"
+            if not struck:
+                break
+
+
+def test_a_send_that_waits_for_a_future_does_not_hold_up_the_sender(log: Log) -> None:
+    """A second thread's records, while Ctrl-C strikes the one that waits for a result."""
+    log.create_topic("t")
+    with Producer(log.backend, linger_ms=60_000) as producer:
+        for point in itertools.count():
+            future = producer.send("t", b"%d" % point)
+
+            def wait(future: Future[RecordMetadata] = future) -> None:
+                with contextlib.suppress(TimeoutError):
+                    future.result(0.001)
+
+            struck = strike(point, wait)
+            assert comes_back(producer.flush)
+            assert future.result(0).offset == point
+            if not struck:
+                break

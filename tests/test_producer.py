@@ -36,7 +36,7 @@ from embedlog.errors import (
 from embedlog.model import Appended, Record, RecordMetadata
 from embedlog.partitioner import partition_for_key
 from embedlog.producer import RECORD_MEMORY, Producer
-from embedlog.send_future import SendFuture
+from embedlog.send_future import SendFuture, Settlement
 
 FOREVER_MS = 10**18
 """A linger that never comes to its end within a test."""
@@ -341,7 +341,7 @@ def test_topic_changes_are_seen(log: Any) -> None:
 
 
 def test_a_send_future_has_all_that_a_future_has() -> None:
-    future = SendFuture(threading.Condition())
+    future = SendFuture(Settlement())
     assert set(vars(Future())) <= set(dir(future))
     assert future.running()
     assert not future.done()
