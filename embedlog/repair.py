@@ -292,8 +292,11 @@ class _Repair:
             return False
         latest = -1
         for plan in plans:
+            labels = {label.pos: label for label in plan.labels}
             for start, stop in plan.keep:
-                for header in plan.segment.walk(start, stop):
+                # Where the offset is wrong a walk would end.
+                label = labels.get(start)
+                for header in [label.header] if label is not None else plan.segment.walk(start, stop):
                     if header.leader_epoch < latest:
                         return False
                     latest = header.leader_epoch

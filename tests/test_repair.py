@@ -104,6 +104,20 @@ def test_a_wrong_label_is_put_right_and_nothing_is_lost(path: Path, byte: int, w
         assert offsets_of(log) == without()
 
 
+@pytest.mark.parametrize("byte", [0, 1, 7])
+def test_a_wrong_offset_and_a_wrong_epoch_in_one_partition(path: Path, byte: int) -> None:
+    """Whether the epochs contradict the history is asked of a batch too whose offset cannot be there."""
+    directory = make_log(path)
+    first, second = segments(directory)[:2]
+    flip(first, batches(first)[0].pos + byte)
+    flip(second, batches(second)[1].pos + 15)
+    report = repaired(path)
+    assert len(report.relabelled) == 2
+    assert report.offsets_gone == ()
+    with embedlog.open(path) as log:
+        assert offsets_of(log) == without()
+
+
 def test_a_wrong_history_is_made_anew(path: Path) -> None:
     directory = make_log(path)
     history = directory / "leader-epoch-checkpoint"
