@@ -182,6 +182,7 @@ class Catalog:
             self._fs.write_file(
                 self.file(WRITER_FILE),
                 _json({"pid": os.getpid(), "program": program, "since_ms": now_ms}),
+                durable=False,  # it is of no use to anybody after a crash of the machine
             )
         except OSError as error:
             if error.errno in _UNWRITABLE:

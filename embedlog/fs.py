@@ -188,18 +188,24 @@ class FileSystem:
         finally:
             self.close(fd)
 
-    def write_file(self, path: str, data: bytes) -> None:
-        """Replace a small file atomically and durably: temporary file, fsync, rename, fsync the directory."""
+    def write_file(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        """Replace a small file atomically and durably: temporary file, fsync, rename, fsync the directory.
+
+        Where it is not to be durable a crash of the machine may leave the old one, the new one, or nothing
+        of use.
+        """
         temporary = path + TEMPORARY
         with self.gone_on_error(temporary):
             fd = self.open_write(temporary, create=True, truncate=True)
             try:
                 self.pwrite_all(fd, data, 0)
-                self.sync(fd)
+                if durable:
+                    self.sync(fd)
             finally:
                 self.close(fd)
             self.rename(temporary, path)
-        self.sync_dir(os.path.dirname(path))
+        if durable:
+            self.sync_dir(os.path.dirname(path))
 
     def copy_range(
         self, source: str, destination: str, start: int, end: int, *, durable: bool = True
@@ -381,14 +387,14 @@ class Descriptors:
 
     def _evict(self) -> None:
         """Close the longest unused; those in use are passed over."""
-        surplus = len(self._open) - self._limit
-        for key, handle in list(self._open.items()):
-            if surplus <= 0:
+        for _ in range(len(self._open)):
+            if len(self._open) <= self._limit:
                 break
-            if handle.users == 0:
-                del self._open[key]
+            key, handle = self._open.popitem(last=False)
+            if handle.users:
+                self._open[key] = handle
+            else:
                 self._close(handle)
-                surplus -= 1
 
     def _close(self, handle: ReadHandle) -> None:
         if handle.fd >= 0:

@@ -26,6 +26,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from .abreast import abreast
 from .appending import Opened
 from .catalog import Catalog, Topic, check_partition_count, new_id
 from .checkpoints import read_offsets
@@ -166,21 +167,25 @@ class Store:
             self._finish_deletion(topic)
         self._directories.clear_leftovers({**self._topics, **self.catalog.deleting})
         self._note_gaps()
+        settings = {topic.name: self.settings_of(topic) for topic in self._topics.values()}
+
+        def open_one(name: TopicPartition) -> tuple[Partition, PartitionRecovery | None]:
+            topic = self._topics[name.topic]
+            end, point = (clean or {}).get(name), recovery_points.get(name)
+            if end is not None and end.log_end_offset != point:
+                # Closing wrote both. Neither file has a checksum: each is the other's.
+                point = min(end.log_end_offset, end.log_end_offset if point is None else point)
+                end = None
+            start = log_starts.get(name)
+            return self._open_partition(name, topic, settings[name.topic], end, point or 0, start)
+
+        names = [name for topic in self._topics.values() for name in topic.names()]
+        opened = dict(
+            zip(names, abreast(open_one, names) if clean is None else map(open_one, names), strict=True)
+        )
         for topic in self._topics.values():
-            settings, opened = self.settings_of(topic), []
-            for name in topic.names():
-                end, point = (clean or {}).get(name), recovery_points.get(name)
-                if end is not None and end.log_end_offset != point:
-                    # Closing wrote both. Neither file has a checksum: each is the other's.
-                    point = min(end.log_end_offset, end.log_end_offset if point is None else point)
-                    end = None
-                partition, report = self._open_partition(
-                    name, topic, settings, end, point or 0, log_starts.get(name)
-                )
-                opened.append(partition)
-                if report is not None:
-                    self.recovery.partitions.append(report)
-            self._partitions[topic.name] = tuple(opened)
+            self._partitions[topic.name] = tuple(opened[name][0] for name in topic.names())
+        self.recovery.partitions += [report for _, report in opened.values() if report is not None]
         self.upkeep.adopt(self.partitions())
         roll_forward(self)
         for text in self.recovery.damage:
@@ -321,17 +326,20 @@ class Store:
     def _add_partitions(self, topic: Topic, first: int) -> None:
         settings = self.settings_of(topic)
         made: list[str] = []
-        added: list[Partition] = []
+        begun: dict[TopicPartition, Partition] = {}
+
+        def begin(name: TopicPartition) -> None:
+            begun[name], _ = self._open_partition(name, topic, settings, None, 0, None)
+
         try:
             self.upkeep.forget(topic.names()[first:])
             for name in topic.names()[first:]:
                 made.append(self._directories.make(name, topic.topic_id))
-                partition, _ = self._open_partition(name, topic, settings, None, 0, None)
-                added.append(partition)
+            abreast(begin, topic.names()[first:])
             self.fs.sync_dir(self.path)
             self._save_topics({**self._topics, topic.name: topic})
         except BaseException as error:
-            for partition in added:
+            for partition in begun.values():
                 partition.close()
             with contextlib.suppress(OSError, EmbedlogError):  # else the next open does it
                 if self.catalog.load_topics().get(topic.name) != topic:
@@ -341,6 +349,7 @@ class Store:
                 message = f"topic {topic.name!r} could not be made: {error}"
                 raise StorageError(message, path=self.path) from error
             raise
+        added = [begun[name] for name in topic.names()[first:]]
         self._partitions[topic.name] = (*self._partitions.get(topic.name, ()), *added)
         self._topics[topic.name] = topic
         self.upkeep.adopt(added)
@@ -492,15 +501,7 @@ class Store:
     def flush(self) -> None:
         """Everything appended before the call is durable on return. Raises FlushFailed (the first)."""
         self.check_open()
-        failure: StorageError | None = None
-        for partition in self.partitions():
-            try:
-                if partition.dirty:
-                    partition.flush()
-            except StorageError as error:
-                failure = failure or error
-        if failure is not None:
-            raise failure
+        self.upkeep.flush()
 
     def housekeep(self) -> None:
         """Do now, in this thread, what the background threads do when it is due."""

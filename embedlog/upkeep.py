@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final, Protocol
 
+from .abreast import abreast
 from .appending import GrowingPartition
 from .catalog import Catalog
 from .checkpoints import read_offsets, write_offsets
@@ -94,11 +95,13 @@ class Upkeep:
         self._cleaner.start()
 
     def stop(self) -> None:
-        """End both threads; what waited for its time is left for the next open."""
+        """End both threads, and flush; what else waited for its time is left for the next open."""
         self._stopping = True
         self._throttle.wake()
         self._cleaner.stop()
         self._flusher.stop()
+        with contextlib.suppress(StorageError):  # which closing the partition will find out
+            self.flush()
 
     def run_all(self) -> None:
         """All of it now, in the calling thread."""
@@ -275,20 +278,7 @@ class Upkeep:
             due = [p for p, since in self._dirty.items() if not 0 <= now - since < p.settings.flush_ms]
             for partition in due:
                 del self._dirty[partition]
-        for partition in due:
-            try:
-                at = partition.checkpoint()
-            except StorageError:
-                logger.exception("flushing %s", partition.name)
-                if partition.state is State.ONLINE:  # a file beside the records: there may be room later
-                    with self._lock:
-                        self._dirty.setdefault(partition, now)
-                continue
-            with self._lock:
-                # A closed one is of a topic that was deleted; another may have its name by now.
-                if partition.name in self._recovery_points and partition.state is not State.CLOSED:
-                    self._recovery_points[partition.name] = at
-                    self._points_moved = True
+        abreast(self._checkpoint, due)
         with self._lock:
             moved, self._points_moved = self._points_moved, False
             waits = [max(p.settings.flush_ms - (now - since), 1) for p, since in self._dirty.items()]
@@ -299,6 +289,28 @@ class Upkeep:
                 self._points_moved = True
                 raise
         return min(waits, default=None)
+
+    def _checkpoint(self, partition: GrowingPartition) -> None:
+        try:
+            at = partition.checkpoint()
+        except StorageError:
+            logger.exception("flushing %s", partition.name)
+            if partition.state is State.ONLINE:  # a file beside the records: there may be room later
+                with self._lock:
+                    self._dirty.setdefault(partition, self.now_ms())
+            return
+        with self._lock:
+            # A closed one is of a topic that was deleted; another may have its name by now.
+            if partition.name in self._recovery_points and partition.state is not State.CLOSED:
+                self._recovery_points[partition.name] = at
+                self._points_moved = True
+
+    def flush(self) -> None:
+        """Everything appended before the call is durable on return. Raises FlushFailed (the first)."""
+        dirty = [partition for partition in self._store.partitions() if partition.dirty]
+        failure = next((error for error in abreast(_flush_failure, dirty) if error is not None), None)
+        if failure is not None:
+            raise failure
 
     def advance_recovery_points(self, points: Mapping[TopicPartition, int]) -> None:
         """Everything before these offsets is durable: write that down now. Raises OSError."""
@@ -423,3 +435,11 @@ class Upkeep:
             yield
         except (EmbedlogError, OSError):
             logger.exception("%s %s", doing, partition.name)
+
+
+def _flush_failure(partition: Partition) -> StorageError | None:
+    try:
+        partition.flush()
+    except StorageError as error:
+        return error
+    return None

@@ -1,0 +1,297 @@
+"""`python -m benchmarks.growth`: how the cost of each path grows with the log, its partitions, its consumers.
+
+Three tables. The first one's log grows from line to line; the others make a new one for each line. What is
+shown is the median of many single calls, so a line is to be compared with the lines above it, and with
+nothing else. Everything is in the page cache unless the log is larger than that.
+
+    append          one call of log.append, 100 bytes
+    batch           one call of log.append_many, 1,000 values of 100 bytes
+    read            log.read in order: a record
+    seek, by time   log.read from an offset, and log.offset_for_time, both at random: up to the first record
+    poll            an append, then consumer.poll: until the record is there
+    open, close     of a log that was closed in order; "r": until the end of each partition is known
+    crash           open after the writer was killed (SIGKILL) half a second into appending
+    memory          of this process, when it has done all that
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import islice
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import embedlog
+
+from .stores import VALUES
+
+_TOPIC = "t"
+_MB = 1 << 20
+_BATCH_BYTES = 108_000  # what 1,000 of the values take
+_SIZES_MB = (1, 16, 128, 512)
+_LARGE_SIZES_MB = (1, 16, 256, 1024, 4096, 20 * 1024)
+_PARTITIONS = (1, 10, 100, 1000)
+_CONSUMERS = (1, 2, 4, 8, 16, 32)
+
+Figures = dict[str, float]
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.growth", description=__doc__)
+    parser.add_argument("--large", action="store_true", help="logs of up to 20 GB instead of half a gigabyte")
+    parser.add_argument("--only", choices=("size", "partitions", "consumers"), help="only this table")
+    parser.add_argument("--dir", type=Path, default=Path(__file__).parent / "results", help="where to write")
+    options = parser.parse_args()
+    options.dir.mkdir(parents=True, exist_ok=True)
+    directory = Path(tempfile.mkdtemp(prefix="growth-", dir=options.dir))
+    try:
+        if options.only in (None, "size"):
+            sizes = _LARGE_SIZES_MB if options.large else _SIZES_MB
+            _print("size of the log, MB", sizes, by_size(directory / "size", sizes))
+        if options.only in (None, "partitions"):
+            _print("partitions", _PARTITIONS, by_partitions(directory, _PARTITIONS))
+        if options.only in (None, "consumers"):
+            _print("consumers", _CONSUMERS, by_consumers(directory, _CONSUMERS))
+    finally:
+        shutil.rmtree(directory)
+
+
+def _print(what: str, points: Sequence[int], lines: Iterator[Figures]) -> None:
+    """A table in Markdown, each line as soon as it is there."""
+    for number, (point, figures) in enumerate(zip(points, lines, strict=True)):
+        if not number:
+            print(f"\n| {what} | " + " | ".join(figures) + " |")
+            print("|---:" * (1 + len(figures)) + "|")
+        cells = (f"{value:,.0f}" if value >= 100 else f"{value:,.3g}" for value in figures.values())
+        print(f"| {point:,} | " + " | ".join(cells) + " |", flush=True)
+
+
+# -- the tables ----------------------------------------------------------------------------------------
+
+
+def by_size(path: Path, sizes_mb: Sequence[int]) -> Iterator[Figures]:
+    """One partition, as it grows. Every other setting is the default, segments of 1 GiB among them."""
+    with embedlog.open(path) as log:
+        log.create_topic(_TOPIC)
+    for megabytes in sizes_mb:
+        figures: Figures = {}
+        with embedlog.open(path) as log:
+            while log.health().bytes < megabytes * _MB:
+                for _ in range(max(min(megabytes, 64) * _MB // _BATCH_BYTES // 4, 1)):
+                    log.append_many(_TOPIC, VALUES, partition=0)
+            log.flush()
+            figures |= _appending(log, 1)
+            figures |= _reading(log, 1, 200_000)
+        yield figures | _opening(path, 1)
+
+
+def by_partitions(directory: Path, counts: Sequence[int]) -> Iterator[Figures]:
+    """200,000 records, ten segments in each partition."""
+    for count in counts:
+        path = directory / f"partitions-{count}"
+        figures: Figures = {}
+        with embedlog.open(path, segment_bytes=max(200_000 // count * 108 // 10, 2000)) as log:
+            took = _timed(lambda log=log, count=count: log.create_topic(_TOPIC, partitions=count))
+            figures["create ms"] = took * 1e3
+            for _ in range(10):
+                for number in range(count):
+                    for values in _split(VALUES, 20_000 // count):
+                        log.append_many(_TOPIC, values, partition=number)
+        with embedlog.open(path) as log:
+            figures |= _appending(log, count)
+            figures |= _reading(log, count, 200_000)
+        yield figures | _opening(path, count)
+        shutil.rmtree(path)
+
+
+def by_consumers(directory: Path, counts: Sequence[int]) -> Iterator[Figures]:
+    """Consumers of one process, each in a group of its own; and as many that share 64 partitions."""
+    for count in counts:
+        path = directory / f"consumers-{count}"
+        with embedlog.open(path) as log, ExitStack() as stack:
+            log.create_topic(_TOPIC, partitions=4)
+            log.create_topic("shared", partitions=64)
+            for _ in range(100):
+                log.append_many(_TOPIC, VALUES)
+            figures: Figures = {}
+            with _consumer(log, "first") as consumer:  # which makes the topic for commits
+                consumer.poll(0)
+            before = _memory_mb()
+            alone = [stack.enter_context(_consumer(log, f"g{i}")) for i in range(count)]
+            started = time.perf_counter()
+            records = sum(sum(1 for _ in _all(consumer)) for consumer in alone)
+            figures["read µs"] = (time.perf_counter() - started) / records * 1e6
+            figures["append µs"] = _each(lambda log=log: log.append(_TOPIC, VALUES[0]), 2000) * 1e6
+            for consumer in alone:
+                list(_all(consumer))
+            figures["poll at the end µs"] = _each(alone[0].poll, 500) * 1e6
+
+            def meet(log: embedlog.Log = log, alone: list[Any] = alone) -> None:
+                log.append(_TOPIC, VALUES[0])
+                for consumer in alone:
+                    while not consumer.poll(1000):
+                        pass
+
+            figures["append, all poll µs"] = _each(meet, 200) * 1e6 / count
+            figures["memory MB"] = _memory_mb() - before
+            started = time.perf_counter()
+            for _ in range(count):
+                stack.enter_context(_consumer(log, "together", "shared")).poll(0)
+            figures["join ms each"] = (time.perf_counter() - started) / count * 1e3
+            yield figures
+        shutil.rmtree(path)
+
+
+# -- the columns ---------------------------------------------------------------------------------------
+
+
+def _appending(log: embedlog.Log, partitions: int) -> Figures:
+    numbers = random.Random(1)
+
+    def append() -> None:
+        log.append(_TOPIC, VALUES[0], partition=numbers.randrange(partitions))
+
+    def append_many() -> None:
+        log.append_many(_TOPIC, VALUES, partition=numbers.randrange(partitions))
+
+    for number in range(partitions):  # the first one in a partition loads its index
+        log.append(_TOPIC, VALUES[0], partition=number)
+    return {"append µs": _each(append, 5000) * 1e6, "batch µs": _each(append_many, 100) * 1e6}
+
+
+def _reading(log: embedlog.Log, partitions: int, records: int) -> Figures:
+    numbers = random.Random(2)
+    ends = log.offsets(_TOPIC)
+    first = log.offset_for_time(_TOPIC, 0, 0)
+    assert first is not None
+    times_ms = first.timestamp_ms, int(time.time() * 1000)
+
+    def seek() -> None:
+        number = numbers.randrange(partitions)
+        offset = numbers.randrange(ends[number].log_end_offset)
+        record = next(iter(log.read(_TOPIC, number, start=offset, max_bytes=4096)))
+        assert record.offset == offset
+
+    def by_time() -> None:
+        log.offset_for_time(_TOPIC, numbers.randrange(partitions), numbers.randint(*times_ms))
+
+    started = time.perf_counter()
+    if partitions == 1:
+        start = max(ends[0].log_end_offset // 2 - records // 2, 0)
+        read = sum(1 for _ in islice(log.read(_TOPIC, 0, start=start), records))
+    else:
+        read = sum(1 for _ in log.read(_TOPIC))
+    figures = {
+        "read µs": (time.perf_counter() - started) / read * 1e6,
+        "seek µs": _each(seek, 500) * 1e6,
+        "by time µs": _each(by_time, 200) * 1e6,
+    }
+    with log.consumer(_TOPIC, auto_offset_reset="latest") as consumer:
+        consumer.poll(0)
+
+        def poll() -> None:
+            log.append(_TOPIC, VALUES[0], partition=numbers.randrange(partitions))
+            while not consumer.poll(1000):
+                pass
+
+        figures["poll µs"] = _each(poll, 300) * 1e6
+    return figures
+
+
+def _opening(path: Path, partitions: int) -> Figures:
+    opens, closes, follows, crashes = [], [], [], []
+    for _ in range(3):
+        started = time.perf_counter()
+        log = embedlog.open(path)
+        opens.append(time.perf_counter() - started)
+        assert log.recovery.clean
+        closes.append(_timed(log.close))
+        started = time.perf_counter()
+        with embedlog.open(path, mode="r") as log:
+            log.offsets(_TOPIC)
+            follows.append(time.perf_counter() - started)
+    memory_mb = _memory_mb()
+    for _ in range(3):
+        child = [sys.executable, "-c", _KILLED, str(path), str(partitions)]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        assert subprocess.run(child, env=environment, check=False).returncode == -signal.SIGKILL
+        started = time.perf_counter()
+        with embedlog.open(path) as log:
+            crashes.append(time.perf_counter() - started)
+            assert not log.recovery.clean
+    return {
+        "open ms": median(opens) * 1e3,
+        "close ms": median(closes) * 1e3,
+        "open r ms": median(follows) * 1e3,
+        "crash ms": median(crashes) * 1e3,
+        "memory MB": memory_mb,
+    }
+
+
+_KILLED = """
+import os, signal, sys, time, embedlog
+log = embedlog.open(sys.argv[1])
+end = time.monotonic() + 0.5
+while time.monotonic() < end:
+    for number in range(int(sys.argv[2])):
+        log.append("t", bytes(100), partition=number)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+# -- tools ---------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _consumer(log: embedlog.Log, group: str, topic: str = _TOPIC) -> Iterator[embedlog.Consumer]:
+    with log.consumer(topic, group=group, auto_offset_reset="earliest", auto_commit=False) as consumer:
+        yield consumer
+
+
+def _all(consumer: embedlog.Consumer) -> Iterator[embedlog.Record]:
+    """What there is to read now."""
+    while records := consumer.poll(0, max_records=10_000):
+        yield from records
+
+
+def _split(values: list[bytes], count: int) -> Iterator[list[bytes]]:
+    """`count` values, so many at a time as there are."""
+    while count > 0:
+        yield values[:count]
+        count -= len(values)
+
+
+def _each(call: Callable[[], object], times: int) -> float:
+    """The median of so many calls, in seconds."""
+    return median(_timed(call) for _ in range(times))
+
+
+def _timed(call: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
+
+
+def _memory_mb() -> float:
+    """What this process holds in memory; nothing to tell where there is no /proc."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except FileNotFoundError:
+        return float("nan")
+    return pages * os.sysconf("SC_PAGESIZE") / _MB
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""Doing the same for many partitions at a time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from programs import Program
+
+import embedlog
+from embedlog.abreast import abreast
+
+
+def test_many_are_done_eight_at_a_time_and_the_results_are_in_order() -> None:
+    meeting = threading.Barrier(8)
+    under_way: set[int] = set()
+    most: list[int] = []
+
+    def work(number: int) -> int:
+        under_way.add(number)
+        most.append(len(under_way))
+        if number < 8:
+            meeting.wait()  # which nobody gets through before eight are here
+        under_way.remove(number)
+        return number * number
+
+    assert abreast(work, range(100)) == [number * number for number in range(100)]
+    assert max(most) == 8
+    del most[:]
+    assert abreast(work, range(50, 60)) == [number * number for number in range(50, 60)]
+    assert max(most) == 1, "not worth a thread"
+
+
+def test_the_first_error_is_raised_when_all_have_ended() -> None:
+    meeting, failing = threading.Barrier(8), threading.Event()
+    ended: list[int] = []
+
+    def work(number: int) -> None:
+        if number < 8:
+            meeting.wait()
+        if number in (2, 6):
+            failing.set()
+            raise ValueError(f"of {number}")
+        failing.wait()
+        ended.append(number)
+
+    before = threading.active_count()
+    with pytest.raises(ValueError, match="of 2"):
+        abreast(work, range(1000))
+    assert {0, 1, 3, 4, 5, 7} <= set(ended)
+    assert threading.active_count() == before
+
+
+def test_partitions_that_the_end_of_the_program_leaves_to_be_flushed(
+    program: Callable[..., Program], path: Path
+) -> None:
+    """When there are no threads to be had any more."""
+    program(
+        """
+import sys, embedlog
+log = embedlog.open(sys.argv[1])
+log.create_topic("t", partitions=40, flush_ms=1_000_000)
+for number in range(40):
+    log.append("t", b"%d" % number, partition=number)
+""",
+        path,
+    ).end()
+    with embedlog.open(path) as log:
+        assert log.recovery.clean
+        assert [record.value for record in log.read("t")] == [b"%d" % number for number in range(40)]
+
+
+def test_a_topic_one_of_whose_partitions_cannot_be_made_is_not_there_at_all(path: Path) -> None:
+    with embedlog.open(path) as log:
+        (path / "t_30").write_bytes(b"a file where a directory should be")
+        with pytest.raises(embedlog.EmbedlogError):
+            log.create_topic("t", partitions=40)
+        assert log.topics() == []
+        (path / "t_30").unlink()
+        log.create_topic("t", partitions=40)
+        assert [log.append("t", b"x", partition=number).offset for number in range(40)] == [0] * 40
+    with embedlog.open(path) as log:
+        assert log.recovery.clean
+        assert len(log.offsets("t")) == 40
