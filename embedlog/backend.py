@@ -166,8 +166,11 @@ class Backend(Protocol):
         *,
         leader_epoch: int = -1,
         read_committed: bool = False,
+        buffer: bytearray | None = None,
     ) -> Fetched:
         """Whole batches from the one that contains `offset`, about max_bytes, at least one batch.
+
+        They may be put into `buffer`, which has max_bytes: they are good until it is used again.
 
         leader_epoch is the epoch of the last record read before `offset` (-1: unknown): LogTruncated is
         raised where that history ends before `offset`. OffsetOutOfRange outside the log.

@@ -58,10 +58,13 @@ class EngineBackend:
         *,
         leader_epoch: int = -1,
         read_committed: bool = False,
+        buffer: bytearray | None = None,
     ) -> Fetched:
         found = self._engine.partition(topic, partition)
         with self._deletion_noticed(found):
-            return found.fetch(offset, max_bytes, leader_epoch=leader_epoch, read_committed=read_committed)
+            return found.fetch(
+                offset, max_bytes, leader_epoch=leader_epoch, read_committed=read_committed, buffer=buffer
+            )
 
     def offsets(self, topic: str) -> dict[int, PartitionOffsets]:
         return self._engine.offsets(topic)
