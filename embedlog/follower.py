@@ -53,7 +53,7 @@ from .producer_state import decode_aborted
 from .reading import End, Look, ReadablePartition
 from .segment import Files, Segment, list_segments
 from .shared_state import Edges, State, StateReader
-from .swap import Swap, pending_swaps
+from .swap import decided_names, pending_swaps, stand_in
 
 _OPEN_FILES: Final = 64
 _CHUNK: Final = 4 << 20
@@ -391,18 +391,11 @@ class FollowedPartition(ReadablePartition):
         self._scan = None
         files = self._follower.files
         swaps = pending_swaps(files, self.directory, names)
-        # A swap that is decided counts: what it replaces may be gone already, or go at any moment.
-        for swap in swaps:
-            inode = names[swap.name]
-            names = {n: i for n, i in names.items() if not _lies_in(files, n, swap)}
-            names[files.layout.segment(swap.base_offset)] = inode
+        names = decided_names(files, names, swaps)
         found = list_segments(files, self.directory, names, self.settings)
         if last_segment is not None:
             found = [segment for segment in found if segment.base_offset <= last_segment]
-        for swap in swaps:
-            for segment in found:
-                if segment.base_offset == swap.base_offset:
-                    segment.stands_at(os.path.join(self.directory, swap.name))
+        stand_in(self.directory, found, swaps)
         for segment in found:
             segment.inode = names.get(files.layout.segment(segment.base_offset), 0)
         self._listing = [(segment.base_offset, segment.inode) for segment in found], swaps
@@ -490,9 +483,3 @@ class FollowedPartition(ReadablePartition):
                 break
             want = _CHUNK if found.end else 2 * want
         return (pos, next_offset) if next_offset >= point else None
-
-
-def _lies_in(files: Files, name: str, swap: Swap) -> bool:
-    """Is it the file of a segment that a swap replaces?"""
-    base = files.layout.parse_segment(name)
-    return base is not None and swap.base_offset <= base < swap.next_offset

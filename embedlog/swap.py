@@ -18,12 +18,12 @@ import contextlib
 import logging
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from .codec import scan
 from .filenames import CLEANED, CUT, DELETED, INDEX, SWAP, TIME_INDEX, TXN_INDEX
-from .segment import Files
+from .segment import Files, Segment
 
 logger = logging.getLogger(__name__)
 
@@ -115,6 +115,29 @@ def pending_swaps(files: Files, directory: str, names: Iterable[str]) -> list[Sw
             if size == int(match["size"]):
                 found.append(Swap(name, base, int(match["next"]), size))
     return sorted(found)
+
+
+def decided_names(files: Files, names: Mapping[str, int], swaps: Iterable[Swap]) -> dict[str, int]:
+    """A directory's names (and their inodes) as decided swaps will leave them.
+
+    What a swap replaces may be gone already, or go at any moment.
+    """
+    decided = dict(names)
+    for swap in swaps:
+        inode = decided[swap.name]
+        for base in files.layout.base_offsets(names):
+            if swap.base_offset <= base < swap.next_offset:
+                decided.pop(files.layout.segment(base), None)
+        decided[files.layout.segment(swap.base_offset)] = inode
+    return decided
+
+
+def stand_in(directory: str, segments: Iterable[Segment], swaps: Sequence[Swap]) -> None:
+    """Have the segments that decided swaps will put there read from the swaps' own files."""
+    paths = {swap.base_offset: os.path.join(directory, swap.name) for swap in swaps}
+    for segment in segments:
+        if segment.base_offset in paths:
+            segment.stands_at(paths[segment.base_offset])
 
 
 def _complete(files: Files, directory: str, swap: Swap) -> list[str]:

@@ -48,6 +48,7 @@ from .model import TopicPartition
 from .producer_state import ProducerState, decode_aborted
 from .segment import Segment, list_segments
 from .shared_state import Edges
+from .swap import decided_names, pending_swaps, stand_in
 from .walking import Damage, Mislabelled, SegmentWalk, Stretch
 
 _TRIES: Final = 5
@@ -224,7 +225,7 @@ def _verify_partition(
             if attempt == _TRIES - 1:
                 raise
             continue
-        closed = follower.fs.exists(follower.catalog.file(CLEAN_SHUTDOWN_FILE))
+        closed = check.closed and follower.fs.exists(follower.catalog.file(CLEAN_SHUTDOWN_FILE))
         if not check.findings or closed or check.findings == found:
             break
         found = check.findings if _layout_version(follower, name) == before else None
@@ -255,6 +256,8 @@ class _Check:
         self._settings = follower.topic_settings(name.topic)
         self._gaps = topic.gaps or self._settings.compacts
         self._history = LeaderEpochs(self._fs, self._directory)
+        self._standing_in: set[int] = set()
+        self.closed = follower.fs.exists(follower.catalog.file(CLEAN_SHUTDOWN_FILE))
 
     def run(self) -> None:
         """Raises FileNotFoundError where a file was deleted meanwhile, OSError."""
@@ -271,9 +274,11 @@ class _Check:
         start = self._checkpoint(LOG_START_FILE)  # after the listing: it is moved before files go
         with self._judged():
             self._history.load()
-        segments = list_segments(
-            self._follower.files, self._directory, (entry.name for entry in entries), self._settings
-        )
+        files, names = self._follower.files, {entry.name: 0 for entry in entries}
+        swaps = pending_swaps(files, self._directory, names) if self._gaps else []
+        segments = list_segments(files, self._directory, decided_names(files, names, swaps), self._settings)
+        stand_in(self._directory, segments, swaps)
+        self._standing_in = {swap.base_offset for swap in swaps}
         if edges is not None:
             segments = [segment for segment in segments if segment.base_offset <= edges.last_segment]
         for entry in entries:
@@ -389,10 +394,13 @@ class _Check:
         check = _IndexCheck(segment.base_offset, stem + INDEX, stem + TIME_INDEX)
         # Those of a segment that grows may be ahead of what we were told of it, or not written yet.
         span = UNBOUNDED if is_last else segment.next_offset - segment.base_offset
+        if segment.base_offset in self._standing_in:
+            return check  # the files there are still those of what it replaces
         try:
             check.load(self._fs, UNBOUNDED if is_last else size, span)
         except FileNotFoundError as error:
-            if not is_last:
+            # Compaction puts a segment in its place before it writes the indexes.
+            if not is_last and self.closed:
                 self.find(INDEX_FAULT, str(error.filename), "missing")
         except CorruptIndex as error:
             self.find(INDEX_FAULT, str(error.path), error.reason)

@@ -18,6 +18,7 @@ import embedlog
 from embedlog import Log
 from embedlog.codec import crc32c, encode_values
 from embedlog.errors import DirectoryError, NotALog, PartitionNotFound, TopicNotFound
+from embedlog.fs import FileSystem
 from embedlog.verify import CHECKPOINT, DAMAGE, INDEX_FAULT, TORN_TAIL, verify_log
 
 
@@ -352,6 +353,43 @@ def test_leftovers_are_noted(path: Path) -> None:
 
 
 # -- while it is written -----------------------------------------------------------------------------------
+
+
+class Looking(FileSystem):
+    """Verifies a log behind each change of names in it, as if its writer stopped there."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.looks = 0
+        self.findings: list[str] = []
+
+    def rename(self, source: str, destination: str) -> None:
+        super().rename(source, destination)
+        self._look(destination)
+
+    def unlink(self, path: str) -> None:
+        super().unlink(path)
+        self._look(path)
+
+    def _look(self, name: str) -> None:
+        if "c_0" in name:
+            self.looks += 1
+            report = verify_log(self._path, deep=True)
+            self.findings += [f"behind {os.path.basename(name)}: {finding}" for finding in report.findings]
+
+
+def test_a_compaction_under_way_is_no_damage(path: Path) -> None:
+    with embedlog.open(path, file_delete_delay_ms=0) as log:
+        log.create_topic("c", segment_bytes=2_000, cleanup_policy="compact", min_cleanable_dirty_ratio=0.0)
+        for number in range(100):
+            log.append("c", value(number), key=b"%d" % (number % 7))
+    fs = Looking(path)
+    with embedlog.open(path, fs=fs) as log:
+        fs.looks = 0
+        log.compact("c")
+        log._writer().housekeep()
+    assert fs.findings == []
+    assert fs.looks > 20
 
 
 def test_a_live_log(path: Path) -> None:
