@@ -276,6 +276,7 @@ def partition_readers(
         last = None if end is None else _resolved(backend, tp, "end", end, edges[number], several)
         if last is None:
             last = ANY_OFFSET if follow else edges[number].log_end_offset
+        last = min(last, ANY_OFFSET)  # a larger one would not fit the compiled loops
         readers.append(
             PartitionReader(backend, tp, first, end=last, max_bytes=max_bytes, read_committed=read_committed)
         )
