@@ -154,6 +154,11 @@ class GrowingPartition(ReadablePartition):
             stable = min(stable, end.offset)
         return Look(self._segments, self._log_start_offset, end, stable, self._epochs.entries, given)
 
+    def has_data(self, offset: int, *, read_committed: bool) -> bool:
+        if read_committed or self._state is not _ONLINE:
+            return super().has_data(offset, read_committed=read_committed)
+        return offset != self._end.offset
+
     def offsets(self) -> PartitionOffsets:
         flushed = self._flushed.offset
         return PartitionOffsets(self._log_start_offset, max(self._end.offset, flushed), flushed)

@@ -176,6 +176,13 @@ class Backend(Protocol):
         raised where that history ends before `offset`. OffsetOutOfRange outside the log.
         """
 
+    def may_have_data(self, topic: str, partition: int, offset: int, *, read_committed: bool) -> bool:
+        """False where a fetch would return nothing, and that can be told at next to no cost.
+
+        For who reads many partitions that are mostly at their ends. Raises as `fetch` does where the
+        partition is gone.
+        """
+
     def wait(
         self,
         positions: Mapping[TopicPartition, int],

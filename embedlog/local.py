@@ -66,6 +66,9 @@ class EngineBackend:
                 offset, max_bytes, leader_epoch=leader_epoch, read_committed=read_committed, buffer=buffer
             )
 
+    def may_have_data(self, topic: str, partition: int, offset: int, *, read_committed: bool) -> bool:
+        return self._engine.partition(topic, partition).has_data(offset, read_committed=read_committed)
+
     def offsets(self, topic: str) -> dict[int, PartitionOffsets]:
         return self._engine.offsets(topic)
 

@@ -110,6 +110,10 @@ class PartitionReader:
         Raises OffsetOutOfRange, LogTruncated, CorruptRecord, and what the backend raises; the position
         stays then.
         """
+        if self.at_end and not self._backend.may_have_data(
+            *self.tp, self.position, read_committed=self._read_committed
+        ):
+            return []
         sink = Records(*self.tp)
         while self.read_into(sink) and not sink.taken:
             pass

@@ -22,8 +22,9 @@ from embedlog.errors import (
     PartitionNotFound,
     TopicNotFound,
 )
-from embedlog.log_reader import read_records, time_ms
-from embedlog.model import Record
+from embedlog.local import EngineBackend
+from embedlog.log_reader import PartitionReader, read_records, time_ms
+from embedlog.model import Fetched, Record, TopicPartition
 
 
 @pytest.fixture
@@ -254,3 +255,38 @@ def test_a_transactions_end_is_no_record(log: embedlog.Log) -> None:
         "t", 0, encode_control_batch(commit=True, producer_id=1, producer_epoch=0, timestamp_ms=1)
     )
     assert log.read_at("t", 0, 10) is None
+
+
+class _Counting(EngineBackend):
+    """Over the same engine; counts what is fetched."""
+
+    fetches = 0
+
+    def fetch(self, *args: Any, **options: Any) -> Fetched:
+        self.fetches += 1
+        return super().fetch(*args, **options)
+
+
+@pytest.mark.parametrize("mode", ["rw", "r"])
+@pytest.mark.parametrize("read_committed", [False, True])
+def test_a_reader_at_the_end_fetches_when_there_is_something(
+    log: embedlog.Log, mode: str, read_committed: bool
+) -> None:
+    """A consumer of a thousand partitions asks each of them at every poll."""
+    with embedlog.open(log.path, mode="r") as follower:
+        backend = _Counting((log if mode == "rw" else follower)._engine)
+        reader = PartitionReader(backend, TopicPartition("t", 0), 0, read_committed=read_committed)
+        assert [record.offset for record in reader.read()] == list(range(10))
+        assert reader.read() == []
+        assert reader.at_end
+        fetches = backend.fetches
+        for _ in range(5):
+            assert reader.read() == []
+            assert reader.at_end
+        assert backend.fetches == fetches
+        append(log, 0, 10)
+        assert [record.offset for record in reader.read()] == [10]
+        assert reader.read() == []
+        log.delete_topic("t")
+        with pytest.raises(TopicNotFound):
+            reader.read()
