@@ -11,11 +11,13 @@ does it in small steps, and calls `Pace` between them: it works for a slice of t
 How long either lasts depends on what goes on:
 
     nobody appends          long slices, and a sleep just long enough for a thread that waits to begin
-    now and then            short slices, as long as a slow append takes anyway, and as short a sleep
-    as fast as it goes      a sleep for as many appends as make one slow one invisible among the slowest
-                            thousandth of them, then a long slice
+    now and then            short slices, about as long as a slow append takes anyway, and short sleeps
+    as fast as it goes      a sleep for as many appends as hide one slow one among the slowest thousandth
+                            of them, then a long slice
 
-Invariants: beside appends a slice is SHORT_MS long, but for one of LONG_MS in APPENDS_PER_LONG_SLICE
+In one sleep, as waking up to look is as bad for the others as a short slice.
+
+Invariants: beside appends a slice is SHORT_MS long, or there is one of LONG_MS in APPENDS_PER_LONG_SLICE
 appends; what one step takes comes on top.
 """
 
@@ -30,12 +32,10 @@ from .config import MAX_INT64
 
 SHORT_MS: Final = 0.1
 LONG_MS: Final = 3.0
-YIELD_MS: Final = 0.05  # where nobody appends
-REST_MS: Final = 2.0
-LONGEST_REST_MS: Final = 10.0  # but for one beside MANY_APPENDS
-FEW_APPENDS: Final = 10  # in REST_MS
-MANY_APPENDS: Final = 500  # in LONGEST_REST_MS
-APPENDS_PER_LONG_SLICE: Final = 4_000
+YIELD_MS: Final = 0.05  # the sleep where nobody appends
+REST_MS: Final = 4.0  # and beside appends, as long as there are no more of them than
+MANY_PER_MS: Final = 50.0
+APPENDS_PER_LONG_SLICE: Final = 3_000
 QUIET_AFTER_MS: Final = 250.0
 
 
@@ -59,38 +59,40 @@ class Pace:
         self._clock = clock
         self._worked = worked
         self._sleep = sleep
-        self._seen = appends()  # after the last rest
-        self._seen_at_long = self._seen  # and after the last one before a long slice
-        self._quiet_from = clock() + QUIET_AFTER_MS / 1000  # who knows
+        self._seen = appends()
+        self._seen_at = clock()
+        self._per_ms = 0.0
+        self._quiet_from = self._seen_at + QUIET_AFTER_MS / 1000  # who knows
         self._until = 0.0  # the slice ends when the thread has worked so long
 
     def __call__(self) -> None:
         if self._worked() >= self._until:
-            slice_ms = LONG_MS if self._rest() else SHORT_MS
+            slice_ms = self._rest()
             self._until = self._worked() + slice_ms / 1000
 
-    def _rest(self) -> bool:
-        """Sleep as long as is due. May the slice behind it be a long one?"""
+    def _rest(self) -> float:
+        """Sleep as long as is due. How long the slice behind it may be, in milliseconds."""
         if self._clock() >= self._quiet_from:
             self._sleep(YIELD_MS / 1000)
-            if not self._appended():
-                return True
-        began, latest = self._seen, self._clock() + LONGEST_REST_MS / 1000
-        while True:
-            self._sleep(REST_MS / 1000)
-            appended = self._appended()
-            if self._seen - self._seen_at_long >= APPENDS_PER_LONG_SLICE:
-                self._seen_at_long = self._seen
-                return True
-            if appended <= FEW_APPENDS or (self._clock() >= latest and self._seen - began < MANY_APPENDS):
-                return False
+            self._look()
+            return LONG_MS if self._clock() >= self._quiet_from else SHORT_MS
+        if self._per_ms > MANY_PER_MS:
+            before, due = self._seen, APPENDS_PER_LONG_SLICE
+            self._sleep(due / self._per_ms / 1000)
+            self._look()
+            return LONG_MS if self._seen - before >= due else SHORT_MS
+        self._sleep(REST_MS / 1000)
+        self._look()
+        return SHORT_MS
 
-    def _appended(self) -> int:
-        """How many appends there were since this was asked last."""
-        before, self._seen = self._seen, self._appends()
-        if self._seen != before:
-            self._quiet_from = self._clock() + QUIET_AFTER_MS / 1000
-        return self._seen - before
+    def _look(self) -> None:
+        """How fast do others append?"""
+        now, appends = self._clock(), self._appends()
+        passed_ms, appended = (now - self._seen_at) * 1000, appends - self._seen
+        self._per_ms = appended / passed_ms if passed_ms else 0.0
+        self._seen, self._seen_at = appends, now
+        if appended:
+            self._quiet_from = now + QUIET_AFTER_MS / 1000
 
 
 class Throttle:

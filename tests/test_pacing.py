@@ -10,7 +10,7 @@ from faults import FaultyFileSystem, open_log, partition_of, store_of
 from embedlog.pacing import (
     APPENDS_PER_LONG_SLICE,
     LONG_MS,
-    LONGEST_REST_MS,
+    MANY_PER_MS,
     QUIET_AFTER_MS,
     REST_MS,
     SHORT_MS,
@@ -65,27 +65,22 @@ def test_alone_it_works_nearly_all_the_time() -> None:
     assert world.worked - worked > 0.95 * (world.now - began)
 
 
-@pytest.mark.parametrize("rate", [0.01, 0.1, 1.0, 4.0])
-def test_beside_few_appends_it_works_in_short_slices(rate: float) -> None:
+@pytest.mark.parametrize("rate", [0.01, 0.1, 1.0, 20.0, 0.9 * MANY_PER_MS])
+def test_beside_appends_it_works_in_short_slices(rate: float) -> None:
     world = _World(rate)
     world.work(20_000)
-    assert sum(slice_ms > SHORT_MS + 1.01 * _STEP_MS for slice_ms in world.slices) <= (
-        world.now * 1000 * rate / APPENDS_PER_LONG_SLICE
-    )
-    assert max(world.rests) <= 2.01 * REST_MS
+    assert max(world.slices) <= SHORT_MS + 1.01 * _STEP_MS
+    assert max(world.rests) == pytest.approx(REST_MS)
 
 
-@pytest.mark.parametrize("rate", [6.0, 20.0, 100.0, 300.0])
-def test_beside_many_appends_next_to_none_meets_a_long_slice(rate: float) -> None:
+@pytest.mark.parametrize("rate", [1.1 * MANY_PER_MS, 100.0, 300.0])
+def test_beside_very_many_appends_next_to_none_meets_a_slice(rate: float) -> None:
     world = _World(rate)
     world.work(20_000)
     appends = world.now * 1000 * rate
-    long = [slice_ms for slice_ms in world.slices if slice_ms > SHORT_MS + 1.01 * _STEP_MS]
-    assert max(world.slices) <= LONG_MS + _STEP_MS * 1.01
-    assert len(long) <= appends / APPENDS_PER_LONG_SLICE + 1
-    assert len(world.slices) - len(long) <= world.now * 1000 / LONGEST_REST_MS + 1
-    if rate >= 100:
-        assert len(world.slices) < 0.0006 * appends
+    assert max(world.slices) <= LONG_MS + 1.01 * _STEP_MS
+    assert len(world.slices) < 1.3 * appends / APPENDS_PER_LONG_SLICE + 3
+    assert world.worked > 0.02 * world.now
 
 
 def test_it_goes_easy_as_soon_as_somebody_appends_and_for_a_while_after() -> None:
