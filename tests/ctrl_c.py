@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import _weakrefset
 import dis
+import gc
 import sys
 import weakref
 from collections.abc import Callable
@@ -72,6 +73,7 @@ def strike(number: int, work: Callable[[], Any]) -> bool:
     """Run `work`, with Ctrl-C at its point of that number (from 0). False: it has none such, and is done."""
     points = _Points(number)
     before = sys.gettrace()
+    gc.disable()  # what others have hung on it is no part of the work
     sys.settrace(points)
     try:
         work()
@@ -79,4 +81,5 @@ def strike(number: int, work: Callable[[], Any]) -> bool:
         pass
     finally:
         sys.settrace(before)
+        gc.enable()
     return points.left < 0
