@@ -23,8 +23,8 @@ def test_a_pipe_in_the_place_of_a_file_keeps_nobody_waiting(path: Path, name: st
         log.append("t", b"1")
     (path / name).unlink()
     os.mkfifo(path / name)
-    with pytest.raises(embedlog.EmbedlogError):
-        embedlog.open(path)
+    with pytest.raises(embedlog.EmbedlogError), embedlog.open(path) as log:
+        log.append("t", b"2")  # an index is not looked at before
 
 
 def test_a_lost_list_of_topics_is_not_an_empty_log(path: Path) -> None:
