@@ -70,7 +70,8 @@ class ActiveFile:
         if end > self._length:
             if self._durable >= _CLOSE:
                 self._reserve(pos, end)
-            self._length = max(end, self._length)
+            if end > self._length:
+                self._length = end
         self._fs.pwrite_all(self._fd, data, pos)
 
     def durable_append(self) -> None:

@@ -29,9 +29,7 @@ from .backend import Backend
 from .codec import (
     HEADER_SIZE,
     NONE,
-    TIMESTAMP_TYPE_BIT,
     encode_batch,
-    encode_one,
     encode_pairs,
     encode_values,
     loops,
@@ -58,9 +56,9 @@ Given: TypeAlias = Bytes | tuple[Bytes | None, Bytes | None] | Record | None
 
 BATCH_BYTES = MIB
 
-_new = tuple.__new__
 # Without headers, and of its batch's time, a record takes less than RECORD_OVERHEAD.
 _PLAIN_OVERHEAD = RECORD_OVERHEAD - 13
+_ALONE = HEADER_SIZE + RECORD_OVERHEAD
 
 
 def append(
@@ -68,7 +66,6 @@ def append(
     partitioner: Partitioner,
     topic: str,
     value: Bytes | None,
-    *,
     key: Bytes | None = None,
     headers: GivenHeaders | None = (),
     timestamp_ms: int | None = None,
@@ -96,47 +93,55 @@ def append(
     The record is readable and survives this process once it is returned; `durable` tells whether it also
     survives power. Any thread may call.
     """
-    check_topic(topic)
-    settings = backend.topic_settings(topic)
-    size = HEADER_SIZE + RECORD_OVERHEAD
+    # The usual call passes by each question here at the cost of one comparison.
+    if type(topic) is not str:
+        check_topic(topic)
+    lanes = backend.lanes(topic)
+    settings = lanes[0].settings
+    size = _ALONE
     if value is not None:
         if type(value) is not bytes:
-            value = as_bytes(value, "value")
-        size += len(value or b"")
+            value = as_bytes(value, "value") or b""
+        size += len(value)
     if key is not None:
         if type(key) is not bytes:
-            key = as_bytes(key, "key")
-        size += len(key or b"")
+            key = as_bytes(key, "key") or b""
+        size += len(key)
     pairs = as_headers(headers) if headers else ()
-    append_time = settings.append_time
-    timestamp_ms = as_timestamp(None if append_time else timestamp_ms, now_ms())
-    codec = compression_number(compression, settings)
+    if timestamp_ms is None or settings.append_time:
+        timestamp_ms = now_ms()
+    else:
+        timestamp_ms = as_timestamp(timestamp_ms, now_ms())
     limit = settings.max_message_bytes
     if size > limit or (pairs and size + headers_size(pairs) > limit):
         check_size(topic, limit, key, value, pairs)
 
-    count = backend.describe_topic(topic).partitions
-    drawn = partition is None and key is None and count > 1
+    count = len(lanes)
+    drawn = False
     if partition is not None:
         check_partition(topic, partition, count)
-    elif drawn and expected_offset is not None:
-        raise InvalidArgument("expected_offset needs a partition or a key: which log's end is meant?")
+    elif count == 1 and type(partitioner) is StickyPartitioner:
+        partition = 0
     else:
+        drawn = key is None and count > 1
+        if drawn and expected_offset is not None:
+            raise InvalidArgument("expected_offset needs a partition or a key: which log's end is meant?")
         partition = choose_partition(partitioner, topic, key, value, count)
 
-    if codec or pairs:
+    if pairs or compression is not None or settings.compresses:
+        codec = compression_number(compression, settings)
+        append_time = settings.append_time
         row = (key, value, pairs, timestamp_ms)
         batch = encode_batch([row], compression=codec, timestamp_type=append_time)
         if codec and len(batch) > limit:
             batch = encode_batch([row], timestamp_type=append_time)
+        appended = backend.append(topic, partition, batch, flush=flush, expected_offset=expected_offset)
+        metadata = RecordMetadata(topic, partition, appended.base_offset, timestamp_ms, appended.durable)
     else:
-        batch = encode_one(key, value, timestamp_ms, TIMESTAMP_TYPE_BIT if append_time else 0, 0, -1)
-    appended = backend.append(topic, partition, batch, flush=flush, expected_offset=expected_offset)
+        metadata = lanes[partition].append_one(key, value, timestamp_ms, flush, expected_offset)
     if drawn:
         notify_new_batch(partitioner, topic, count, partition)
-    if append_time:
-        timestamp_ms = appended.timestamp_ms
-    return _new(RecordMetadata, (topic, partition, appended.base_offset, timestamp_ms, appended.durable))
+    return metadata
 
 
 class _Checked(NamedTuple):

@@ -23,16 +23,17 @@ import contextlib
 import errno
 import logging
 import threading
-from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 from .active_file import ActiveFile
 from .arguments import check_int
 from .checkpoints import LeaderEpochs
-from .codec import assign_all
+from .codec import TIMESTAMP_TYPE_BIT, assign_all, encode_one
 from .config import MAX_INT32, TopicSettings
 from .errors import (
     DiskFull,
+    EmbedlogError,
     FlushFailed,
     PartitionFailed,
     RecordTooLarge,
@@ -41,12 +42,13 @@ from .errors import (
     shown,
 )
 from .group_commit import GroupCommit
-from .model import AbortedTransaction, Appended, PartitionOffsets, TopicPartition
+from .keeper import Keeper
+from .model import AbortedTransaction, Appended, PartitionOffsets, RecordMetadata, TopicPartition
 from .producer_ledger import ProducerLedger
 from .producer_state import ProducerState
 from .reading import End, Look, ReadablePartition
 from .segment import Files, LeftBehind, Segment, create_segment, total_size
-from .shared_state import Edges, State
+from .shared_state import State
 
 logger = logging.getLogger(__name__)
 
@@ -54,32 +56,6 @@ logger = logging.getLogger(__name__)
 _new: Final = tuple.__new__
 _ONLINE: Final = State.ONLINE
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-
-
-class Keeper(Protocol):
-    """What a partition asks of the store that keeps it."""
-
-    def now_ms(self) -> int: ...
-
-    def became_dirty(self, partition: GrowingPartition) -> None:
-        """It has records that are not flushed yet."""
-
-    def rolled(self, partition: GrowingPartition) -> None:
-        """A segment is sealed and durable: the recovery point may move."""
-
-    def opened_for_append(self, partition: GrowingPartition) -> None:
-        """It holds a descriptor for its active segment."""
-
-    def make_room(self, size: int) -> None:
-        """Before an append of `size` bytes. Raises LogFull."""
-
-    def grew(self, size: int) -> None:
-        """The log's segments have grown by `size` bytes, or are about to shrink."""
-
-    def log_start_moved(self) -> None:
-        """Make the log start offsets durable. Raises OSError."""
-
-    def unlink_later(self, paths: list[str], delay_ms: int) -> None: ...
 
 
 class Opened(NamedTuple):
@@ -113,12 +89,13 @@ class GrowingPartition(ReadablePartition):
         self.settings = settings
         self._files = files
         self._keeper = keeper
+        self._bounded = keeper.bounded
         self._append_lock = threading.Lock()
         self._sync_lock = threading.Lock()
         self._group_commit = GroupCommit(self._sync, lambda: self._flushed.offset)
         self._publish_lock = threading.Lock()
         self._listeners: tuple[Callable[[], None], ...] = ()
-        self._store_edges: Callable[[Edges], None] | None = None
+        self._store_edges: Callable[..., None] | None = None
         self._layout_version = 0
         self._active_file = ActiveFile(files.fs)
         self._install(opened)
@@ -136,7 +113,8 @@ class GrowingPartition(ReadablePartition):
         self._log_start_offset = opened.log_start_offset
         self._segments = tuple(opened.segments)
         self._next_offset = opened.log_end_offset
-        self._end = self._flushed = End(opened.log_end_offset, active.size, active)
+        self._tail: tuple[int, int, Segment] = (opened.log_end_offset, active.size, active)
+        self._flushed = self._end
         self._damaged_from = opened.flushed_offset if opened.damage else None
         self._dirty = False
         self._halfway = False  # an append or a roll is under way, or was interrupted
@@ -165,6 +143,11 @@ class GrowingPartition(ReadablePartition):
 
     def aborted_between(self, look: Look, first: int, last: int) -> tuple[AbortedTransaction, ...]:
         return tuple(t for t in self._ledger.aborted if t.first_offset <= last and t.last_offset >= first)
+
+    @property
+    def _end(self) -> End:
+        """Where it ends for readers. Appends, which have better things to do, leave it without names."""
+        return End(*self._tail)
 
     @property
     def files(self) -> Files:
@@ -237,13 +220,53 @@ class GrowingPartition(ReadablePartition):
             return appended._replace(durable=True)
         return appended
 
-    @contextlib.contextmanager
-    def exclusively(self) -> Iterator[Callable[[bytearray], Appended]]:
-        """Keep other appenders out: yields what appends meanwhile. Nothing is flushed by it."""
+    def append_one(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp_ms: int,
+        flush: bool = False,
+        expected_offset: int | None = None,
+    ) -> RecordMetadata:
+        """Append one record: as `append` of its batch, uncompressed and without headers.
+
+        The short way: the batch is made under the lock, complete with its offset and epoch, and where
+        nothing is out of the ordinary it is written as it is. Else it goes the way of all batches.
+        """
+        settings = self.settings
+        attributes = TIMESTAMP_TYPE_BIT if settings.append_time else 0
         with self._append_lock:
-            yield lambda batches: self._append(batches, None)[0]
-        for wake in self._listeners:
-            wake()
+            offset = self._next_offset
+            batch = encode_one(key, value, timestamp_ms, attributes, offset, self._epoch)
+            segment = self._segments[-1]
+            pos = segment.size
+            ordinary = (
+                self._state is _ONLINE
+                and expected_offset is None
+                and pos + len(batch) <= settings.segment_bytes
+                and offset - segment.base_offset < MAX_INT32
+                and self._active_file.is_open
+                and not (self._halfway or self._new_epoch or self._bounded)
+            )
+            if ordinary:
+                try:
+                    self._write(segment, batch)
+                    segment.grow(len(batch), offset, timestamp_ms)
+                    self._take_in(segment, offset + 1)
+                except BaseException:
+                    self._take_back(segment, pos, offset)
+                    raise
+        if ordinary:
+            for wake in self._listeners:
+                wake()
+            durable = flush or offset + 1 - self._flushed.offset >= settings.flush_messages
+            if durable:
+                self._active_file.durable_append()
+                self.flush(offset + 1)
+        else:
+            offset, _, _, durable = self.append(batch, flush=flush, expected_offset=expected_offset)
+        topic, partition = self.name
+        return _new(RecordMetadata, (topic, partition, offset, timestamp_ms, durable))
 
     def _append(
         self, batches: bytearray, expected_offset: int | None, *, as_is: bool = False
@@ -288,25 +311,29 @@ class GrowingPartition(ReadablePartition):
                 segment.grow(batch_size, last_offset, timestamp_ms)
             if sequenced:
                 self._ledger.note(batches, sequenced)
-            end = _new(End, (next_offset, segment.size, segment))
+            self._take_in(segment, next_offset)
         except BaseException:
             if not sequenced:
                 self._take_back(segment, pos, base)
             raise
+        if self._bounded:
+            self._keeper.grew(size)
+        appended = _new(Appended, (base, next_offset - 1, placed[-1][2], False))
+        return appended, next_offset - self._flushed.offset >= self.settings.flush_messages
+
+    def _take_in(self, segment: Segment, next_offset: int) -> None:
+        """Append lock held: what has been written to the segment is part of the log from now on."""
+        tail = next_offset, segment.size, segment
         # Three stores, and nothing between them where Ctrl-C could strike.
-        self._next_offset = next_offset
-        self._end = end
-        self._halfway = False
+        self._next_offset, self._tail, self._halfway = next_offset, tail, False
         if self._state is not _ONLINE:  # a flush failed meanwhile: nobody may see this
-            self._end = self._flushed
+            self._tail = self._flushed
             raise self._refusal()
         if not self._dirty:
             self._keeper.became_dirty(self)
             self._dirty = True
-        self._keeper.grew(size)
+        self._keeper.appends += 1
         self.publish()
-        appended = _new(Appended, (base, next_offset - 1, placed[-1][2], False))
-        return appended, next_offset - self._flushed.offset >= self.settings.flush_messages
 
     def _write(self, segment: Segment, batches: bytearray) -> None:
         self._halfway = True
@@ -356,18 +383,6 @@ class GrowingPartition(ReadablePartition):
 
     # -- rolling ---------------------------------------------------------------------------------------
 
-    def roll(self) -> bool:
-        """Begin a new segment, unless the active one is empty. Says whether it did."""
-        with self._append_lock:
-            if not self._is_sound() or not self._segments[-1].size:
-                return False
-            self._roll()
-            return True
-
-    def roll_if_older(self, than_ms: int) -> bool:
-        """Begin a new segment if the active one was made before a time."""
-        return self._segments[-1].created_ms < than_ms and self.roll()
-
     def _roll(self) -> Segment:
         """Append lock held: begin a new segment; the old one is durable before the new one is there.
 
@@ -399,7 +414,7 @@ class GrowingPartition(ReadablePartition):
         old.seal(self._keeper.now_ms())
         self._segments = (*self._segments, new)
         self._layout_version += 1
-        self._end = self._flushed = End(self._next_offset, 0, new)
+        self._tail = self._flushed = End(self._next_offset, 0, new)
         self._halfway = False
         self.publish()
         self._keeper.rolled(self)
@@ -432,7 +447,7 @@ class GrowingPartition(ReadablePartition):
         """From now on: no appends, no reads past the flushed offset. Returns the error to raise."""
         self._why = why
         self._state = State.FAILED
-        self._end = self._flushed
+        self._tail = self._flushed
         logger.error("%s refuses appends: %s", self.name, why)
         self.publish()
         for wake in self._listeners:
@@ -447,13 +462,13 @@ class GrowingPartition(ReadablePartition):
         """Append lock held: has nothing failed, and was no append interrupted half-way?"""
         return self._state is _ONLINE and not self._halfway
 
-    def _refusal(self) -> StorageError:
+    def _refusal(self) -> EmbedlogError:
         if self._state is _ONLINE:  # an exception out of nowhere (Ctrl-C) came between two steps
             return self.fail("an append was interrupted half-way")
+        if self._state is State.CLOSED:
+            return self._keeper.closed(self.name)
         if self._state is State.DAMAGED:
             what = f"`embedlog repair` (topic {self.name.topic}, partition {self.name.partition}) decides"
-        elif self._state is State.CLOSED:
-            what = "it has been closed"
         else:
             what = f"log.reopen({self.name.topic!r}, {self.name.partition}) recovers it"
         return PartitionFailed(f"{self.name} refuses appends: {self._why}; {what}", path=self.directory)
@@ -507,7 +522,7 @@ class GrowingPartition(ReadablePartition):
 
     # -- telling ---------------------------------------------------------------------------------------
 
-    def publish_through(self, store: Callable[[Edges], None] | None) -> None:
+    def publish_through(self, store: Callable[..., None] | None) -> None:
         """Where reader processes are told (None: nowhere). Stores the present edges at once."""
         with self._publish_lock:
             self._store_edges = store
@@ -518,23 +533,19 @@ class GrowingPartition(ReadablePartition):
             store = self._store_edges
             if store is None:
                 return
-            end, stable = self._end, self._end.offset
-            # Another process learns of aborted transactions from the .txnindex files only.
-            for bound in (self._ledger.first_unstable_offset, self._ledger.first_unsaved_offset):
-                if bound is not None and bound < stable:
-                    stable = bound
-            edges = (
+            offset, pos, segment = self._tail
+            stable = self._ledger.published_stable_offset
+            store(
                 self._log_start_offset,
-                end.offset,
+                offset,
                 self._flushed.offset,
-                stable,
-                end.segment.base_offset,
-                end.pos,
+                offset if stable is None or stable > offset else stable,
+                segment.base_offset,
+                pos,
                 self._epoch,
                 self._state,
                 self._layout_version,
             )
-            store(_new(Edges, edges))
 
     def add_listener(self, wake: Callable[[], None]) -> None:
         """`wake` is called after each append and when the partition fails: quickly, and from any thread."""

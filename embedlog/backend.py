@@ -23,6 +23,7 @@ from .model import (
     Fetched,
     OffsetAndTimestamp,
     PartitionOffsets,
+    RecordMetadata,
     TopicDescription,
     TopicPartition,
 )
@@ -136,6 +137,27 @@ class Coordinator(Protocol):
     ) -> dict[TopicPartition, CommittedOffset]: ...
 
 
+class Lane(Protocol):
+    """A partition as whoever appends single records to it knows it: settings at hand, and a short way in."""
+
+    @property
+    def settings(self) -> TopicSettings: ...
+
+    def append_one(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp_ms: int,
+        flush: bool = False,
+        expected_offset: int | None = None,
+    ) -> RecordMetadata:
+        """As `Backend.append` of an uncompressed batch of one record without headers, encoded here.
+
+        Here its offset is known, so that a log at hand need not write into the batch afterwards what it
+        can encode at once.
+        """
+
+
 class Backend(Protocol):
     """A log as its clients see it."""
 
@@ -145,6 +167,12 @@ class Backend(Protocol):
     def describe_topic(self, topic: str) -> TopicDescription: ...
 
     def topic_settings(self, topic: str) -> TopicSettings: ...
+
+    def lanes(self, topic: str) -> Sequence[Lane]:
+        """A topic's partitions in order: all that appending a record needs, in one look-up.
+
+        For one append; the next one asks again. Raises TopicNotFound, ReadOnly, Closed.
+        """
 
     def append(
         self,

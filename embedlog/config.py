@@ -11,7 +11,7 @@ import contextlib
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from .errors import InvalidSetting, InvalidType, UnknownSetting, shown
 
@@ -70,9 +70,13 @@ class Settings:
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TopicSettings(Settings):
     """A topic's settings. Times in milliseconds, sizes in bytes, -1 for no limit."""
+
+    # What follows from them and each append asks for: worked out once, and no settings themselves.
+    append_time: ClassVar[bool]
+    compresses: ClassVar[bool]
 
     cleanup_policy: str = "delete"
     compression_type: str = "producer"
@@ -103,10 +107,12 @@ class TopicSettings(Settings):
         """Whole segments go, by the delete policies."""
         return "delete" in self.cleanup_policy
 
-    @property
-    def append_time(self) -> bool:
-        """Records carry the time of their append, whatever the producer said."""
-        return self.message_timestamp_type == "LogAppendTime"
+    def __post_init__(self) -> None:
+        """append_time: records carry the time of their append, whatever the producer said. compresses:
+        they are compressed, where whoever appends them does not ask for something else."""
+        stated = self.compression_type not in ("producer", "none", "uncompressed")
+        object.__setattr__(self, "append_time", self.message_timestamp_type == "LogAppendTime")
+        object.__setattr__(self, "compresses", stated)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from .backend import Interrupt
+from .backend import Interrupt, Lane
 from .config import TopicSettings
 from .coordinator import GroupCoordinator
-from .errors import PartitionFailed, ReadOnly, StorageError, TopicNotFound
+from .errors import ReadOnly, StorageError, TopicNotFound
 from .follower import Follower
 from .model import (
     Appended,
@@ -25,7 +25,6 @@ from .model import (
     TopicPartition,
 )
 from .reading import ReadablePartition
-from .shared_state import State
 from .store import Store
 from .waiting import Bell
 from .watch import Watch
@@ -102,6 +101,7 @@ class WriterBackend(EngineBackend):
     def __init__(self, store: Store) -> None:
         super().__init__(store)
         self._store = store
+        self.lanes = store.partitions_of
         self.coordinator = GroupCoordinator(store)
 
     def append(
@@ -114,13 +114,7 @@ class WriterBackend(EngineBackend):
         expected_offset: int | None = None,
     ) -> Appended:
         found = self._store.partition(topic, partition)
-        try:
-            return found.append(batches, flush=flush, expected_offset=expected_offset)
-        except PartitionFailed:
-            if found.state is State.CLOSED:  # while we were on the way: with the log, or with the topic?
-                self._store.check_open()
-                raise TopicNotFound(f"{found.name}: the topic was deleted meanwhile") from None
-            raise
+        return found.append(batches, flush=flush, expected_offset=expected_offset)
 
     def wait(
         self,
@@ -154,6 +148,9 @@ class ReaderBackend(EngineBackend):
 
     coordinator = None
 
+    def lanes(self, topic: str) -> Sequence[Lane]:
+        raise self._read_only()
+
     def append(
         self,
         topic: str,
@@ -163,7 +160,10 @@ class ReaderBackend(EngineBackend):
         flush: bool = False,
         expected_offset: int | None = None,
     ) -> Appended:
-        raise ReadOnly(f'{self._engine.path} was opened with mode="r"')
+        raise self._read_only()
+
+    def _read_only(self) -> ReadOnly:
+        return ReadOnly(f'{self._engine.path} was opened with mode="r"')
 
     def wait(
         self,

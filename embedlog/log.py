@@ -190,12 +190,12 @@ class Log:
             self._partitioner,
             topic,
             value,
-            key=key,
-            headers=headers,
-            timestamp_ms=timestamp_ms,
-            partition=partition,
-            flush=flush,
-            expected_offset=expected_offset,
+            key,
+            headers,
+            timestamp_ms,
+            partition,
+            flush,
+            expected_offset,
         )
 
     def append_many(

@@ -13,15 +13,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
-from .appending import GrowingPartition, Keeper, Opened
+from .appending import GrowingPartition, Opened
 from .codec import scan
 from .config import TopicSettings
 from .errors import FlushFailed, InvalidArgument, OffsetOutOfRange, StorageError, shown
 from .filenames import SWAP
 from .index import IndexBuilder
+from .keeper import Keeper
 from .model import AbortedTransaction, Appended, TopicPartition
 from .reading import End
 from .segment import Files, Segment, total_size
@@ -59,6 +60,14 @@ class Partition(GrowingPartition):
         super().__init__(name, directory, files, settings, keeper, opened)
         self.upkeep_lock = threading.Lock()
         self.compaction_lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def exclusively(self) -> Iterator[Callable[[bytearray], Appended]]:
+        """Keep other appenders out: yields what appends meanwhile. Nothing is flushed by it."""
+        with self._append_lock:
+            yield lambda batches: self._append(batches, None)[0]
+        for wake in self._listeners:
+            wake()
 
     # -- import ----------------------------------------------------------------------------------------
 
@@ -111,15 +120,29 @@ class Partition(GrowingPartition):
             self._open_active(segment)
         end = End(offset, segment.size, segment)
         self._next_offset = offset
-        self._end = end
+        self._tail = end
         if not segment.size:  # it is named by an offset that will not be in it
             try:
                 self._roll()
             except StorageError:
                 self._next_offset = before
-                self._end = End(before, 0, segment)
+                self._tail = End(before, 0, segment)
                 raise
         return empty
+
+    # -- rolling ---------------------------------------------------------------------------------------
+
+    def roll(self) -> bool:
+        """Begin a new segment, unless the active one is empty. Says whether it did."""
+        with self._append_lock:
+            if not self._is_sound() or not self._segments[-1].size:
+                return False
+            self._roll()
+            return True
+
+    def roll_if_older(self, than_ms: int) -> bool:
+        """Begin a new segment if the active one was made before a time."""
+        return self._segments[-1].created_ms < than_ms and self.roll()
 
     # -- letting go of records ---------------------------------------------------------------------------
 
@@ -127,8 +150,8 @@ class Partition(GrowingPartition):
         """Records before `offset` are no longer readable; segments wholly before it are deleted.
 
         The new log start is durable before anything is renamed. Returns the bytes freed. Raises
-        OffsetOutOfRange, StorageError (PartitionFailed once it is closed: its files' names may be those of
-        another topic by then). The caller holds the upkeep lock.
+        OffsetOutOfRange, StorageError; TopicNotFound or Closed once it is closed (its files' names may be
+        those of another topic by then). The caller holds the upkeep lock.
         """
         if self._state is State.CLOSED:
             raise self._refusal()

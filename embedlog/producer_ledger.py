@@ -39,7 +39,7 @@ class ProducerLedger:
         self._aborted = aborted
         self._unsaved: list[AbortedTransaction] = []
         self._snapshots: set[int] | None = None  # the offsets of those there are, once one was written
-        self.first_unstable_offset = state.first_unstable_offset()
+        self._find_stable_offsets()
 
     # -- appends ---------------------------------------------------------------------------------------
 
@@ -63,7 +63,16 @@ class ProducerLedger:
             if aborted is not None:
                 self._aborted.append(aborted)
                 self._unsaved.append(aborted)
-        self.first_unstable_offset = self._state.first_unstable_offset()
+        self._find_stable_offsets()
+
+    def _find_stable_offsets(self) -> None:
+        """Where read_committed has to stop: in this process, and in others, which learn of aborted
+        transactions from the .txnindex files only. None: nowhere."""
+        unstable = self.first_unstable_offset = self._state.first_unstable_offset()
+        bounds = [transaction.first_offset for transaction in self._unsaved]
+        if unstable is not None:
+            bounds.append(unstable)
+        self.published_stable_offset = min(bounds, default=None)
 
     # -- aborted transactions --------------------------------------------------------------------------
 
@@ -71,12 +80,6 @@ class ProducerLedger:
     def aborted(self) -> tuple[AbortedTransaction, ...]:
         """All that readers have to know of."""
         return tuple(self._aborted)
-
-    @property
-    def first_unsaved_offset(self) -> int | None:
-        """Where the oldest transaction begins that is not in a .txnindex file yet: other processes must
-        not read committed records past it."""
-        return min((t.first_offset for t in self._unsaved), default=None) if self._unsaved else None
 
     def forget_before(self, offset: int) -> None:
         """The log starts there now."""
@@ -98,6 +101,7 @@ class ProducerLedger:
         finally:
             fs.close(fd)
         self._unsaved = []
+        self._find_stable_offsets()
         return True
 
     def gather(self, base_offset: int, next_offset: int, spent: Collection[AbortedTransaction]) -> None:

@@ -87,14 +87,16 @@ class StateWriter:
             fs.rename(temporary, path)
         self._slots = {tp: i for i, tp in enumerate(partitions)}
 
-    def storer(self, partition: TopicPartition) -> Callable[[Edges], None]:
-        """The function that stores a partition's edges in its slot."""
-        at = _SIZE * (self._slots[partition] + 1)
-        mapped = self._map
+    def storer(self, partition: TopicPartition) -> Callable[..., None]:
+        """The function that stores a partition's edges in its slot: its arguments are the fields of Edges."""
+        start = _SIZE * (self._slots[partition] + 1)
+        slot = slice(start, start + _SIZE)
+        mapped, pack, pack_crc = self._map, _SLOT.pack, _CRC.pack
 
-        def store(edges: Edges) -> None:
-            data = _SLOT.pack(*edges)
-            mapped[at : at + _SIZE] = data + _CRC.pack(crc32(data))
+        def store(*edges: int) -> None:
+            data = pack(*edges)
+            # In one go: a reader that comes between would look again and again until it is done.
+            mapped[slot] = data + pack_crc(crc32(data))
 
         return store
 

@@ -451,9 +451,10 @@ class Store:
         return [partition for group in list(self._partitions.values()) for partition in group]
 
     def partitions_of(self, topic: str) -> tuple[Partition, ...]:
-        name = self.topic(topic).name
-        # Without partitions it was deleted just now, which looking it up again will tell.
-        return self._partitions.get(name) or self.partitions_of(name)
+        try:
+            return self._partitions[topic]
+        except (KeyError, TypeError):  # where it is a topic it was deleted just now, as the next look tells
+            return self.partitions_of(self.topic(topic).name)
 
     def offsets(self, topic: str) -> dict[int, PartitionOffsets]:
         return {p.name.partition: p.offsets() for p in self.partitions_of(topic)}

@@ -25,7 +25,7 @@ from .catalog import Catalog
 from .checkpoints import read_offsets, write_offsets
 from .compaction import compact, should_compact
 from .config import LogSettings
-from .errors import CorruptCheckpoint, EmbedlogError, LogFull, StorageError
+from .errors import CorruptCheckpoint, EmbedlogError, LogFull, StorageError, TopicNotFound
 from .filenames import CLEANER_FILE, INTERNAL_TOPICS, LOG_START_FILE, RECOVERY_POINT_FILE
 from .fs import FileSystem
 from .housekeeping import Housekeeping, Task
@@ -59,6 +59,8 @@ class Kept(Protocol):
 
     def max_open_files(self) -> int: ...
 
+    def check_open(self) -> None: ...
+
 
 class Upkeep:
     """The background of one store. All methods are safe between threads."""
@@ -72,9 +74,10 @@ class Upkeep:
         self._recovery_points: dict[TopicPartition, int] = {}
         self._points_moved = False
         self._appending: dict[GrowingPartition, None] = {}  # holds a descriptor for its active segment
-        self._bytes = 0
+        self.bounded = store.settings.max_bytes >= 0
+        self._bytes = 0  # counted where they are bounded only
         self.room_lock = threading.Lock()  # held while records are dropped to make room, and while topics go
-        self._appends = 0
+        self.appends = 0
         self._uncounted: list[Segment] = []  # found at opening, not in _bytes yet
         self._later: list[tuple[float, Callable[[], None]]] = []
         self._cleaned_up_to: dict[TopicPartition, int] = {}
@@ -238,16 +241,22 @@ class Upkeep:
     def grew(self, size: int) -> None:
         with self._lock:
             self._bytes += size
-            self._appends += 1
 
     @property
     def bytes(self) -> int:
         """Bytes of records in all partitions."""
+        if not self.bounded:
+            return sum(partition.size for partition in self._store.partitions())
         if self._uncounted:
             with self._lock:
                 self._bytes += total_size(self._uncounted)
                 self._uncounted = []
         return self._bytes
+
+    def closed(self, name: TopicPartition) -> TopicNotFound:
+        """What somebody is told who was on the way to a partition when it was closed. Raises Closed."""
+        self._store.check_open()
+        return TopicNotFound(f"{name}: the topic was deleted meanwhile")
 
     def log_start_moved(self) -> None:
         with self._log_start_lock:
@@ -369,7 +378,7 @@ class Upkeep:
 
     def pace(self) -> Pace:
         """What a thread is to call between the small steps of its background work."""
-        return Pace(lambda: self._appends)
+        return Pace(lambda: self.appends)
 
     def compact_partition(
         self, partition: Partition, throttle: Throttle | None, pace: Pace, *, force: bool

@@ -10,6 +10,7 @@ from embedlog.checkpoints import read_offsets, write_offsets
 from embedlog.codec import decode, encode_batch, encode_control_batch, scan
 from embedlog.config import TopicSettings
 from embedlog.decoding import Records, decode_chunk
+from embedlog.errors import Closed
 from embedlog.filenames import CLASSIC, LOG_START_FILE
 from embedlog.fs import Descriptors, FileSystem
 from embedlog.index import IndexCache
@@ -32,6 +33,7 @@ class Bench:
     time_ms: int = START_MS
     recovery_point: int = 0
     bytes_grown: int = 0
+    appends: int = 0
     waiting: list[str] = field(default_factory=list)
     delays: list[int] = field(default_factory=list)
     starts: int = 0
@@ -86,7 +88,12 @@ class Bench:
 
     def opened_for_append(self, partition: Partition) -> None: ...
 
+    bounded = True
+
     def make_room(self, size: int) -> None: ...
+
+    def closed(self, name: TopicPartition) -> Closed:
+        return Closed(f"{name} is closed")
 
     def grew(self, size: int) -> None:
         self.bytes_grown += size

@@ -10,7 +10,16 @@ import pytest
 from faults import FOREVER, FaultyFileSystem, partition_of, store_of
 
 import embedlog
-from embedlog import DiskFull, Log, LogFull, PartialAppend, PartitionFailed, StorageError, TopicPartition
+from embedlog import (
+    DiskFull,
+    Log,
+    LogFull,
+    PartialAppend,
+    PartitionFailed,
+    StorageError,
+    TopicNotFound,
+    TopicPartition,
+)
 from embedlog.codec import encode_batch
 from embedlog.partition import Partition
 from embedlog.shared_state import State
@@ -297,7 +306,7 @@ def test_segments_that_compaction_emptied_hide_nothing_from_being_dropped(path: 
 
 def test_what_a_killed_deletion_left_is_let_go(path: Path) -> None:
     fs = FaultyFileSystem(path)
-    log = embedlog.open(path, fs=fs, segment_bytes=2048)
+    log = embedlog.open(path, fs=fs, segment_bytes=2048, max_bytes=1 << 20)
     log.create_topic("t")
     for _ in range(20):
         log.append("t", bytes(900))
@@ -312,12 +321,25 @@ def test_what_a_killed_deletion_left_is_let_go(path: Path) -> None:
         assert [record.offset for record in log.read("t")] == [18, 19, 20]
 
 
-def test_what_comes_to_a_topic_while_it_goes_does_not_count_for_ever(log: Log) -> None:
-    log.create_topic("t")
-    partition = partition_of(log)
-    _Meddling(partition, lambda: partition.append(encode_batch([(None, bytes(900), (), 0)])))
+def test_what_comes_to_a_topic_while_it_goes_does_not_count_for_ever(path: Path) -> None:
+    with embedlog.open(path, max_bytes=1 << 20) as log:
+        log.create_topic("t")
+        partition = partition_of(log)
+        _Meddling(partition, lambda: partition.append(encode_batch([(None, bytes(900), (), 0)])))
+        log.delete_topic("t")
+        assert store_of(log).upkeep.bytes == 0
+
+
+def test_bytes_are_summed_up_where_nothing_depends_on_them(log: Log, path: Path) -> None:
+    log.create_topic("t", partitions=2, segment_bytes=1024)
+    for number in range(30):
+        log.append("t", bytes(100), partition=number % 2)
+    log.append_many("t", [bytes(50)] * 10)
+    assert log.health().bytes == held(log) > 30 * 100
+    log.delete_records("t", 0, 10)
+    assert log.health().bytes == held(log)
     log.delete_topic("t")
-    assert store_of(log).upkeep.bytes == 0
+    assert log.health().bytes == 0
 
 
 def test_a_partition_that_is_closed_deletes_no_files_that_have_its_names_now(log: Log) -> None:
@@ -329,6 +351,6 @@ def test_a_partition_that_is_closed_deletes_no_files_that_have_its_names_now(log
     log.delete_topic("t")
     log.create_topic("t")
     log.append_many("t", [b"new"] * 2)
-    with old.upkeep_lock, pytest.raises(PartitionFailed, match="closed"):
+    with old.upkeep_lock, pytest.raises(TopicNotFound, match="deleted meanwhile"):
         old.advance_log_start(2)
     assert [record.value for record in log.read("t")] == [b"new"] * 2
