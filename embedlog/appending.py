@@ -46,7 +46,7 @@ from .keeper import Keeper
 from .model import AbortedTransaction, Appended, PartitionOffsets, RecordMetadata, TopicPartition
 from .producer_ledger import ProducerLedger
 from .producer_state import ProducerState
-from .reading import End, Look, ReadablePartition
+from .reading import Committed, End, Look, ReadablePartition
 from .segment import Files, LeftBehind, Segment, create_segment, total_size
 from .shared_state import State
 
@@ -141,8 +141,8 @@ class GrowingPartition(ReadablePartition):
         flushed = self._flushed.offset
         return PartitionOffsets(self._log_start_offset, max(self._end.offset, flushed), flushed)
 
-    def aborted_between(self, look: Look, first: int, last: int) -> tuple[AbortedTransaction, ...]:
-        return tuple(t for t in self._ledger.aborted if t.first_offset <= last and t.last_offset >= first)
+    def _committed(self, look: Look, offset: int) -> Committed:
+        return Committed(look.last_stable_offset, self._ledger.aborted_from(offset))
 
     @property
     def _end(self) -> End:

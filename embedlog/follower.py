@@ -35,22 +35,20 @@ from .filenames import (
     LOG_START_FILE,
     RECOVERY_POINT_FILE,
     TOPICS_FILE,
-    TXN_INDEX,
     WRITER_STATE_FILE,
     check_topic_name,
 )
+from .followed_transactions import FollowedTransactions
 from .fs import Descriptors, FileSystem
 from .index import IndexCache
 from .model import (
-    AbortedTransaction,
     Fetched,
     OffsetAndTimestamp,
     PartitionOffsets,
     TopicDescription,
     TopicPartition,
 )
-from .producer_state import decode_aborted
-from .reading import End, Look, ReadablePartition
+from .reading import Committed, End, Look, ReadablePartition, Version
 from .segment import Files, Segment, list_segments
 from .shared_state import Edges, State, StateReader
 from .swap import decided_names, pending_swaps, stand_in
@@ -62,6 +60,10 @@ _LISTING_TRIES: Final = 20
 _Stamp: TypeAlias = tuple[int, int, int]
 _Scanned: TypeAlias = tuple[dict[str, int], "_Stamp | None"]
 _T = TypeVar("_T")
+
+
+class _LookAgain(Exception):
+    """The files are not those of the look any more."""
 
 
 class Follower:
@@ -244,11 +246,13 @@ class FollowedPartition(ReadablePartition):
         self._refresh_lock = threading.Lock()
         self._segments: tuple[Segment, ...] = ()
         self._epochs = LeaderEpochs(follower.fs, self.directory)
-        self._listed_for: tuple[int, int, int, int] | None = None
+        self._listed_for: Version | None = None
         self._listing: object = None  # the files of the segments, to compare with those of another time
         self._checked_writer: int | None = None
         self._cut_short: tuple[Edges, Edges] | None = None  # what is published, and what the files bear out
         self._scan: tuple[_Scanned, Edges] | None = None  # a directory, and its edges by its files alone
+        self._scans = 0  # how often that was
+        self._transactions = FollowedTransactions(follower.files, self.directory, name, self._recovery_point)
         self.take_settings(topic)
 
     def take_settings(self, topic: Topic) -> None:
@@ -276,6 +280,14 @@ class FollowedPartition(ReadablePartition):
             )
         )
 
+    def has_data(self, offset: int, *, read_committed: bool) -> bool:
+        try:
+            return self._reading(
+                lambda: super(FollowedPartition, self).has_data(offset, read_committed=read_committed)
+            )
+        except CorruptRecord:
+            return True
+
     def offset_for_time(self, time_ms: int) -> OffsetAndTimestamp | None:
         return self._reading(lambda: super(FollowedPartition, self).offset_for_time(time_ms))
 
@@ -286,7 +298,7 @@ class FollowedPartition(ReadablePartition):
         return self._reading(super().readable_segments)
 
     def offsets(self) -> PartitionOffsets:
-        edges = self._edges()
+        edges, _ = self._seen()
         return PartitionOffsets(
             edges.log_start_offset, edges.log_end_offset, min(edges.flushed_offset, edges.log_end_offset)
         )
@@ -294,11 +306,11 @@ class FollowedPartition(ReadablePartition):
     @property
     def state(self) -> State:
         """As the writer published it."""
-        return State(self._edges().state)
+        return State(self._seen()[0].state)
 
     def _look(self) -> Look:
         for _ in range(_LISTING_TRIES):
-            edges = self._edges()
+            edges, version = self._seen()
             segments = self._segments
             if segments and segments[-1].base_offset == edges.last_segment:
                 break
@@ -317,17 +329,16 @@ class FollowedPartition(ReadablePartition):
             edges.last_stable_offset,
             self._epochs.entries,
             edges.log_end_offset,
+            version,
         )
 
-    def aborted_between(self, look: Look, first: int, last: int) -> tuple[AbortedTransaction, ...]:
-        found = []
-        for segment in look.segments:
-            if segment.next_offset > first:
-                stem = self._follower.files.layout.stem(segment.base_offset)
-                path = os.path.join(self.directory, stem + TXN_INDEX)
-                with contextlib.suppress(FileNotFoundError):
-                    found += decode_aborted(self._follower.fs.read_file(path), path)
-        return tuple(t for t in found if t.first_offset <= last and t.last_offset >= first)
+    def _committed(self, look: Look, offset: int) -> Committed:
+        committed = self._transactions.committed(look, offset, compacted=self.may_have_gaps)
+        now = self._look()
+        # What ended before the log start, or was compacted away, may have left the files before we read them.
+        if now.version != look.version and not now.goes_on_from(look):
+            raise _LookAgain
+        return committed
 
     def _reading(self, act: Callable[[], _T]) -> _T:
         """What goes wrong with reading counts if the files are still those that we had listed.
@@ -338,33 +349,36 @@ class FollowedPartition(ReadablePartition):
             listed = self._listing
             try:
                 return act()
+            except _LookAgain:
+                continue
             except (CorruptRecord, StorageError, OSError) as error:
                 self._listed_for = None
-                self._edges()
+                self._seen()
                 if self._listing != listed:
                     continue
                 if isinstance(error, OSError):
                     raise StorageError(f"{self.name} cannot be read: {error}", path=self.directory) from error
                 raise
 
-    def _edges(self) -> Edges:
+    def _seen(self) -> tuple[Edges, Version]:
         """The edges to go by, with the segments listed as they ask for. TopicNotFound, StorageError."""
         for _ in range(_LISTING_TRIES):
             try:
-                return self._found_edges()
+                return self._see()
             except OSError as error:  # the writer may have moved a file just when we came to it
                 self._listed_for = None
                 failure = error
         raise StorageError(f"{self.name} cannot be read: {failure}", path=self.directory) from failure
 
-    def _found_edges(self) -> Edges:
+    def _see(self) -> tuple[Edges, Version]:
         writer, edges = self._follower.published(self.name)
         # Only now: of a topic that was deleted and made again these may be the new one's.
         self._follower.check_current(self)
         with self._refresh_lock:
             if edges is None:
-                return self._scanned()
-            wanted = (writer, edges.layout_version, edges.last_segment, edges.leader_epoch)
+                edges = self._scanned()
+                return edges, Version(0, edges.leader_epoch, self._scans, edges.last_segment)
+            wanted = Version(writer, edges.leader_epoch, edges.layout_version, edges.last_segment)
             if wanted != self._listed_for:
                 self._list(self._names(), edges.last_segment)
                 self._listed_for = wanted
@@ -373,8 +387,8 @@ class FollowedPartition(ReadablePartition):
                 self._cut_short = (edges, checked) if checked != edges else None
                 self._checked_writer = writer
             if self._cut_short is not None and self._cut_short[0] == edges:
-                return self._cut_short[1]
-            return edges
+                edges = self._cut_short[1]
+            return edges, wanted
 
     def _names(self) -> dict[str, int]:
         """The directory as it was at one moment: a listing may miss a file that is just being renamed."""
@@ -411,7 +425,8 @@ class FollowedPartition(ReadablePartition):
         if not self._segments or self._segments[-1].base_offset != edges.last_segment:
             return edges
         active = self._segments[-1]
-        found = self._valid_end(active, min(edges.readable_bytes, active.size))
+        size = min(edges.readable_bytes, active.size)
+        found = self._valid_end(active, size, self._recovery_point())
         if found is None or found[0] >= edges.readable_bytes:
             return edges
         pos, end = found
@@ -419,11 +434,15 @@ class FollowedPartition(ReadablePartition):
             log_end_offset=end,
             readable_bytes=pos,
             flushed_offset=min(edges.flushed_offset, end),
-            last_stable_offset=min(edges.last_stable_offset, end),
+            last_stable_offset=-1,  # what ended behind the end has not ended
         )
+
+    def _recovery_point(self) -> int:
+        return self._follower.checkpoint(RECOVERY_POINT_FILE, self.name) or 0
 
     def _scanned(self) -> Edges:
         """Edges from the files alone: a directory that was copied, or a topic that was made just now."""
+        point = self._recovery_point()  # before the listing, in case that somebody is writing after all
         names = self._names()
         if self._scan is not None and self._segments and self._scan[0] == (names, self._tail_stamp()):
             return self._scan[1]
@@ -432,15 +451,14 @@ class FollowedPartition(ReadablePartition):
         if not self._segments:
             raise StorageError(f"{self.name}: there are no segments in {self.directory}", path=self.directory)
         active, stamp = self._segments[-1], self._tail_stamp()
-        point = self._follower.checkpoint(RECOVERY_POINT_FILE, self.name) or 0
-        pos, end = self._valid_end(active, active.size) or (active.size, point)
+        pos, end = self._valid_end(active, active.size, point) or (active.size, point)
         start = self._follower.checkpoint(LOG_START_FILE, self.name) or 0
         first = self._segments[0].base_offset
         edges = Edges(
             start if first < start <= end else first,
             end,
             end,
-            end,
+            -1,
             active.base_offset,
             pos,
             self._epochs.latest,
@@ -448,6 +466,7 @@ class FollowedPartition(ReadablePartition):
             0,
         )
         self._scan = (names, stamp), edges
+        self._scans += 1
         return edges
 
     def _tail_stamp(self) -> _Stamp | None:
@@ -457,13 +476,12 @@ class FollowedPartition(ReadablePartition):
             return stat.st_ino, stat.st_mtime_ns, stat.st_size
         return None
 
-    def _valid_end(self, segment: Segment, size: int) -> tuple[int, int] | None:
+    def _valid_end(self, segment: Segment, size: int, point: int) -> tuple[int, int] | None:
         """(byte, next offset) behind the last valid batch, checked from the recovery point on.
 
         None where records before that point are missing or damaged: that is no end of the log, but an
         error to whoever reads them.
         """
-        point = self._follower.checkpoint(RECOVERY_POINT_FILE, self.name) or 0
         pos, next_offset = 0, segment.base_offset
         if point > segment.base_offset:
             try:

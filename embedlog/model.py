@@ -108,7 +108,8 @@ class Fetched(NamedTuple):
     `data` is empty at the log's end; a view is one of the buffer that the fetch was given. `path` and `pos`
     locate its first byte where the log is local.
     `may_have_gaps` says that compaction may have removed offsets: otherwise a gap is damage.
-    `aborted` lists the aborted transactions that touch the chunk (only for read_committed).
+    `aborted` lists the aborted transactions that touch the chunk, and `last_stable_offset` is where
+    read_committed ends (only for read_committed; else none, and -1).
     `leader_epochs` are the (epoch, start offset) pairs of the partition's history.
     """
 

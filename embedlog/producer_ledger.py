@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from bisect import bisect_left
 from collections.abc import Collection
 from typing import Final
 
@@ -66,8 +67,8 @@ class ProducerLedger:
         self._find_stable_offsets()
 
     def _find_stable_offsets(self) -> None:
-        """Where read_committed has to stop: in this process, and in others, which learn of aborted
-        transactions from the .txnindex files only. None: nowhere."""
+        """Where read_committed has to stop: in this process, and in others, as far as the .txnindex files
+        tell them (followed_transactions.py). None: nowhere."""
         unstable = self.first_unstable_offset = self._state.first_unstable_offset()
         bounds = [transaction.first_offset for transaction in self._unsaved]
         if unstable is not None:
@@ -78,8 +79,13 @@ class ProducerLedger:
 
     @property
     def aborted(self) -> tuple[AbortedTransaction, ...]:
-        """All that readers have to know of."""
+        """All that readers have to know of, in the order of their markers."""
         return tuple(self._aborted)
+
+    def aborted_from(self, offset: int) -> list[AbortedTransaction]:
+        """Those whose markers lie at an offset or behind it."""
+        known = self._aborted
+        return known[bisect_left(known, offset, key=lambda transaction: transaction.last_offset) :]
 
     def forget_before(self, offset: int) -> None:
         """The log starts there now."""

@@ -1,4 +1,11 @@
-"""Producer state at opening: the newest snapshot, the .txnindex files, and what the tail adds to them.
+"""Producer state from the files: the newest snapshot, the .txnindex files, and what the batches add to them.
+
+    .txnindex, snapshots    |  the batches from there on
+    ------------------------+---------------------------> log end
+                            ^ the recovery point, or the newest snapshot if that is further
+
+For the writer when it opens the log, and for readers beside it (followed_transactions.py), who know what it
+knows by the same rules.
 
 Where a snapshot or a .txnindex cannot be understood, an older one does not help, since the records after
 it may lie before the recovery point: then all records are read again, and tell it.
@@ -9,14 +16,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from .codec import BatchHeader
 from .errors import CorruptCheckpoint, CorruptRecord
 from .filenames import SNAPSHOT, TXN_INDEX
 from .model import AbortedTransaction, TopicPartition
 from .producer_ledger import commits_transaction
-from .producer_state import ProducerState, decode_aborted, encode_aborted
+from .producer_state import ABORTED_SIZE, ProducerState, decode_aborted, encode_aborted
 from .segment import Files, Segment
 
 logger = logging.getLogger(__name__)
@@ -40,15 +47,18 @@ class ProducerRecovery:
 
         What the tail adds is written to the files, durably. Raises OSError.
         """
-        producers, since, aborted = self.noted(log_end_offset, segments)
-        checked_from = replay[0][1].base_offset if replay else log_end_offset
-        if since is None:  # what was noted is lost: the records tell it
-            producers, since = ProducerState(), segments[0].base_offset
+        try:
+            producers, since = self.snapshot(log_end_offset)
+            aborted = self.aborted_in(segments)
+        except CorruptCheckpoint as error:
+            logger.warning("reading all of %s for its producers: %s", self.name, error)
+            producers, since, aborted = ProducerState(), segments[0].base_offset, []
+            checked_from = replay[0][1].base_offset if replay else log_end_offset
             replay = [*self.batches_before(segments, checked_from), *replay]
         replayed_from = max(replay[0][1].base_offset if replay else log_end_offset, since)
         aborted = [transaction for transaction in aborted if transaction.last_offset < replayed_from]
         for segment, header in replay:
-            if header.base_offset >= since and (header.producer_id >= 0 or header.is_transactional):
+            if header.base_offset >= since:
                 ended = self.replay(segment, header, producers)
                 if ended is not None:
                     aborted.append(ended)
@@ -56,45 +66,56 @@ class ProducerRecovery:
             self.rewrite_aborted(segments, aborted)
         if producers.changed:
             # The recovery point may move before the next flush does: the state must be on disk by then.
-            path = self.path(self.files.layout.stem(log_end_offset) + SNAPSHOT)
-            self.fs.write_file(path, producers.encode())
+            self.fs.write_file(self.path(log_end_offset, SNAPSHOT), producers.encode())
             producers.changed = False
         return producers, aborted
 
     def replay(
         self, segment: Segment, header: BatchHeader, producers: ProducerState
     ) -> AbortedTransaction | None:
+        """Take a batch into the state. The transaction that it ended, where it is an abort marker.
+
+        Raises OSError, CorruptRecord.
+        """
+        if header.producer_id < 0 and not header.is_transactional:
+            return None
         commits = None
         if header.is_control:
             data = segment.pread(header.size, header.pos)
             commits = commits_transaction(data, header._replace(pos=0), self.name)
         return producers.update(header, commits=commits)
 
-    def noted(
-        self, log_end_offset: int, segments: list[Segment]
-    ) -> tuple[ProducerState, int | None, list[AbortedTransaction]]:
-        """(producer state from the newest snapshot, the offset from which the log adds to it, the aborted
-        transactions). The offset is None where a file cannot be understood: an older one does not help,
-        as the records since then may lie before the recovery point.
+    def snapshot(self, log_end_offset: int) -> tuple[ProducerState, int]:
+        """The newest one up to the log's end: the state before the record with an offset; empty, and 0, where
+        there is none. Those past the end go, where the files are ours. Raises CorruptCheckpoint, OSError.
         """
-        layout = self.files.layout
-        found = [layout.parse_snapshot(entry.name) for entry in self.fs.list(self.directory)]
-        offsets = sorted(n for n in found if n is not None)
-        while offsets and offsets[-1] > log_end_offset:
-            self.fs.unlink(self.path(layout.stem(offsets.pop()) + SNAPSHOT))
-        try:
-            aborted = []
-            for segment in segments:
-                path = self.path(layout.stem(segment.base_offset) + TXN_INDEX)
-                with contextlib.suppress(FileNotFoundError):
-                    aborted += decode_aborted(self.fs.read_file(path), path)
+        while True:
+            found = map(self.files.layout.parse_snapshot, self.fs.names(self.directory))
+            offsets = sorted(offset for offset in found if offset is not None)
+            while offsets and offsets[-1] > log_end_offset:
+                lost = offsets.pop()
+                if self.files.writable:
+                    self.fs.unlink(self.path(lost, SNAPSHOT))
             if not offsets:
-                return ProducerState(), 0, aborted
-            path = self.path(layout.stem(offsets[-1]) + SNAPSHOT)
-            return ProducerState.decode(self.fs.read_file(path), path), offsets[-1], aborted
-        except CorruptCheckpoint as error:
-            logger.warning("reading all of %s for its producers: %s", self.name, error)
-            return ProducerState(), None, []
+                return ProducerState(), 0
+            path = self.path(offsets[-1], SNAPSHOT)
+            with contextlib.suppress(FileNotFoundError):  # a writer at work has newer ones by now
+                return ProducerState.decode(self.fs.read_file(path), path), offsets[-1]
+
+    def aborted_in(self, segments: Sequence[Segment], skip: int = 0) -> list[AbortedTransaction]:
+        """What the .txnindex files of some segments tell, in the order of the markers.
+
+        Without the first `skip` entries of the first file. A writer may be at work. Raises CorruptCheckpoint,
+        OSError.
+        """
+        found: set[AbortedTransaction] = set()
+        # Compaction takes entries over into an earlier file before it lets go of theirs: so from the end.
+        for segment in reversed(segments):
+            path = self.path(segment.base_offset, TXN_INDEX)
+            with contextlib.suppress(FileNotFoundError):
+                known = skip * ABORTED_SIZE if segment is segments[0] else 0
+                found.update(decode_aborted(self.fs.read_file(path)[known:], path))
+        return sorted(found, key=lambda transaction: transaction.last_offset)
 
     def batches_before(self, segments: list[Segment], offset: int) -> Iterator[tuple[Segment, BatchHeader]]:
         """The batches up to an offset, as far as they can be read."""
@@ -107,10 +128,10 @@ class ProducerRecovery:
 
     def rewrite_aborted(self, segments: list[Segment], aborted: list[AbortedTransaction]) -> None:
         for segment in segments:
-            path = self.path(self.files.layout.stem(segment.base_offset) + TXN_INDEX)
+            path = self.path(segment.base_offset, TXN_INDEX)
             own = [t for t in aborted if segment.base_offset <= t.last_offset < segment.next_offset]
             if own or self.fs.exists(path):
                 self.fs.write_file(path, encode_aborted(own))
 
-    def path(self, name: str) -> str:
-        return os.path.join(self.directory, name)
+    def path(self, offset: int, suffix: str) -> str:
+        return os.path.join(self.directory, self.files.layout.stem(offset) + suffix)

@@ -29,6 +29,7 @@ from .model import AbortedTransaction
 _SNAPSHOT_HEADER: Final = struct.Struct(">hIi")
 _SNAPSHOT_ENTRY: Final = struct.Struct(">qhiqiqiq")
 _TXN_ENTRY: Final = struct.Struct(">hqqqq")
+ABORTED_SIZE: Final = _TXN_ENTRY.size
 _BATCHES_REMEMBERED: Final = 5
 _SEQUENCES: Final = 1 << 31
 

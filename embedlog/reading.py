@@ -14,6 +14,7 @@ from __future__ import annotations
 import struct
 from abc import ABC, abstractmethod
 from bisect import bisect_right
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from .codec import HEADER_SIZE, BatchHeader, decode, loops, scan
@@ -40,11 +41,21 @@ class End(NamedTuple):
     segment: Segment
 
 
+class Version(NamedTuple):
+    """Which files a look is of, where another process writes them. Each has its own word for that."""
+
+    writer_id: int = 0
+    leader_epoch: int = 0
+    layout: int = 0
+    last_segment: int = 0
+
+
 class Look(NamedTuple):
     """A consistent look at a partition.
 
     `given_offset` is the offset behind all that were ever given: past the end only while the partition
-    hides what it could not flush. A reader that got so far waits there.
+    hides what it could not flush. A reader that got so far waits there. `last_stable_offset` is the
+    writer's own or what it published, -1 where it did not.
     """
 
     segments: tuple[Segment, ...]
@@ -53,6 +64,27 @@ class Look(NamedTuple):
     last_stable_offset: int
     epochs: tuple[tuple[int, int], ...]
     given_offset: int
+    version: Version = Version()
+
+    def end_of(self, segment: Segment) -> int:
+        """How many bytes of a segment may be read."""
+        if segment is self.end.segment:
+            return self.end.pos
+        return segment.size if segment.base_offset < self.end.offset else 0
+
+    def goes_on_from(self, earlier: Look) -> bool:
+        """Are the files of an earlier look all there, as they were but for appends?"""
+        if self.version[:2] != earlier.version[:2] or self.end.offset < earlier.end.offset:
+            return False
+        files = {(segment.base_offset, segment.inode) for segment in self.segments}
+        return all((segment.base_offset, segment.inode) in files for segment in earlier.segments)
+
+
+class Committed(NamedTuple):
+    """What read_committed may read: up to the offset `end`, without the records of `aborted` transactions."""
+
+    end: int
+    aborted: Sequence[AbortedTransaction]
 
 
 class ReadablePartition(ABC):
@@ -75,14 +107,15 @@ class ReadablePartition(ABC):
     def offsets(self) -> PartitionOffsets: ...
 
     @abstractmethod
-    def aborted_between(self, look: Look, first: int, last: int) -> tuple[AbortedTransaction, ...]:
-        """Aborted transactions that touch the offsets first..last."""
+    def _committed(self, look: Look, offset: int) -> Committed:
+        """How far read_committed may read from an offset on, with the aborted transactions up to there."""
 
     def has_data(self, offset: int, *, read_committed: bool) -> bool:
         """Would a fetch at `offset` return something (or fail)?"""
         look = self._look()
-        end = look.last_stable_offset if read_committed else look.end.offset
-        return offset < end or offset > look.given_offset or offset < look.log_start_offset
+        if offset > look.given_offset or offset < look.log_start_offset:
+            return True
+        return offset < (self._committed(look, offset).end if read_committed else look.end.offset)
 
     def fetch(
         self,
@@ -117,12 +150,13 @@ class ReadablePartition(ABC):
     ) -> Fetched:
         look = self._look()
         self._check_offset(look, offset, leader_epoch)
-        upper = min(look.last_stable_offset, look.end.offset) if read_committed else look.end.offset
+        committed = self._committed(look, offset) if read_committed else Committed(-1, ())
+        upper = min(committed.end, look.end.offset) if read_committed else look.end.offset
         empty = Fetched(
             b"",
             look.log_start_offset,
             look.end.offset,
-            look.last_stable_offset,
+            committed.end,
             may_have_gaps=self.may_have_gaps,
             leader_epochs=look.epochs,
         )
@@ -143,14 +177,16 @@ class ReadablePartition(ABC):
                 last_offset=look.end.offset - 1,
             )
         segment, pos, data, next_offset = found
-        aborted = self.aborted_between(look, offset, next_offset - 1) if read_committed else ()
+        aborted = tuple(
+            t for t in committed.aborted if t.first_offset < next_offset and t.last_offset >= offset
+        )
         return empty._replace(data=data, aborted=aborted, path=segment.path, pos=pos)
 
     def offset_for_time(self, time_ms: int) -> OffsetAndTimestamp | None:
         """The first record with a timestamp of time_ms or later; None where there is none."""
         look = self._look()
         for segment in look.segments:
-            end = self._end_of(segment, look)
+            end = look.end_of(segment)
             if not end or segment.largest_timestamp_ms < time_ms:
                 continue
             for header in segment.from_time(time_ms, end, may_have_gaps=self.may_have_gaps):
@@ -188,7 +224,7 @@ class ReadablePartition(ABC):
     def readable_segments(self) -> list[tuple[Segment, int]]:
         """The segments, each with the number of bytes that may be read of it."""
         look = self._look()
-        return [(segment, self._end_of(segment, look)) for segment in look.segments]
+        return [(segment, look.end_of(segment)) for segment in look.segments]
 
     # -- inside --------------------------------------------------------------------------------------
 
@@ -219,12 +255,6 @@ class ReadablePartition(ABC):
             log_end_offset=look.end.offset,
         )
 
-    def _end_of(self, segment: Segment, look: Look) -> int:
-        """How many bytes of a segment the look allows."""
-        if segment is look.end.segment:
-            return look.end.pos
-        return segment.size if segment.base_offset < look.end.offset else 0
-
     def _read_chunk(
         self, look: Look, offset: int, max_bytes: int, upper: int, buffer: bytearray | None
     ) -> tuple[Segment, int, bytes | memoryview, int] | None:
@@ -233,7 +263,7 @@ class ReadablePartition(ABC):
         hint = self._hints.pop(offset, None)
         number = max(bisect_right(segments, offset, key=_base_offset) - 1, 0)
         for segment in segments[number:]:
-            end = self._end_of(segment, look)
+            end = look.end_of(segment)
             if hint is not None and hint[0] is segment:
                 pos = hint[1]
             else:

@@ -1,0 +1,66 @@
+"""Producers with transactions, and which records read_committed has to give at any time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from embedlog.codec import encode_batch, encode_control_batch
+
+Appending = Callable[[bytearray], int]
+
+PRODUCERS = (1, 2, 3)
+
+
+class Transactions:
+    """Appends through a function from an encoded batch to its base offset, and keeps the account."""
+
+    def __init__(self, append: Appending) -> None:
+        self.append = append
+        self.committed: dict[int, bytes] = {}
+        self.open: dict[int, dict[int, bytes]] = {}
+        self.sequences: dict[int, int] = {}
+
+    def send(self, producer: int, *values: bytes) -> None:
+        """A batch of a transaction; the first one begins it."""
+        sequence = self.sequences.get(producer, 0)
+        self.sequences[producer] = sequence + len(values)
+        first = self.append(
+            encode_batch(
+                [(value, value, (), 1_000) for value in values],
+                producer_id=producer,
+                producer_epoch=0,
+                base_sequence=sequence,
+                transactional=True,
+            )
+        )
+        self.open.setdefault(producer, {}).update(enumerate(values, first))
+
+    def end(self, producer: int, *, commit: bool) -> None:
+        marker = encode_control_batch(
+            commit=commit, producer_id=producer, producer_epoch=0, timestamp_ms=1_000
+        )
+        self.append(marker)
+        records = self.open.pop(producer, {})
+        if commit:
+            self.committed.update(records)
+
+    def plain(self, value: bytes) -> None:
+        """A record of nobody's transaction."""
+        self.committed[self.append(encode_batch([(value, value, (), 1_000)]))] = value
+
+    def expected(self, log_start_offset: int = 0) -> list[tuple[int, bytes]]:
+        """(offset, value) of what is committed and lies before the oldest open transaction."""
+        stable = min((min(records) for records in self.open.values()), default=1 << 62)
+        return [each for each in sorted(self.committed.items()) if log_start_offset <= each[0] < stable]
+
+    def step(self, rng: random.Random, number: int) -> None:
+        """Something at random; a third of the transactions are aborted."""
+        producer = rng.choice(PRODUCERS)
+        value = b"%d" % number
+        if rng.random() < 0.2:
+            self.plain(value)
+        elif producer in self.open and rng.random() < 0.5:
+            self.end(producer, commit=rng.random() < 0.66)
+        else:
+            self.send(producer, *[value + b".%d" % i for i in range(rng.randrange(1, 4))])
