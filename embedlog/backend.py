@@ -228,6 +228,9 @@ class Backend(Protocol):
 
     def offsets(self, topic: str) -> dict[int, PartitionOffsets]: ...
 
+    def edges(self, topic: str, partition: int) -> PartitionOffsets:
+        """The offsets of one partition, for who does not need all of them."""
+
     def offset_for_time(self, topic: str, partition: int, time_ms: int) -> OffsetAndTimestamp | None:
         """The first record whose timestamp is time_ms or later, in offset order; None where there is none."""
 

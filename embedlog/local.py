@@ -71,6 +71,9 @@ class EngineBackend:
     def offsets(self, topic: str) -> dict[int, PartitionOffsets]:
         return self._engine.offsets(topic)
 
+    def edges(self, topic: str, partition: int) -> PartitionOffsets:
+        return self._engine.partition(topic, partition).offsets()
+
     def offset_for_time(self, topic: str, partition: int, time_ms: int) -> OffsetAndTimestamp | None:
         found = self._engine.partition(topic, partition)
         with self._deletion_noticed(found):

@@ -192,7 +192,6 @@ class Positions:
         if not unknown:
             return
         committed = load([position.tp for position in unknown])
-        edges: dict[str, dict[int, PartitionOffsets]] = {}  # asked once a topic, not once a partition
         for position in unknown:
             found = committed.get(position.tp)
             if found is not None:
@@ -204,10 +203,7 @@ class Positions:
                     f"{position.tp}: no committed offset, and auto_offset_reset is 'error': seek first"
                 )
             else:
-                topic, partition = position.tp
-                if topic not in edges:
-                    edges[topic] = self._backend.offsets(topic)
-                self.seek(position.tp, self._reset_to(edges[topic][partition]))
+                self.seek(position.tp, self._reset_offset(position.tp))
 
     def ready(self) -> Position | None:
         """The next partition in the row with something to give out, fetched if need be; None without one.
@@ -227,10 +223,8 @@ class Positions:
 
     def lag(self) -> dict[TopicPartition, int]:
         """How many offsets lie between each position and the end of its partition."""
-        ends = {topic: self._backend.offsets(topic) for topic in {tp.topic for tp in self._all}}
         return {
-            tp: max(0, ends[tp.topic][tp.partition].log_end_offset - position.offset)
-            for tp, position in self._all.items()
+            tp: max(0, self._edges(tp).log_end_offset - position.offset) for tp, position in self._all.items()
         }
 
     def settle(self) -> None:
@@ -284,14 +278,12 @@ class Positions:
         return position.fill()
 
     def _reset_offset(self, tp: TopicPartition) -> int:
-        return self._reset_to(self._edges(tp))
-
-    def _reset_to(self, edges: PartitionOffsets) -> int:
+        edges = self._edges(tp)
         return edges.log_start_offset if self._reset == "earliest" else edges.log_end_offset
 
     def _edges(self, tp: TopicPartition) -> PartitionOffsets:
         """Raises NotAssigned before it asks for what may not be there."""
-        return self._backend.offsets(self[tp].tp.topic)[tp.partition]
+        return self._backend.edges(*self[tp].tp)
 
     def _reader(self, tp: TopicPartition, offset: int, epoch: int) -> PartitionReader:
         return PartitionReader(

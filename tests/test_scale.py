@@ -16,9 +16,13 @@ from programs import Program
 
 import embedlog
 from embedlog.codec import scan
+from embedlog.consumer import Consumer
 from embedlog.errors import StorageError
 from embedlog.follower import Follower
 from embedlog.fs import Entry, FileSystem
+from embedlog.local import ReaderBackend
+from embedlog.log_reader import read_records
+from embedlog.model import TopicPartition
 
 _A_THOUSAND = """
 import resource, sys, threading, embedlog
@@ -208,7 +212,7 @@ class _Asking(FileSystem):
         return super().size(path)
 
     def names(self, path: str) -> dict[str, int]:
-        self._note("list", "partition")
+        self._note("list", "partition" if os.path.basename(path).startswith("t_") else "root")
         return super().names(path)
 
     def list(self, path: str) -> list[Entry]:
@@ -243,6 +247,23 @@ def test_following_what_was_closed_looks_at_no_segment_but_the_last(tmp_path: Pa
     few, many = costs
     assert few["stat", ".kafka"] <= 3
     assert many == few
+
+
+def test_reading_one_partition_looks_at_no_other(tmp_path: Path) -> None:
+    _with_segments(tmp_path / "log", 2, partitions=20)
+    fs = _Asking()
+    follower = Follower(str(tmp_path / "log"), fs=fs)
+    try:
+        backend = ReaderBackend(follower)
+        assert [record.offset for record in read_records(backend, "t", 7)] == [0, 1]
+        assert [record.offset for record in read_records(backend, "t", 7, start=1)] == [1]
+        with Consumer(backend, (), auto_offset_reset="earliest") as consumer:
+            consumer.assign([TopicPartition("t", 7)])
+            assert [record.offset for record in consumer.poll()] == [0, 1]
+            assert consumer.lag() == {TopicPartition("t", 7): 0}
+        assert fs.asked["list", "partition"] == 2, "once, and once more to see that it is whole"
+    finally:
+        follower.close()
 
 
 def test_looking_up_in_a_segment_that_another_process_grows_loads_its_index_when_it_has_changed(
