@@ -453,7 +453,7 @@ class Store:
     def partitions_of(self, topic: str) -> tuple[Partition, ...]:
         try:
             return self._partitions[topic]
-        except (KeyError, TypeError):  # where it is a topic it was deleted just now, as the next look tells
+        except (KeyError, TypeError, ValueError):  # deleted just now, or no topic at all: the next look tells
             return self.partitions_of(self.topic(topic).name)
 
     def offsets(self, topic: str) -> dict[int, PartitionOffsets]:
