@@ -21,7 +21,7 @@ extensions = [
         extra_compile_args=["-O3"],
         optional=WANTED != "compiled",
     )
-    for name in ("compiled_encoding", "compiled_decoding", "compiled_columns")
+    for name in ("compiled_encoding", "compiled_decoding", "compiled_columns", "compiled_scanning")
 ]
 
 DIRECTIVES = {"language_level": 3, "boundscheck": False, "wraparound": False, "cdivision": True}

@@ -131,7 +131,7 @@ def _checking(batch: int, thousands: int) -> Row:
     view, whole = memoryview(data), bytes(data)
 
     def scan() -> None:
-        assert loops.scan_run(view, 0, len(data), Rules(0), Marking(4096)).batches == count
+        assert loops.scan_run(view, 0, len(data), Rules(0), Marking(4096, due_behind=4096)).batches == count
 
     def slice_chunk() -> None:
         assert loops.whole_batches(view, 0, len(data), count * batch)[0] == len(data)

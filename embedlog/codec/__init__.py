@@ -41,6 +41,7 @@ from .loops import CHECKSUM_IMPLEMENTATION, encode_one
 from .loops import IMPLEMENTATION as LOOPS_IMPLEMENTATION
 from .record_batch import (
     HEADER_SIZE,
+    LARGEST_BATCH,
     TIMESTAMP_TYPE_BIT,
     BatchHeader,
     assign,
@@ -57,6 +58,7 @@ __all__ = [
     "DEFAULT_MAX_BYTES",
     "GZIP",
     "HEADER_SIZE",
+    "LARGEST_BATCH",
     "LOOPS_IMPLEMENTATION",
     "LZ4",
     "NONE",

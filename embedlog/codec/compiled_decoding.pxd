@@ -40,8 +40,7 @@ cdef extern from "Python.h":
 
 cdef object _bytes(Reading data, int64_t size)
 cdef object _headers(Reading at, Reading end, int64_t count)
-cdef Place _place(object rules) except *
+cdef Place place_of(object rules) except *
 cdef bint _simple(Header* batch, bint transactional) noexcept nogil
 cdef bint _decode(Reading at, Header* batch, object topic, object partition, object append_time_ms, int64_t start_offset, int64_t stop_offset, list records) except -1
 cdef bint _values(Reading at, Reading end, int64_t count, int64_t last_offset_delta, int64_t first_delta, int64_t stop_delta, list values) except -1
-cdef object _mark(int64_t pos, int64_t last_offset, int64_t largest_timestamp_ms, int64_t largest_offset)

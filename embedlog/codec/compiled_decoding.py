@@ -13,7 +13,6 @@ import cython
 
 from ..model import Record
 from . import plain_decoding
-from .rules import Mark, Marking, Rules, Scanned
 
 if not cython.compiled:
     raise ImportError("this module works only compiled: plain_decoding is its twin")
@@ -161,24 +160,6 @@ def decode_values(body: bytes, count, last_offset_delta, first_delta=0):
     return plain_decoding.decode_values(body, count, last_offset_delta, first_delta)
 
 
-def check_records(body: bytes, count, last_offset_delta):
-    """See `plain_decoding`."""
-    fields: Fields
-    last: int64_t = -1
-    last_delta: int64_t = last_offset_delta
-    at: Reading = cython.cast(Reading, PyBytes_AS_STRING(body))
-    end: Reading = at + PyBytes_GET_SIZE(body)
-    many: int64_t = count
-    i: int64_t
-    for i in range(many):
-        at = record(at, end, last, last_delta, cython.address(fields))
-        if at == cython.NULL:
-            break
-        last = fields.offset_delta
-    if at != end:
-        plain_decoding.check_records(body, count, last_offset_delta)
-
-
 def record_spans(body: bytes, count: int32_t):
     """See `plain_decoding`."""
     start: Reading = cython.cast(Reading, PyBytes_AS_STRING(body))
@@ -201,7 +182,7 @@ def record_spans(body: bytes, count: int32_t):
 # -- runs of batches ---------------------------------------------------------------------------------
 
 
-def _place(rules):
+def place_of(rules):
     place: Place
     (
         place.next_offset,
@@ -227,7 +208,7 @@ def decode_run(
     buffer, pos, end, rules, stop_offset: int64_t, topic, partition, transactional: cython.bint, records: list
 ):
     """See `plain_decoding`."""
-    place: Place = _place(rules)
+    place: Place = place_of(rules)
     place.limit_offset = min(place.limit_offset, stop_offset)
     start_offset: int64_t = place.next_offset
     before: Place = place
@@ -266,7 +247,7 @@ def decode_run(
 
 def values_run(buffer, pos, end, rules, stop_offset: int64_t, transactional: cython.bint, values: list):
     """See `plain_decoding`."""
-    place: Place = _place(rules)
+    place: Place = place_of(rules)
     place.limit_offset = min(place.limit_offset, stop_offset)
     start_offset: int64_t = place.next_offset
     before: Place = place
@@ -301,69 +282,6 @@ def values_run(buffer, pos, end, rules, stop_offset: int64_t, transactional: cyt
         PyBuffer_Release(cython.address(view))
 
 
-def _mark(pos, last_offset, largest_timestamp_ms, largest_offset):
-    kind = Mark
-    made = PyType_GenericAlloc(cython.cast(cython.pointer(PyTypeObject), kind), 4)
-    i: cython.Py_ssize_t = 0
-    for number in (pos, last_offset, largest_timestamp_ms, largest_offset):
-        value: object = number
-        Py_INCREF(value)
-        PyTuple_SET_ITEM(made, i, value)
-        i += 1
-    return made
-
-
-def scan_run(buffer, pos, end, rules, marking, check_crc: cython.bint = True):
-    """See `plain_decoding`."""
-    place: Place = _place(rules)
-    interval: int64_t
-    since: int64_t
-    largest: int64_t
-    largest_offset: int64_t
-    interval, since, largest, largest_offset = marking
-    batches: int64_t = 0
-    records: int64_t = 0
-    marks: list = []
-    sequenced: list = []
-    batch: Header
-    view: Py_buffer
-    PyObject_GetBuffer(buffer, cython.address(view), PyBUF_SIMPLE)
-    try:
-        start: Reading = cython.cast(Reading, view.buf)
-        at: Reading = start + min(max(cython.cast(cython.Py_ssize_t, pos), 0), view.len)
-        stop: Reading = start + min(cython.cast(cython.Py_ssize_t, end), view.len)
-        while header(at, stop, cython.address(batch)):
-            if check_crc and not intact(at, batch.end):
-                break
-            if not fits(cython.address(place), cython.address(batch)):
-                break
-            if batch.max_timestamp_ms > largest:
-                largest = batch.max_timestamp_ms
-                largest_offset = batch.last_offset
-            if since > interval:
-                marks.append(_mark(at - start, batch.last_offset, largest, largest_offset))
-                since = 0
-            since += batch.end - at
-            if batch.producer_id >= 0 or batch.attributes & (TRANSACTIONAL_BIT | CONTROL_BIT):
-                sequenced.append(at - start)
-            batches += 1
-            records += batch.record_count
-            at = batch.end
-        reached = Rules(
-            place.next_offset,
-            place.epoch,
-            place.latest_epoch,
-            place.limit_offset,
-            place.end_offset,
-            place.may_have_gaps,
-            place.inside,
-        )
-        marking = Marking(interval, since, largest, largest_offset)
-        return Scanned(at - start, reached, batches, records, marks, marking, sequenced)
-    finally:
-        PyBuffer_Release(cython.address(view))
-
-
 def whole_batches(buffer, pos, end, upper_offset: int64_t):
     """See `plain_decoding`."""
     length: int32_t
@@ -393,7 +311,7 @@ def whole_batches(buffer, pos, end, upper_offset: int64_t):
 
 def find_offset(buffer, pos, end, rules, offset: int64_t):
     """See `plain_decoding`."""
-    place: Place = _place(rules)
+    place: Place = place_of(rules)
     batch: Header
     view: Py_buffer
     PyObject_GetBuffer(buffer, cython.address(view), PyBUF_SIMPLE)

@@ -13,9 +13,9 @@ cdef extern from "Python.h":
 
 
 cdef extern from "crc32c.h" nogil:
-    int crc32c_by_instruction
+    int crc32c_best
     void crc32c_prepare()
-    uint32_t crc32c_by_table(uint32_t crc, const uint8_t* data, size_t size)
+    uint32_t crc32c_sum_by(int way, const uint8_t* data, size_t size)
     uint32_t crc32c_sum(const uint8_t* data, size_t size)
 
 

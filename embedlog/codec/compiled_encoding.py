@@ -29,15 +29,15 @@ _NULL = cython.declare(int64_t, -1)
 _OTHER = cython.declare(int64_t, -2)
 
 crc32c_prepare()
-CHECKSUM_IMPLEMENTATION = "compiled, by instruction" if crc32c_by_instruction else "compiled, by table"
+CHECKSUM_IMPLEMENTATION = "compiled, by " + ("table", "instruction", "folding")[crc32c_best]
 
 
-def crc32c(data, by_table: cython.bint = False) -> int:
-    """CRC-32C of a buffer; `by_table` as on a processor without the instruction."""
+def crc32c(data, way: cython.int = 2) -> int:
+    """CRC-32C of a buffer; by a way no better than 0 tables, 1 the processor's instruction, 2 folding."""
     view: Py_buffer
     PyObject_GetBuffer(data, cython.address(view), PyBUF_SIMPLE)
     at: Reading = cython.cast(Reading, view.buf)
-    crc: uint32_t = ~crc32c_by_table(0xFFFFFFFF, at, view.len) if by_table else crc32c_sum(at, view.len)
+    crc: uint32_t = crc32c_sum_by(min(way, crc32c_best), at, view.len)
     PyBuffer_Release(cython.address(view))
     return crc
 

@@ -1,8 +1,14 @@
-/* CRC-32C (Castagnoli), reflected: by the processor's own instruction where it has one, else by tables.
+/* CRC-32C (Castagnoli), reflected: by folding or by the processor's own instruction where it has these, else
+   by tables.
 
    The instruction takes three cycles and one can begin in each, so three stretches of a buffer are summed
    side by side and put together: the CRC of A followed by n bytes is the CRC of A "advanced over n zeros"
    xor that of the n bytes. Advancing is linear over GF(2); its tables are made once, at import.
+
+   Folding multiplies polynomials, 64 bytes at a time (AVX-512 with VPCLMULQDQ). The remainder of A times x^n
+   is that of (its first half times x^(n+64) mod P) + (its second half times x^n mod P), which is shorter: so
+   64 bytes are put onto those that lie n bits behind them, until 16 are left. A product of two reflected
+   numbers is one bit too low, and a constant of 32 bits stands 32 too high: hence the exponents n+31, n-33.
 
    Source: Kafka 2.7 implementation, section 5.3.1 (crc); RFC 3720, appendix B.4 (polynomial, test values). */
 
@@ -37,7 +43,10 @@ static uint32_t crc32c_table[8][256];
 static uint32_t crc32c_over_long[4][256];
 static uint32_t crc32c_over_short[4][256];
 static uint32_t crc32c_over_tiny[4][256];
-static int crc32c_by_instruction;
+
+/* The ways to sum, from the slowest on; the best that this processor knows. */
+enum { CRC32C_BY_TABLE, CRC32C_BY_INSTRUCTION, CRC32C_BY_FOLDING };
+static int crc32c_best;
 
 static uint32_t crc32c_advanced(const uint32_t table[4][256], uint32_t crc)
 {
@@ -63,6 +72,39 @@ static void crc32c_make_advancing(uint32_t table[4][256], size_t zeros)
         }
 }
 
+#if defined(__x86_64__) && defined(__GNUC__) && (defined(__clang__) ? __clang_major__ >= 8 : __GNUC__ >= 9)
+#include <immintrin.h>
+#define CRC32C_FOLDING __attribute__((target("avx512f,avx512vl,vpclmulqdq,pclmul,sse4.2")))
+#define CRC32C_FOLDS() (__builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("vpclmulqdq"))
+#define CRC32C_FOLDED 128 /* with less the instruction is as fast */
+
+static uint64_t crc32c_over_256_bytes[2];
+static uint64_t crc32c_over_64_bytes[2];
+static uint64_t crc32c_over_lanes[8]; /* each 16 bytes of 64 onto the last 16; those stay as they are */
+
+static uint32_t crc32c_power_of_x(unsigned n)
+{
+    uint32_t crc = 0x80000000u;
+    while (n--)
+        crc = crc & 1 ? crc >> 1 ^ CRC32C_POLYNOMIAL : crc >> 1;
+    return crc;
+}
+
+static void crc32c_make_fold(uint64_t *fold, unsigned bits)
+{
+    fold[0] = crc32c_power_of_x(bits + 31);
+    fold[1] = crc32c_power_of_x(bits - 33);
+}
+
+static void crc32c_make_folds(void)
+{
+    crc32c_make_fold(crc32c_over_256_bytes, 2048);
+    crc32c_make_fold(crc32c_over_64_bytes, 512);
+    for (unsigned lane = 0; lane < 3; lane++)
+        crc32c_make_fold(crc32c_over_lanes + 2 * lane, 128 * (3 - lane));
+}
+#endif
+
 /* Once, before the first sum. */
 static void crc32c_prepare(void)
 {
@@ -79,8 +121,16 @@ static void crc32c_prepare(void)
     crc32c_make_advancing(crc32c_over_long, CRC32C_LONG);
     crc32c_make_advancing(crc32c_over_short, CRC32C_SHORT);
     crc32c_make_advancing(crc32c_over_tiny, CRC32C_TINY);
+    crc32c_best = CRC32C_BY_TABLE;
 #ifdef CRC32C_STEP
-    crc32c_by_instruction = CRC32C_SUPPORTED();
+    if (CRC32C_SUPPORTED())
+        crc32c_best = CRC32C_BY_INSTRUCTION;
+#endif
+#ifdef CRC32C_FOLDS
+    if (crc32c_best == CRC32C_BY_INSTRUCTION && CRC32C_FOLDS()) {
+        crc32c_best = CRC32C_BY_FOLDING;
+        crc32c_make_folds();
+    }
 #endif
 }
 
@@ -139,13 +189,64 @@ CRC32C_TARGET static uint32_t crc32c_hardware(uint32_t crc, const uint8_t *data,
 }
 #endif
 
-static uint32_t crc32c_sum(const uint8_t *data, size_t size)
+#ifdef CRC32C_FOLDS
+CRC32C_FOLDING static inline __m512i crc32c_folded(__m512i from, __m512i fold, __m512i onto)
 {
+    __m512i first = _mm512_clmulepi64_epi128(from, fold, 0x00);
+    return _mm512_ternarylogic_epi64(first, _mm512_clmulepi64_epi128(from, fold, 0x11), onto, 0x96);
+}
+
+CRC32C_FOLDING static inline __m512i crc32c_fold(const uint64_t *fold)
+{
+    return _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)fold));
+}
+
+/* At least 64 bytes. */
+CRC32C_FOLDING static uint32_t crc32c_by_folding(uint32_t crc, const uint8_t *data, size_t size)
+{
+    __m512i x = _mm512_xor_si512(_mm512_loadu_si512(data), _mm512_maskz_set1_epi32(1, (int)crc));
+    __m512i over = crc32c_fold(crc32c_over_64_bytes);
+    data += 64, size -= 64;
+    if (size >= 448) {
+        __m512i far = crc32c_fold(crc32c_over_256_bytes);
+        __m512i y = _mm512_loadu_si512(data);
+        __m512i z = _mm512_loadu_si512(data + 64);
+        __m512i w = _mm512_loadu_si512(data + 128);
+        for (data += 192, size -= 192; size >= 256; data += 256, size -= 256) {
+            x = crc32c_folded(x, far, _mm512_loadu_si512(data));
+            y = crc32c_folded(y, far, _mm512_loadu_si512(data + 64));
+            z = crc32c_folded(z, far, _mm512_loadu_si512(data + 128));
+            w = crc32c_folded(w, far, _mm512_loadu_si512(data + 192));
+        }
+        x = crc32c_folded(crc32c_folded(crc32c_folded(x, over, y), over, z), over, w);
+    }
+    for (; size >= 64; data += 64, size -= 64)
+        x = crc32c_folded(x, over, _mm512_loadu_si512(data));
+    __m512i lanes = crc32c_folded(x, _mm512_loadu_si512(crc32c_over_lanes), _mm512_setzero_si512());
+    __m128i last = _mm_xor_si128(_mm512_castsi512_si128(lanes), _mm512_extracti32x4_epi32(lanes, 1));
+    last = _mm_xor_si128(last, _mm512_extracti32x4_epi32(lanes, 2));
+    last = _mm_xor_si128(last, _mm512_extracti32x4_epi32(x, 3));
+    uint64_t rest = CRC32C_STEP(0, (uint64_t)_mm_cvtsi128_si64(last));
+    return crc32c_hardware((uint32_t)CRC32C_STEP(rest, (uint64_t)_mm_extract_epi64(last, 1)), data, size);
+}
+#endif
+
+static uint32_t crc32c_sum_by(int way, const uint8_t *data, size_t size)
+{
+#ifdef CRC32C_FOLDS
+    if (way == CRC32C_BY_FOLDING && size >= CRC32C_FOLDED)
+        return ~crc32c_by_folding(0xffffffffu, data, size);
+#endif
 #ifdef CRC32C_STEP
-    if (crc32c_by_instruction)
+    if (way != CRC32C_BY_TABLE)
         return ~crc32c_hardware(0xffffffffu, data, size);
 #endif
     return ~crc32c_by_table(0xffffffffu, data, size);
+}
+
+static uint32_t crc32c_sum(const uint8_t *data, size_t size)
+{
+    return crc32c_sum_by(crc32c_best, data, size);
 }
 
 #endif

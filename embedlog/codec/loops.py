@@ -1,8 +1,9 @@
 """The hot loops that run here: the compiled ones where they were built, else those in plain Python.
 
     encoding    values_size  pairs_size  encode_values  encode_pairs  encode_records  encode_one  seal
-    decoding    decode_records  decode_values  check_records  record_spans     one batch's records
-                decode_run  values_run  scan_run  whole_batches  find_offset  runs of batches (rules.py)
+    decoding    decode_records  decode_values  record_spans                    one batch's records
+                decode_run  values_run  whole_batches  find_offset            runs of batches (rules.py)
+    scanning    scan_run  intact_run  compare_run  check_run  increasing      runs that are not opened
     columns     Columns                                                       records as columns
 
 Both bodies give the same bytes and the same errors (`tests/codec` runs everything on both).
@@ -17,7 +18,7 @@ import os
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from . import plain_columns, plain_decoding, plain_encoding
+from . import plain_columns, plain_decoding, plain_encoding, plain_scanning
 from .checksum import FORCE_VARIABLE as CHECKSUM_VARIABLE
 from .checksum import IMPLEMENTATION as PLAIN_CHECKSUM
 
@@ -25,14 +26,16 @@ LOOPS_VARIABLE = "EMBEDLOG_LOOPS"
 
 logger = logging.getLogger(__name__)
 
+_PLAIN = (plain_encoding, plain_decoding, plain_columns, plain_scanning)
 
-def _chosen(wanted: str) -> tuple[ModuleType, ModuleType, ModuleType]:
+
+def _chosen(wanted: str) -> tuple[ModuleType, ModuleType, ModuleType, ModuleType]:
     if wanted not in ("", "compiled", "plain"):
         raise ImportError(f"{LOOPS_VARIABLE} must be compiled or plain, not {wanted!r}")
     if wanted == "plain" or (not wanted and os.environ.get(CHECKSUM_VARIABLE)):
-        return plain_encoding, plain_decoding, plain_columns
+        return _PLAIN
     try:
-        from . import compiled_columns, compiled_decoding, compiled_encoding
+        from . import compiled_columns, compiled_decoding, compiled_encoding, compiled_scanning
     except ImportError as error:
         if wanted:
             raise ImportError(
@@ -40,14 +43,15 @@ def _chosen(wanted: str) -> tuple[ModuleType, ModuleType, ModuleType]:
                 "install embedlog anew"
             ) from error
         logger.info("embedlog runs in plain Python: it was built without a compiler (%s)", error)
-        return plain_encoding, plain_decoding, plain_columns
-    return compiled_encoding, compiled_decoding, compiled_columns
+        return _PLAIN
+    return compiled_encoding, compiled_decoding, compiled_columns, compiled_scanning
 
 
 if TYPE_CHECKING:
-    _encoding, _decoding, _columns = plain_encoding, plain_decoding, plain_columns
+    _encoding, _decoding = plain_encoding, plain_decoding
+    _columns, _scanning = plain_columns, plain_scanning
 else:
-    _encoding, _decoding, _columns = _chosen(os.environ.get(LOOPS_VARIABLE, ""))
+    _encoding, _decoding, _columns, _scanning = _chosen(os.environ.get(LOOPS_VARIABLE, ""))
 
 IMPLEMENTATION: str = _encoding.IMPLEMENTATION
 CHECKSUM_IMPLEMENTATION: str = getattr(_encoding, "CHECKSUM_IMPLEMENTATION", PLAIN_CHECKSUM)
@@ -62,12 +66,16 @@ seal = _encoding.seal
 
 decode_records = _decoding.decode_records
 decode_values = _decoding.decode_values
-check_records = _decoding.check_records
 record_spans = _decoding.record_spans
 decode_run = _decoding.decode_run
 values_run = _decoding.values_run
-scan_run = _decoding.scan_run
 whole_batches = _decoding.whole_batches
 find_offset = _decoding.find_offset
+
+scan_run = _scanning.scan_run
+intact_run = _scanning.intact_run
+compare_run = _scanning.compare_run
+check_run = _scanning.check_run
+increasing = _scanning.increasing
 
 Columns = _columns.Columns

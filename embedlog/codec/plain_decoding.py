@@ -27,7 +27,7 @@ from .record_batch import (
     crc_matches,
     read_header,
 )
-from .rules import ANY_OFFSET, Mark, Marking, Rules, Scanned
+from .rules import ANY_OFFSET, Rules
 from .varint import MAX_VARINT_BYTES, MAX_VARLONG_BYTES, decode_unsigned
 
 if TYPE_CHECKING:
@@ -250,11 +250,6 @@ def decode_values(
     return values
 
 
-def check_records(body: bytes, count: int, last_offset_delta: int) -> None:
-    """Raises CorruptRecord as `decode_records` does; makes nothing of the records."""
-    decode_values(body, count, last_offset_delta)
-
-
 def record_spans(body: bytes, count: int) -> list[tuple[int, int]]:
     """(start, stop) of each record in `body`, whose fields are not looked at."""
     spans = []
@@ -346,37 +341,10 @@ def _run_to(
 ) -> Iterator[BatchHeader]:
     """The batches of a run whose records can be given out as they are."""
     rules = rules._replace(limit_offset=min(rules.limit_offset, stop_offset))
-    for header in _run(buffer, pos, min(end, len(buffer)), rules, check_crc=True):
+    for header in headers_of_run(buffer, pos, min(end, len(buffer)), rules, check_crc=True):
         if header.compression or header.is_control or (header.is_transactional and not transactional):
             return
         yield header
-
-
-def scan_run(
-    buffer: ReadBuffer, pos: int, end: int, rules: Rules, marking: Marking, check_crc: bool = True
-) -> Scanned:
-    """Check a run of batches of all kinds, without opening them; note what an index and a log need."""
-    interval, since, largest, largest_offset = marking
-    batches = records = 0
-    marks: list[Mark] = []
-    sequenced: list[int] = []
-    next_offset, epoch, inside = rules.next_offset, rules.epoch, rules.inside
-    for header in _run(buffer, pos, min(end, len(buffer)), rules, check_crc=check_crc):
-        if header.max_timestamp_ms > largest:
-            largest, largest_offset = header.max_timestamp_ms, header.last_offset
-        if since > interval:
-            marks.append(Mark(header.pos, header.last_offset, largest, largest_offset))
-            since = 0
-        since += header.size
-        if header.producer_id >= 0 or header.is_transactional or header.is_control:
-            sequenced.append(header.pos)
-        batches += 1
-        records += header.record_count
-        pos, next_offset, epoch = header.pos + header.size, header.next_offset, header.leader_epoch
-        inside = False
-    reached = rules._replace(next_offset=next_offset, epoch=epoch, inside=inside)
-    marking = Marking(interval, since, largest, largest_offset)
-    return Scanned(pos, reached, batches, records, marks, marking, sequenced)
 
 
 def whole_batches(buffer: ReadBuffer, pos: int, end: int, upper_offset: int) -> tuple[int, int]:
@@ -403,14 +371,16 @@ def find_offset(buffer: ReadBuffer, pos: int, end: int, rules: Rules, offset: in
     Returns its pos, the offset behind the batch before it, and True; or where the run ends, and False.
     """
     next_offset = rules.next_offset
-    for header in _run(buffer, pos, end, rules, check_crc=False):
+    for header in headers_of_run(buffer, pos, end, rules, check_crc=False):
         if header.last_offset >= offset:
             return header.pos, next_offset, True
         pos, next_offset = header.pos + header.size, header.next_offset
     return pos, next_offset, False
 
 
-def _run(buffer: ReadBuffer, pos: int, end: int, rules: Rules, *, check_crc: bool) -> Iterator[BatchHeader]:
+def headers_of_run(
+    buffer: ReadBuffer, pos: int, end: int, rules: Rules, *, check_crc: bool
+) -> Iterator[BatchHeader]:
     """The headers of the batches from `pos` on that are in their place and end by `end`."""
     next_offset, epoch, latest_epoch, limit_offset, end_offset, may_have_gaps, inside = rules
     while len(buffer) - pos >= HEADER_SIZE:

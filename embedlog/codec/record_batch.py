@@ -49,6 +49,7 @@ HEADER_SIZE = 61
 LENGTH_OVERHEAD = 12
 MIN_BATCH_LENGTH = HEADER_SIZE - LENGTH_OVERHEAD
 MIN_RECORD_SIZE = 7
+LARGEST_BATCH = 256 << 20  # far above what max_message_bytes may be: a length beyond it is damage, not a size
 MAX_OFFSET = (1 << 63) - 1
 
 BASE_OFFSET_POS = 0
@@ -135,6 +136,11 @@ class BatchHeader(NamedTuple):
     def is_control(self) -> bool:
         """Whether it ends a transaction; its record is never given to an application."""
         return bool(self.attributes & CONTROL_BIT)
+
+    @property
+    def is_sequenced(self) -> bool:
+        """Whether a partition remembers of whom it is: it has a producer id, or is part of a transaction."""
+        return self.producer_id >= 0 or bool(self.attributes & (TRANSACTIONAL_BIT | CONTROL_BIT))
 
     @property
     def has_delete_horizon(self) -> bool:

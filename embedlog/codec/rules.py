@@ -8,10 +8,12 @@ unusual, says what was wrong. So stopping is never an error, and never wrong but
 
 from __future__ import annotations
 
+from array import array
 from typing import Final, NamedTuple
 
 ANY_OFFSET: Final = (1 << 63) - 1
 ANY_EPOCH: Final = (1 << 31) - 1
+NEVER: Final = (1 << 62) - 1  # as an interval of marks
 
 
 class Rules(NamedTuple):
@@ -32,35 +34,53 @@ class Rules(NamedTuple):
     inside: bool = False
 
 
-class Mark(NamedTuple):
-    """What an index notes of a batch: where it stands, its last offset, the largest timestamp so far and
-    the last offset of the batch that had it."""
-
-    pos: int
-    last_offset: int
-    largest_timestamp_ms: int
-    largest_offset: int
-
-
 class Marking(NamedTuple):
-    """When to mark: where more than interval_bytes lie between a batch and the one marked before it."""
+    """What an index goes on from: the first batch behind byte due_behind is marked, and then the first that
+    lies more than interval_bytes behind that.
 
-    interval_bytes: int
-    bytes_since_mark: int = 0
+    Offsets count from base_offset. `largest` is the largest timestamp so far and the last offset of the
+    first batch that had it, `noted` the same of the last mark that brought a new one.
+    """
+
+    interval_bytes: int = NEVER
+    base_offset: int = 0
+    due_behind: int = NEVER
     largest_timestamp_ms: int = -1
-    largest_offset: int = -1
+    largest_offset: int = 0
+    noted_timestamp_ms: int = -1
+    noted_offset: int = -1
+
+
+class Marks(NamedTuple):
+    """The batches marked: where each stands in the file and its last offset; and the largest timestamp with
+    its offset, for those that brought a new one. (Offsets count from `Marking.base_offset`.)"""
+
+    positions: array[int]
+    offsets: array[int]
+    timestamps: array[int]
+    timestamp_offsets: array[int]
 
 
 class Scanned(NamedTuple):
-    """A run that was checked. It ends at byte `pos`; `marking` is as it would go on from there.
+    """A run that was checked. It ends at byte `pos`; rules and marking are as they would go on from there.
 
-    `sequenced` are the positions of batches with a producer id or of a transaction.
+    `sequenced` tells how far behind its begin there are batches with a producer id, or of a transaction.
     """
 
     pos: int
     rules: Rules
     batches: int
     records: int
-    marks: list[Mark]
+    marks: Marks
     marking: Marking
-    sequenced: list[int]
+    sequenced: array[int]
+
+
+class Compared(NamedTuple):
+    """How far the entries of an index have been compared with the batches: the next ones, and the largest
+    timestamp so far. `whole` as long as no batch has been passed over."""
+
+    next_entry: int = 0
+    next_time: int = 0
+    largest_timestamp_ms: int = -1
+    whole: bool = True

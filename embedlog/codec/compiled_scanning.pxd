@@ -1,0 +1,75 @@
+# The C types and C functions of compiled_scanning.py; those that read bytes are in parsing.pxd.
+
+from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdlib cimport free, malloc, realloc
+
+from .compiled_decoding cimport place_of
+from .parsing cimport (
+    CODEC_MASK,
+    CONTROL_BIT,
+    HEADER_SIZE,
+    LENGTH_OVERHEAD,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+    Fields,
+    Header,
+    Place,
+    Reading,
+    crc32c_prepare,
+    fits,
+    header,
+    int32_t,
+    int64_t,
+    intact,
+    load_u32,
+    load_u64,
+    record,
+    uint32_t,
+    uint64_t,
+)
+
+
+# What has been seen of a run: all of it is put back where the last batch turns out not to be of the run.
+cdef struct Tally:
+    Reading at
+    Place place
+    int64_t due_behind
+    int64_t largest
+    int64_t largest_offset
+    int64_t noted
+    int64_t noted_offset
+    int64_t batches
+    int64_t records
+    Py_ssize_t marks
+    Py_ssize_t times
+    Py_ssize_t sequenced
+
+
+# Where it is written down. The columns of marks have room for all that there can be.
+cdef struct Columns:
+    uint32_t* positions
+    uint32_t* offsets
+    int64_t* timestamps
+    uint32_t* timestamp_offsets
+    uint32_t* sequenced
+    Py_ssize_t sequenced_room
+
+
+# The entries of an index.
+cdef struct Index:
+    int64_t base_offset
+    uint32_t* positions
+    uint32_t* offsets
+    Py_ssize_t entries
+    int64_t* timestamps
+    uint32_t* timestamp_offsets
+    Py_ssize_t times
+
+
+cdef bint _scan(Tally* tally, Columns* columns, Reading start, Reading stop, int64_t interval, int64_t base, int64_t file_pos, bint check_crc) noexcept nogil
+cdef bint _note_sequenced(Columns* columns, Tally* tally, uint32_t pos) noexcept nogil
+cdef object _column(object code, void* items, Py_ssize_t size)
+cdef Reading _next(Reading at, Reading stop) noexcept nogil
+cdef bint _checked(Reading at, Header* batch) noexcept nogil
+cdef bint _agrees(Index* index, Reading at, int64_t file_pos, Py_ssize_t* entry, Py_ssize_t* time, int64_t* largest, bint whole) noexcept nogil

@@ -1,0 +1,168 @@
+"""Runs of batches looked through without opening them, in plain Python: for recovery, verify and indexes.
+
+    scan_run      CRCs, offsets and epochs; what an index and the producers' state are made of
+    intact_run    CRCs alone
+    compare_run   the entries of an index, each with the batches that it speaks of
+    check_run     the records inside
+
+`compiled_scanning` is the same, compiled, without the GIL. Which batches are of a run is in rules.py.
+
+Source: Kafka 2.7 implementation, sections 5.3.1 (record batch) and 5.4 (recovery, indexes).
+"""
+
+from __future__ import annotations
+
+from array import array
+from operator import lt
+from typing import TYPE_CHECKING
+
+from ..errors import CorruptRecord
+from .plain_decoding import decode_records, headers_of_run
+from .record_batch import HEADER, HEADER_SIZE, BatchHeader, crc_matches, read_header
+from .rules import Compared, Marking, Marks, Rules, Scanned
+
+if TYPE_CHECKING:
+    from .record_batch import ReadBuffer
+
+_ENTRY_END = 1 << 32  # what an index entry can say
+
+
+def scan_run(
+    buffer: ReadBuffer,
+    pos: int,
+    end: int,
+    rules: Rules,
+    marking: Marking,
+    check_crc: bool = True,
+    file_pos: int = 0,
+) -> Scanned:
+    """Check a run of batches of all kinds; note what an index and a log need. The buffer's first byte is byte
+    `file_pos` of the file.
+
+    A batch behind a gap is of the run only together with the one behind it: if its offset is too high, that
+    shows by the next one, and nowhere else.
+    """
+    headers = list(headers_of_run(buffer, pos, min(end, len(buffer)), rules, check_crc=check_crc))
+    before = headers[-2].next_offset if len(headers) > 1 else rules.next_offset
+    if headers and headers[-1].base_offset > before:
+        headers.pop()
+    interval, base, due_behind, largest, largest_offset, noted, noted_offset = marking
+    marks = Marks(array("I"), array("I"), array("q"), array("I"))
+    for header in headers:
+        offset = header.last_offset - base
+        if header.max_timestamp_ms > largest:
+            largest, largest_offset = header.max_timestamp_ms, offset
+        at = file_pos + header.pos
+        if at > due_behind and 0 <= offset < _ENTRY_END and at < _ENTRY_END:
+            marks.positions.append(at)
+            marks.offsets.append(offset)
+            if largest >= 0 and largest > noted and largest_offset > noted_offset:
+                marks.timestamps.append(largest)
+                marks.timestamp_offsets.append(largest_offset)
+                noted, noted_offset = largest, largest_offset
+            due_behind = at + interval
+    sequenced = array("I", [header.pos - pos for header in headers if header.is_sequenced])
+    if headers:
+        last = headers[-1]
+        pos = last.pos + last.size
+        rules = rules._replace(next_offset=last.next_offset, epoch=last.leader_epoch, inside=False)
+    return Scanned(
+        pos,
+        rules,
+        len(headers),
+        sum(header.record_count for header in headers),
+        marks,
+        Marking(interval, base, due_behind, largest, largest_offset, noted, noted_offset),
+        sequenced,
+    )
+
+
+def compare_run(
+    buffer: ReadBuffer,
+    pos: int,
+    end: int,
+    base_offset: int,
+    entries: Marks,
+    compared: Compared,
+    file_pos: int = 0,
+) -> tuple[int, Compared]:
+    """Compare the entries of an index with the batches of a run that was scanned.
+
+    Returns the pos of the first batch with which an entry disagrees, or where the batches end, and how far
+    the entries before it have been compared.
+    """
+    end = min(end, len(buffer))
+    entry, time, largest, whole = compared
+    while end - pos >= HEADER_SIZE:
+        header = BatchHeader(pos, *HEADER.unpack_from(buffer, pos))
+        if not HEADER_SIZE <= header.size <= end - pos:
+            break
+        at, next_entry, next_time = file_pos + pos, entry, time
+        while next_entry < len(entries.positions) and entries.positions[next_entry] <= at:
+            said = entries.offsets[next_entry] + base_offset
+            if entries.positions[next_entry] < at or header.base_offset > said:
+                return pos, Compared(entry, time, largest, whole)
+            next_entry += 1
+        now = max(largest, header.max_timestamp_ms)
+        while next_time < len(entries.timestamps):
+            said = entries.timestamp_offsets[next_time] + base_offset
+            if said >= header.next_offset:
+                break
+            up_to = largest if said < header.base_offset else now
+            timestamp = entries.timestamps[next_time]
+            if timestamp < up_to or (whole and timestamp > up_to):
+                return pos, Compared(entry, time, largest, whole)
+            next_time += 1
+        entry, time, largest = next_entry, next_time, now
+        pos += header.size
+    return pos, Compared(entry, time, largest, whole)
+
+
+def intact_run(buffer: ReadBuffer, pos: int, end: int) -> int:
+    """Check the CRCs of a run whose headers were scanned.
+
+    Returns the pos of the first batch with a wrong one, or where the batches end.
+    """
+    end = min(end, len(buffer))
+    while end - pos >= HEADER_SIZE:
+        header = BatchHeader(pos, *HEADER.unpack_from(buffer, pos))
+        if not HEADER_SIZE <= header.size <= end - pos or not crc_matches(buffer, header):
+            break
+        pos += header.size
+    return pos
+
+
+def check_run(buffer: ReadBuffer, pos: int, end: int) -> int:
+    """Look at the records of a run of uncompressed batches that was scanned: are they what they should be,
+    and none of them later than its batch says?
+
+    Returns the pos of the first batch that is compressed or has others, or where the batches end.
+    """
+    end = min(end, len(buffer))
+    while end - pos >= HEADER_SIZE:
+        try:
+            header = read_header(buffer, pos)
+            if header.size > end - pos or header.compression:
+                break
+            records = decode_records(
+                bytes(buffer[pos + HEADER_SIZE : pos + header.size]),
+                header.record_count,
+                "",
+                0,
+                header.base_offset,
+                header.last_offset_delta,
+                header.base_timestamp_ms,
+                header.max_timestamp_ms if header.timestamp_type else None,
+                0,
+            )
+        except CorruptRecord:
+            break
+        if any(record.timestamp_ms > header.max_timestamp_ms for record in records):
+            break
+        pos += header.size
+    return pos
+
+
+def increasing(column: array[int]) -> bool:
+    """Is each number larger than the one before? (Of type "I" or "q", as in Marks.)"""
+    return all(map(lt, column, column[1:]))
