@@ -22,7 +22,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Mapping
 
-from .config import MAX_INT64
+from .config import MAX_INT32, MAX_INT64
 from .errors import CorruptCheckpoint
 from .filenames import LEADER_EPOCH_FILE
 from .fs import FileSystem
@@ -64,7 +64,7 @@ class LeaderEpochs:
         entries = []
         for line in _read_lines(self._fs, self._path):
             epoch, _, start = line.partition(" ")
-            if not _is_number(epoch) or not _is_number(start):
+            if not _is_number(epoch) or not _is_number(start) or int(epoch) > MAX_INT32:
                 raise CorruptCheckpoint(f"{line[:80]!r} is not `epoch offset`", path=self._path)
             entries.append((int(epoch), int(start)))
         if sorted(set(entries)) != entries:
@@ -89,8 +89,13 @@ class LeaderEpochs:
 
     def epoch_at(self, offset: int) -> int:
         """The epoch of the record at an offset; -1 where the history does not reach back so far."""
-        i = bisect_right(self.entries, offset, key=lambda entry: entry[1]) - 1
-        return self.entries[i][0] if i >= 0 else -1
+        return self.epoch_span(offset)[0]
+
+    def epoch_span(self, offset: int) -> tuple[int, int]:
+        """`epoch_at`, and the offset up to which the answer is the same."""
+        i = bisect_right(self.entries, offset, key=lambda entry: entry[1])
+        epoch = self.entries[i - 1][0] if i else -1
+        return epoch, self.entries[i][1] if i < len(self.entries) else MAX_INT64
 
     def end_of(self, epoch: int, log_end_offset: int) -> int:
         """Where the records of an epoch (and of those before it) end."""

@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from .config import MAX_INT64
 from .errors import InvalidTopicName, InvalidType
 from .model import TopicPartition
 
@@ -109,8 +110,10 @@ class Layout:
         if not name.endswith(suffix):
             return None
         stem = name[: -len(suffix)]
-        number = stem.isascii() and stem.isdigit() and self.digits <= len(stem) <= _MOST_DIGITS
-        return int(stem) if number else None
+        if not (stem.isascii() and stem.isdigit() and self.digits <= len(stem) <= _MOST_DIGITS):
+            return None
+        offset = int(stem)
+        return offset if offset <= MAX_INT64 else None
 
 
 CLASSIC: Final = Layout("classic", "_", 11, ".kafka")

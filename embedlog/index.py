@@ -25,9 +25,10 @@ import threading
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
-from operator import lt
 from typing import Final, NamedTuple
 
+from .codec.loops import increasing
+from .codec.rules import Marking, Scanned
 from .errors import CorruptIndex
 from .fs import FileSystem
 
@@ -96,7 +97,7 @@ def decode_offsets(data: bytes, size: int, span: int) -> OffsetEntries:
     offsets, positions = both[0::2], both[1::2]
     count = _without_zeros(offsets, positions)
     del offsets[count:], positions[count:]
-    if not (_increasing(offsets) and _increasing(positions)):
+    if not (increasing(offsets) and increasing(positions)):
         raise CorruptIndex("entries are not in order")
     if count and (positions[-1] >= size or offsets[-1] >= max(span, 1)):
         raise CorruptIndex("the last entry points past the segment's end")
@@ -113,7 +114,7 @@ def decode_times(data: bytes, span: int) -> TimeEntries:
     timestamps, offsets = array("q", halves.tobytes()), words[2::3]
     count = _without_zeros(timestamps, offsets)
     del timestamps[count:], offsets[count:]
-    if not (_increasing(timestamps) and _increasing(offsets)):
+    if not (increasing(timestamps) and increasing(offsets)):
         raise CorruptIndex("entries are not in order")
     if count and offsets[-1] >= max(span, 1):
         raise CorruptIndex("the last entry points past the segment's end")
@@ -175,6 +176,30 @@ class IndexBuilder:
             self.offsets.offsets.append(last_offset - self._base)
             self.add_time_entry()
             self.due_behind = pos + self._interval
+
+    @property
+    def marking(self) -> Marking:
+        """What a run of batches is to be marked by, so that `add_run` goes on from here."""
+        timestamps, offsets = self.times
+        return Marking(
+            self._interval,
+            self._base,
+            self.due_behind,
+            self.largest_timestamp_ms,
+            self._largest_offset,
+            timestamps[-1] if timestamps else -1,
+            offsets[-1] if offsets else -1,
+        )
+
+    def add_run(self, run: Scanned) -> None:
+        """The batches of a run that was scanned with `marking`: as if each had been added."""
+        self.offsets.positions.extend(run.marks.positions)
+        self.offsets.offsets.extend(run.marks.offsets)
+        self.times.offsets.extend(run.marks.timestamp_offsets)
+        self.times.timestamps.extend(run.marks.timestamps)
+        self.due_behind = run.marking.due_behind
+        self.largest_timestamp_ms = run.marking.largest_timestamp_ms
+        self._largest_offset = run.marking.largest_offset
 
     def see(self, last_offset: int, max_timestamp_ms: int) -> None:
         """Take in a batch's timestamp, as far as it is news."""
@@ -308,10 +333,6 @@ class IndexCache:
 
 def _weight(entries: tuple[OffsetEntries, TimeEntries]) -> int:
     return len(entries[0].offsets) + len(entries[1].offsets)
-
-
-def _increasing(column: array[int]) -> bool:
-    return all(map(lt, column, column[1:]))
 
 
 def _without_zeros(first: array[int], second: array[int]) -> int:

@@ -16,7 +16,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 from .codec import BatchHeader
 from .errors import CorruptCheckpoint, CorruptRecord
@@ -28,7 +29,7 @@ from .segment import Files, Segment
 
 logger = logging.getLogger(__name__)
 
-Replay = list[tuple[Segment, BatchHeader]]
+Replay = Iterable[tuple[Segment, BatchHeader]]
 
 
 class ProducerRecovery:
@@ -41,9 +42,10 @@ class ProducerRecovery:
         self.name = name
 
     def recover(
-        self, segments: list[Segment], log_end_offset: int, replay: Replay
+        self, segments: list[Segment], checked_from: int, log_end_offset: int, replay: Replay
     ) -> tuple[ProducerState, list[AbortedTransaction]]:
-        """State and aborted transactions as of the log's end, where `replay` is the tail that was checked.
+        """State and aborted transactions as of the log's end, whose tail has been checked from an offset on:
+        `replay` are the batches there that producers are remembered by.
 
         What the tail adds is written to the files, durably. Raises OSError.
         """
@@ -53,16 +55,16 @@ class ProducerRecovery:
         except CorruptCheckpoint as error:
             logger.warning("reading all of %s for its producers: %s", self.name, error)
             producers, since, aborted = ProducerState(), segments[0].base_offset, []
-            checked_from = replay[0][1].base_offset if replay else log_end_offset
-            replay = [*self.batches_before(segments, checked_from), *replay]
-        replayed_from = max(replay[0][1].base_offset if replay else log_end_offset, since)
+            replay = chain(self.batches_before(segments, checked_from), replay)
+            checked_from = since
+        replayed_from = max(checked_from, since)
         aborted = [transaction for transaction in aborted if transaction.last_offset < replayed_from]
         for segment, header in replay:
             if header.base_offset >= since:
                 ended = self.replay(segment, header, producers)
                 if ended is not None:
                     aborted.append(ended)
-        if replay:
+        if checked_from < log_end_offset:
             self.rewrite_aborted(segments, aborted)
         if producers.changed:
             # The recovery point may move before the next flush does: the state must be on disk by then.

@@ -32,23 +32,26 @@ from typing import Final, NamedTuple
 
 from .appending import Opened
 from .checkpoints import LeaderEpochs
-from .codec import HEADER_SIZE, BatchHeader, find_batch, scan
+from .codec.rules import Rules
 from .codec.sniff import identify
-from .config import MAX_INT32, TopicSettings
+from .config import TopicSettings
 from .cutting import cut, set_aside
 from .epoch_history import check_epochs, intact, load_epochs
 from .errors import CorruptIndex, CorruptRecord, NotALog
 from .filenames import CLEANED, DELETED, INDEX, RECOVERING, SWAP, TIME_INDEX
 from .fs import TEMPORARY
 from .index import UNBOUNDED, IndexBuilder, IndexFiles
+from .lanes import Lanes
 from .model import TopicPartition
 from .producer_recovery import ProducerRecovery
+from .runs import Runs
 from .segment import Files, Segment, create_segment, list_segments
 from .swap import finish_swaps
+from .tail import Tail, moved
+from .walking import count_batches
 
 logger = logging.getLogger(__name__)
 
-_CHUNK: Final = 4 << 20
 _SEARCHED_BEHIND_DAMAGE: Final = 64 << 20
 _SNIFFED: Final = 1 << 16
 _LEFTOVERS: Final = (SWAP, DELETED, CLEANED, RECOVERING, TEMPORARY)
@@ -105,6 +108,14 @@ class RecoveryReport:
         return [text for partition in self.partitions for text in partition.damage]
 
 
+class _Sequenced(NamedTuple):
+    """A stretch of a segment, bytes pos..end, with batches that producers are remembered by."""
+
+    segment: Segment
+    pos: int
+    end: int
+
+
 class _Start(NamedTuple):
     """Where checking begins: index entries before it, byte, offset, and damage found on the way there."""
 
@@ -112,16 +123,6 @@ class _Start(NamedTuple):
     pos: int
     offset: int
     damage: str | None
-
-
-class _Tail(NamedTuple):
-    """The valid batches of a segment from some byte on, and why they end."""
-
-    headers: list[BatchHeader]
-    end: int
-    next_offset: int
-    problem: str | None
-    superseded: bool
 
 
 def open_partition(
@@ -195,9 +196,10 @@ class _Opening:
             load_epochs(self.epochs, segments, self.name)
             last.created_ms = clean.created_ms
             last.next_offset = clean.log_end_offset
-            begins_epoch = bool(clean.begins_epoch)
-            return self.opened(segments, clean.log_end_offset, [], new_epoch=begins_epoch), None
-        opened = self.recover(segments)
+            end, begins_epoch = clean.log_end_offset, bool(clean.begins_epoch)
+            return self.opened(segments, end, end, [], new_epoch=begins_epoch), None
+        with Lanes() as lanes:
+            opened = self.recover(segments, lanes)
         self.report.log_end_offset = opened.log_end_offset
         if opened.damage:
             self.report.damage.append(opened.damage)
@@ -219,7 +221,7 @@ class _Opening:
 
     # -- recovery --------------------------------------------------------------------------------------
 
-    def recover(self, segments: list[Segment]) -> Opened:
+    def recover(self, segments: list[Segment], lanes: Lanes) -> Opened:
         self.refuse_foreign(segments[-1])
         load_epochs(self.epochs, segments, self.name)
         check_epochs(self.epochs, segments, self.name)
@@ -235,12 +237,12 @@ class _Opening:
             return self.damaged(segments, start, damage)
         start = expected
         total = sum(segment.size for segment in segments[number:]) - pos
-        replay: list[tuple[Segment, BatchHeader]] = []
+        replay: list[_Sequenced] = []
         for i in range(number, len(segments)):
             segment = segments[i]
             following = segments[i + 1] if i + 1 < len(segments) else None
             if i > number:
-                builder, pos = IndexBuilder(segment.base_offset, self.settings.index_interval_bytes), 0
+                builder, pos = self.builder(segment.base_offset), 0
                 if segment.base_offset > expected and not self.may_have_gaps:
                     return self.damaged(
                         segments,
@@ -249,13 +251,16 @@ class _Opening:
                         f"{segment.base_offset - 1:,} are missing before {segment.path}",
                     )
                 expected = max(expected, segment.base_offset)
-            tail = self.read_tail(segment, pos, expected, following, total)
-            for header in tail.headers:
-                builder.add(header.pos, header.last_offset, header.max_timestamp_ms)
-            replay.extend((segment, header) for header in tail.headers)
+            if following is None:
+                # It is written anew, from `pos` on: that is where the index made on the way is to count from.
+                before, builder = builder, self.builder(max(start, segment.base_offset))
+            tail = Tail(segment, pos, expected, following, self.epochs, self.may_have_gaps)
+            tail.read(builder, lanes, lambda size: self.passed(size, total))
             self.report.segments_read += 1
-            self.report.batches_read += len(tail.headers)
+            self.report.batches_read += tail.batches
             expected = tail.next_offset
+            if tail.first_sequenced is not None:
+                replay.append(_Sequenced(segment, tail.first_sequenced, tail.end))
             if following is not None:
                 if tail.problem is not None:
                     # A segment that is followed by another was durable before: this is bit rot.
@@ -268,10 +273,13 @@ class _Opening:
         segments[-1].next_offset = expected
         if tail.problem is not None:
             self.set_aside(segments[-1], tail)
-        opened_last = max(start, segments[-1].base_offset)
-        from_pos = pos if number == len(segments) - 1 else 0
-        replay = self.rewrite(segments, opened_last, from_pos, tail, builder, replay)
-        return self.opened(segments, expected, replay, new_epoch=True)
+        if tail.end > pos:
+            self.rewrite(segments, max(start, segment.base_offset), pos, tail, before, builder, replay)
+        else:
+            if segment.size > pos:
+                cut(self.files, segment, pos)
+            self.write_indexes(segment, before)
+        return self.opened(segments, start, expected, replay, new_epoch=True)
 
     def refuse_foreign(self, segment: Segment) -> None:
         kind = identify(segment.pread(min(segment.size, _SNIFFED), 0))
@@ -308,7 +316,7 @@ class _Opening:
         """
         builder, pos, _, damage = self.find_recovery_point(segment, following.base_offset)
         if damage is None and pos < segment.size:
-            if not self.moved(segment, pos, following):
+            if not moved(segment, pos, following):
                 return f"{segment.path} has {segment.size - pos:,} bytes too many at byte {pos:,}"
             cut(self.files, segment, pos)
             self.write_indexes(segment, builder)
@@ -318,9 +326,15 @@ class _Opening:
         """Where the batch with an offset begins; what lies before it is durable, and not read."""
         damage = ""
         indexed = self.trusted_entries(segment, offset)
-        for builder in (indexed, IndexBuilder(segment.base_offset, self.settings.index_interval_bytes)):
+        for builder in (indexed, self.builder(segment.base_offset)):
             pos = builder.offsets.positions[-1] if builder.offsets.positions else 0
             expected = -1 if pos else segment.base_offset
+            rules = Rules(expected, end_offset=offset, may_have_gaps=True)
+            runs = Runs(segment.pread_into, pos, segment.size, rules, builder.marking, check_crc=False)
+            for run in runs:
+                builder.add_run(run.scanned)
+                expected = run.behind.rules.next_offset
+            pos = runs.pos
             try:
                 for header in segment.walk(pos, segment.size):
                     if header.base_offset < expected:
@@ -352,63 +366,25 @@ class _Opening:
         """The index entries before an offset, as far as the file bears them out."""
         stem = os.path.join(self.directory, self.files.layout.stem(segment.base_offset))
         index_files = IndexFiles(self.fs, stem + INDEX, stem + TIME_INDEX)
-        interval = self.settings.index_interval_bytes
         try:
             offsets, times = index_files.load(UNBOUNDED, UNBOUNDED)
         except (FileNotFoundError, CorruptIndex):
             self.report.indexes_rebuilt += 1
-            return IndexBuilder(segment.base_offset, interval)
-        builder = IndexBuilder(segment.base_offset, interval, offsets, times)
+            return self.builder(segment.base_offset)
+        builder = IndexBuilder(segment.base_offset, self.settings.index_interval_bytes, offsets, times)
         builder.truncate(offset, segment.size)
         return builder
 
-    def moved(self, segment: Segment, pos: int, following: Segment) -> bool:
-        """Does the next segment begin with the very batch that is at a byte of this one?"""
-        ours, theirs = segment.pread(HEADER_SIZE, pos), following.pread(HEADER_SIZE, 0)
-        return len(ours) == HEADER_SIZE and ours == theirs
+    def builder(self, base_offset: int) -> IndexBuilder:
+        return IndexBuilder(base_offset, self.settings.index_interval_bytes)
 
-    def read_tail(
-        self, segment: Segment, pos: int, expected: int, following: Segment | None, total: int
-    ) -> _Tail:
-        """Check the batches from byte `pos` on, up to the first that is not valid."""
-        headers: list[BatchHeader] = []
-        epoch = self.epochs.epoch_at(expected)
-        want = _CHUNK
-        while pos < segment.size:
-            data = segment.pread(min(want, segment.size - pos), pos)
-            found = scan(data)
-            for header in found.headers:
-                if following is not None and header.base_offset >= following.base_offset:
-                    moved = self.moved(segment, pos + header.pos, following)
-                    problem = None if moved else "the batch's offset is one of the next segment's"
-                    return _Tail(headers, pos + header.pos, expected, problem, moved)
-                problem = self.discontinuity(segment, header, expected, epoch)
-                if problem is not None:
-                    return _Tail(headers, pos + header.pos, expected, problem, False)
-                headers.append(header._replace(pos=pos + header.pos))
-                expected, epoch = header.next_offset, header.leader_epoch
-            self.report.bytes_read += found.end
-            pos += found.end
-            if self.progress is not None:
-                self.progress(self.name, self.report.bytes_read, total)
-            if found.error is not None:
-                return _Tail(headers, pos, expected, found.error.reason, False)
-            if len(data) - found.end and pos + len(data) - found.end >= segment.size:
-                return _Tail(headers, pos, expected, "the last batch is cut short", False)
-            want = _CHUNK if found.end else 2 * want
-        return _Tail(headers, pos, expected, None, False)
+    def passed(self, size: int, total: int) -> None:
+        """So many bytes of the tail have been checked."""
+        self.report.bytes_read += size
+        if self.progress is not None:
+            self.progress(self.name, self.report.bytes_read, total)
 
-    def discontinuity(self, segment: Segment, header: BatchHeader, expected: int, epoch: int) -> str | None:
-        """What is wrong with a batch that is valid by itself, where it stands."""
-        if header.last_offset - segment.base_offset > MAX_INT32:
-            return f"a batch with offset {header.base_offset:,} cannot be in this segment"
-        if header.base_offset != expected and not (self.may_have_gaps and header.base_offset > expected):
-            return f"the batch begins with offset {header.base_offset:,}, the next one is {expected:,}"
-        if not epoch <= header.leader_epoch <= self.epochs.latest:
-            return f"the batch is of leader epoch {header.leader_epoch}, the partition's is {epoch}"
-        return None
-
-    def set_aside(self, segment: Segment, tail: _Tail) -> None:
+    def set_aside(self, segment: Segment, tail: Tail) -> None:
         """Keep the bytes behind the valid end in a .cut file, and look whether batches are among them."""
         report = self.report
         report.bytes_cut = segment.size - tail.end
@@ -416,14 +392,8 @@ class _Opening:
         report.cut_reason = "zeros" if path is None else tail.problem or ""
         if path is None:
             return
-        behind = segment.pread(min(report.bytes_cut, _SEARCHED_BEHIND_DAMAGE), tail.end)
-        found = pos = 0
-        while (header := find_batch(behind, pos, len(behind), tail.next_offset)) is not None:
-            if not found:
-                first = header.base_offset
-            found += 1
-            last = header.last_offset
-            pos = header.pos + header.size
+        end = min(segment.size, tail.end + _SEARCHED_BEHIND_DAMAGE)
+        found, first, last = count_batches(segment.pread_into, tail.end, end, tail.next_offset)
         if found:
             report.damage.append(
                 f"{found:,} valid batches (offsets {first:,} to {last:,}) lie behind the invalid one at "
@@ -435,20 +405,16 @@ class _Opening:
         segments: list[Segment],
         base: int,
         from_pos: int,
-        tail: _Tail,
+        tail: Tail,
+        before: IndexBuilder,
         builder: IndexBuilder,
-        replay: list[tuple[Segment, BatchHeader]],
-    ) -> list[tuple[Segment, BatchHeader]]:
+        replay: list[_Sequenced],
+    ) -> None:
         """Write the valid tail of the last segment into a new file, then cut the old one.
 
-        Returns the batches to replay, those of the tail where they are now.
+        `before` is the index up to byte from_pos, `builder` that of the new file.
         """
         old = segments[-1]
-        if tail.end == from_pos:
-            if old.size > from_pos:
-                cut(self.files, old, from_pos)
-            self.write_indexes(old, builder)
-            return replay
         name = self.files.layout.segment(base)
         self.fs.copy_range(old.path, self.path(name + RECOVERING), from_pos, tail.end)
         self.report.bytes_rewritten = tail.end - from_pos
@@ -461,21 +427,16 @@ class _Opening:
         new = Segment(self.files, self.directory, base, tail.next_offset, self.settings.index_interval_bytes)
         new.size = tail.end - from_pos
         new.created_ms = new.modified_ms = self.now_ms
-        moved = [header._replace(pos=header.pos - from_pos) for header in tail.headers]
-        rebuilt = IndexBuilder(base, self.settings.index_interval_bytes)
-        for header in moved:
-            rebuilt.add(header.pos, header.last_offset, header.max_timestamp_ms)
-        self.write_indexes(new, rebuilt)
-        kept = [(segment, header) for segment, header in replay if segment is not old]
+        self.write_indexes(new, builder)
         if base != old.base_offset:
-            before = self.trusted_entries(old, base)
             cut(self.files, old, from_pos)
             old.next_offset = base
             self.write_indexes(old, before)
             segments.append(new)
         else:
             segments[-1] = new
-        return [*kept, *((new, header) for header in moved)]
+        if tail.first_sequenced is not None:
+            replay[-1] = _Sequenced(new, tail.first_sequenced - from_pos, tail.end - from_pos)
 
     def write_indexes(self, segment: Segment, builder: IndexBuilder) -> None:
         builder.add_time_entry()
@@ -490,21 +451,23 @@ class _Opening:
         """Nothing is changed; what can be read is readable, appends are refused."""
         segments[-1].next_offset = max(end_offset, segments[-1].base_offset)
         end = max(end_offset, segments[-1].base_offset)
-        opened = self.opened(segments, end, [], new_epoch=True)
+        opened = self.opened(segments, end, end, [], new_epoch=True)
         return opened._replace(damage=damage, flushed_offset=end_offset)
 
     def opened(
         self,
         segments: list[Segment],
+        checked_from: int,
         log_end_offset: int,
-        replay: list[tuple[Segment, BatchHeader]],
+        replay: list[_Sequenced],
         *,
         new_epoch: bool,
     ) -> Opened:
         for segment, following in pairwise(segments):
             segment.next_offset = following.base_offset
         recovery = ProducerRecovery(self.files, self.directory, self.name)
-        producers, aborted = recovery.recover(segments, log_end_offset, replay)
+        batches = ((segment, header) for segment, *bytes in replay for header in segment.sequenced(*bytes))
+        producers, aborted = recovery.recover(segments, checked_from, log_end_offset, batches)
         start = self.log_start_offset
         if start is not None and start > log_end_offset:
             logger.warning("%s: a log start of %d lies past the end %d", self.name, start, log_end_offset)

@@ -46,6 +46,7 @@ from .filenames import (
 )
 from .fs import Descriptors, FileSystem
 from .index import IndexCache
+from .lanes import Lanes
 from .model import TopicPartition
 from .segment import Files, Segment, list_segments
 from .swap import finish_swaps
@@ -167,10 +168,12 @@ class _Repair:
         self._set_aside: list[SetAside] = []
         self._relabelled: list[Relabelled] = []
         self._gone: list[tuple[int, int]] = []
+        self._lanes = Lanes()
 
     def run(self) -> RepairReport:
         try:
-            return self._run()
+            with self._lanes:
+                return self._run()
         finally:
             self._files.descriptors.close()
 
@@ -238,21 +241,21 @@ class _Repair:
                 self._lose(expected, segment.base_offset)
             expected = end = max(expected, segment.base_offset)
             walk = SegmentWalk(
-                segment.pread,
+                segment.pread_into,
                 segment.size,
                 expected=expected,
-                epoch_at=self._history.epoch_at,
+                epoch_span=self._history.epoch_span,
                 may_have_gaps=self._may_have_gaps,
                 next_segment=following,
                 log_end=None,
                 durable_end=durable,
+                lanes=self._lanes,
             )
             plan = _Plan(segment, [], [], [])
             for found in walk:
                 if isinstance(found, Stretch):
-                    first, last = found.headers[0], found.headers[-1]
-                    plan.keep.append((found.pos + first.pos, found.pos + last.pos + last.size))
-                    end = last.next_offset
+                    plan.keep.append((found.pos, found.end))
+                    end = found.next_offset
                 elif isinstance(found, Mislabelled):
                     plan.keep.append((found.pos, found.pos + found.header.size))
                     plan.labels.append(found)

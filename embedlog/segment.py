@@ -26,7 +26,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from .codec import HEADER_SIZE, BatchHeader, loops, read_header
-from .codec.rules import Rules
+from .codec.rules import ANY_OFFSET, NEVER, Rules
 from .config import TopicSettings
 from .errors import CorruptIndex, CorruptRecord
 from .filenames import DELETED, INDEX, SNAPSHOT, TIME_INDEX, TXN_INDEX, Layout
@@ -41,6 +41,7 @@ from .index import (
     lookup_offset,
     lookup_time,
 )
+from .runs import Run, runs_and_odd_ones
 
 logger = logging.getLogger(__name__)
 
@@ -159,19 +160,28 @@ class Segment:
             except CorruptRecord as error:
                 error.pos = pos
                 raise error.at(path=self.path) from None
-            base = header.base_offset
-            reason = None
             if pos + header.size > end:
                 reason = f"a batch of {header.size:,} bytes runs past the segment's end at byte {end:,}"
-            elif not 0 <= base - self.base_offset <= _MAX_SPAN - header.last_offset_delta:
-                reason = f"a batch with offset {base:,} cannot be in this segment"
-            elif base < expected or (base > expected >= 0 and not may_have_gaps):
-                reason = f"the batch says it begins at offset {base:,} where {expected:,} must be"
-            if reason is not None:
-                raise CorruptRecord(reason, path=self.path, pos=pos, offset=base)
+                raise CorruptRecord(reason, path=self.path, pos=pos, offset=header.base_offset)
+            self._check_place(header, expected, may_have_gaps)
             yield header
             pos += header.size
             expected = header.next_offset
+
+    def _check_place(self, header: BatchHeader, expected: int, may_have_gaps: bool = True) -> None:
+        base = header.base_offset
+        if base < self.base_offset or header.last_offset >= self._limit_offset:
+            reason = f"a batch with offset {base:,} cannot be in this segment"
+        elif base < expected or (base > expected >= 0 and not may_have_gaps):
+            reason = f"the batch says it begins at offset {base:,} where {expected:,} must be"
+        else:
+            return
+        raise CorruptRecord(reason, path=self.path, pos=header.pos, offset=base)
+
+    @property
+    def _limit_offset(self) -> int:
+        """No record can have this offset, nor a higher one: an index entry could not name it."""
+        return min(self.base_offset + _MAX_SPAN + 1, ANY_OFFSET)
 
     def locate(self, offset: int, end: int, *, may_have_gaps: bool = True) -> int:
         """The byte position of the batch that holds `offset`, or of the first behind it; `end` if none.
@@ -219,10 +229,26 @@ class Segment:
             self._largest_timestamp_ms = self._find_largest_timestamp()[0]
         return self._largest_timestamp_ms
 
+    def sequenced(self, pos: int, end: int) -> Iterator[BatchHeader]:
+        """The batches between two bytes that producers are remembered by: those with a producer id, or of a
+        transaction. Their CRCs are not looked at. Raises CorruptRecord, OSError."""
+
+        def headers(buffer: bytearray, at: int, run: Run) -> list[BatchHeader]:
+            found = run.scanned.sequenced
+            return [read_header(buffer, at + pos)._replace(pos=run.pos + pos) for pos in found]
+
+        rules = Rules(self.base_offset, may_have_gaps=True)
+        for found in runs_and_odd_ones(self.pread_into, pos, end, rules, check_crc=False, look=headers):
+            if isinstance(found, Run):
+                assert isinstance(found.looked, list)
+                yield from found.looked
+            elif found.is_sequenced:
+                yield found
+
     def _find_largest_timestamp(self) -> tuple[int, int]:
         """(the largest timestamp, the last offset of the first batch with it): that of the last time entry,
         unless it is wrong or there are larger ones behind it."""
-        largest, last_offset, pos = -1, self.base_offset, 0
+        pos, builder = 0, IndexBuilder(self.base_offset, NEVER)
         times = self.entries()[1]
         with contextlib.suppress(CorruptRecord):  # as far as it can be read
             for i in reversed(range(len(times.timestamps))):
@@ -233,10 +259,19 @@ class Segment:
                 if not self.grows_elsewhere:  # else the files are only ahead of us
                     self._mend_indexes()
                     break
-            for header in self.walk(pos, self.size):
-                if header.max_timestamp_ms > largest:
-                    largest, last_offset = header.max_timestamp_ms, header.last_offset
-        return largest, last_offset
+            self._index(pos, builder)
+        return builder.largest_timestamp_ms, self.base_offset + builder.marking.largest_offset
+
+    def _index(self, pos: int, builder: IndexBuilder) -> None:
+        """Index the batches from byte `pos` on. Raises CorruptRecord where `walk` would."""
+        expected = self.base_offset
+        rules = Rules(expected, end_offset=self._limit_offset, may_have_gaps=True)
+        for found in runs_and_odd_ones(self.pread_into, pos, self.size, rules, builder, check_crc=False):
+            if isinstance(found, Run):
+                expected = found.scanned.rules.next_offset
+            else:
+                self._check_place(found, expected)
+                expected = found.next_offset
 
     def _header_of(
         self, timestamp_ms: int, relative_offset: int, end: int, may_have_gaps: bool
@@ -263,10 +298,9 @@ class Segment:
         self, offset: int, pos: int, end: int, expected: int, may_have_gaps: bool, data: bytes = b""
     ) -> int:
         """`data` are the bytes from `pos` on, as far as they have been read."""
-        bound = self.base_offset + _MAX_SPAN + 1
         while pos < end:
             data = data or self.pread(min(_WALK_CHUNK, end - pos), pos)
-            rules = Rules(expected, end_offset=bound, may_have_gaps=may_have_gaps)
+            rules = Rules(expected, end_offset=self._limit_offset, may_have_gaps=may_have_gaps)
             passed, expected, found = loops.find_offset(data, 0, end - pos, rules, offset)
             pos += passed
             if found:
@@ -323,8 +357,7 @@ class Segment:
         """
         builder = IndexBuilder(self.base_offset, self._interval)
         with contextlib.suppress(CorruptRecord):
-            for header in self.walk(0, self.size, expected=self.base_offset):
-                builder.add(header.pos, header.last_offset, header.max_timestamp_ms)
+            self._index(0, builder)
         return self.keep_indexes(builder)
 
     def keep_indexes(self, builder: IndexBuilder) -> tuple[OffsetEntries, TimeEntries]:

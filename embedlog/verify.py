@@ -21,11 +21,13 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final, NamedTuple
 
 from .arguments import as_path, check_flag, check_int
 from .checkpoints import LeaderEpochs, read_offsets
-from .codec import BatchHeader, decode
+from .codec import decode, read_header
+from .codec.loops import check_run
 from .errors import CorruptCheckpoint, CorruptIndex, CorruptRecord, InvalidArgument, StorageError
 from .filenames import (
     CLEAN_SHUTDOWN_FILE,
@@ -43,15 +45,19 @@ from .filenames import (
 )
 from .follower import Follower
 from .fs import TEMPORARY, Entry, FileSystem
-from .index import UNBOUNDED, decode_offsets, decode_times, empty_offsets, empty_times
+from .index import UNBOUNDED
+from .index_check import Agreed, IndexCheck
+from .lanes import Lanes
 from .model import TopicPartition
 from .producer_state import ProducerState, decode_aborted
+from .runs import Run, read_bytes
 from .segment import Segment, list_segments
 from .shared_state import Edges
 from .swap import decided_names, pending_swaps, stand_in
 from .walking import Damage, Mislabelled, SegmentWalk, Stretch
 
 _TRIES: Final = 5
+_TOLD_BYTES: Final = 8 << 20
 _MOST_FINDINGS: Final = 10_000  # of a partition
 
 DAMAGE: Final = "damage"
@@ -169,17 +175,18 @@ def verify_log(
             names = [follower.partition(topic, partition).name]
         report = VerifyReport(0, 0, 0, 0, (), (), 0.0)
         total = sum(_bytes_of(follower, name) for name in names)
-        for name in names:
-            checked = _verify_partition(follower, name, deep, _from(progress, report.bytes, total))
-            report = VerifyReport(
-                report.segments + checked.segments,
-                report.bytes + checked.bytes,
-                report.batches + checked.batches,
-                report.records + checked.records,
-                report.findings + tuple(checked.findings),
-                report.leftovers + tuple(checked.leftovers),
-                0.0,
-            )
+        with Lanes() as lanes:
+            for name in names:
+                checked = _verify_partition(follower, name, lanes, deep, _from(progress, report.bytes, total))
+                report = VerifyReport(
+                    report.segments + checked.segments,
+                    report.bytes + checked.bytes,
+                    report.batches + checked.batches,
+                    report.records + checked.records,
+                    report.findings + tuple(checked.findings),
+                    report.leftovers + tuple(checked.leftovers),
+                    0.0,
+                )
         if progress is not None:
             progress(total, total)
         return report._replace(seconds=time.perf_counter() - started)
@@ -190,10 +197,13 @@ def verify_log(
 
 
 def _from(progress: Progress | None, done: int, total: int) -> Callable[[int], None]:
-    """Reports a partition's bytes as those of the whole."""
+    """Reports a partition's bytes as those of the whole, now and then."""
+    told = 0
 
     def report(read: int) -> None:
-        if progress is not None:
+        nonlocal told
+        if progress is not None and read >= told + _TOLD_BYTES:
+            told = read
             progress(min(done + read, total), total)
 
     return report
@@ -208,7 +218,7 @@ def _bytes_of(follower: Follower, name: TopicPartition) -> int:
 
 
 def _verify_partition(
-    follower: Follower, name: TopicPartition, deep: bool, progress: Callable[[int], None]
+    follower: Follower, name: TopicPartition, lanes: Lanes, deep: bool, progress: Callable[[int], None]
 ) -> _Check:
     """One partition; again, where its files changed while it was read.
 
@@ -218,7 +228,7 @@ def _verify_partition(
     found: list[Finding] | None = None
     for attempt in range(_TRIES):
         before = _layout_version(follower, name)
-        check = _Check(follower, name, deep, progress)
+        check = _Check(follower, name, lanes, deep, progress)
         try:
             check.run()
         except FileNotFoundError:
@@ -237,11 +247,23 @@ def _layout_version(follower: Follower, name: TopicPartition) -> tuple[int, int]
     return writer, edges.layout_version if edges is not None else -1
 
 
+class _Looked(NamedTuple):
+    """What was seen in a run: how the index agrees with it, and whether (deep) its records are good."""
+
+    indexes: Agreed | None
+    records: bool
+
+
 class _Check:
     """One partition's check."""
 
     def __init__(
-        self, follower: Follower, name: TopicPartition, deep: bool, progress: Callable[[int], None]
+        self,
+        follower: Follower,
+        name: TopicPartition,
+        lanes: Lanes,
+        deep: bool,
+        progress: Callable[[int], None],
     ) -> None:
         self.segments = self.bytes = self.batches = self.records = 0
         self.findings: list[Finding] = []
@@ -250,6 +272,7 @@ class _Check:
         self._fs = follower.fs
         self._name = name
         self._directory = follower.directory(name)
+        self._lanes = lanes
         self._deep = deep
         self._progress = progress
         topic = follower.topic(name.topic)
@@ -312,17 +335,19 @@ class _Check:
             size, log_end = segment.size, None
             if is_last and edges is not None and edges.last_segment == segment.base_offset:
                 size, log_end = edges.readable_bytes, edges.log_end_offset
+            indexes = self._indexes(segment, size, is_last)
             walk = SegmentWalk(
-                segment.pread,
+                segment.pread_into,
                 size,
                 expected=expected,
-                epoch_at=self._history.epoch_at,
+                epoch_span=self._history.epoch_span,
                 may_have_gaps=self._gaps,
                 next_segment=None if is_last else segments[number + 1].base_offset,
                 log_end=log_end,
                 durable_end=durable,
+                lanes=self._lanes,
+                look=partial(self._look, indexes),
             )
-            indexes = self._indexes(segment, size, is_last)
             try:
                 self._verify_segment(segment, walk, indexes, durable if is_last else None)
             except FileNotFoundError:
@@ -338,7 +363,7 @@ class _Check:
         return expected
 
     def _verify_segment(
-        self, segment: Segment, walk: SegmentWalk, indexes: _IndexCheck, durable: int | None
+        self, segment: Segment, walk: SegmentWalk, indexes: IndexCheck, durable: int | None
     ) -> None:
         """One segment's batches. `durable` is the recovery point, for the last one."""
         tail: Damage | None = None
@@ -347,13 +372,10 @@ class _Check:
                 self._damaged(DAMAGE, segment, tail)
                 tail = None
             if isinstance(found, Stretch):
-                for header in found.headers:
-                    indexes.batch(header, found.pos + header.pos)
-                    self.records += header.record_count
-                    if self._deep:
-                        self._verify_records(segment, found, header)
-                self.batches += len(found.headers)
-                self.bytes += found.headers[-1].pos + found.headers[-1].size - found.headers[0].pos
+                self._verify_stretch(segment, found, indexes)
+                self.batches += found.batches
+                self.records += found.records
+                self.bytes += found.end - found.pos
             elif isinstance(found, Mislabelled):
                 header = found.header
                 lost = (found.base_offset, found.base_offset + header.last_offset_delta + 1)
@@ -377,21 +399,42 @@ class _Check:
         size = damage.end - damage.pos
         self.find(kind, segment.path, damage.reason, pos=damage.pos, size=size, lost=lost)
 
-    def _verify_records(self, segment: Segment, found: Stretch, header: BatchHeader) -> None:
-        try:
-            records = decode(found.data, header, *self._name)
-            if any(record.timestamp_ms > header.max_timestamp_ms for record in records):
-                raise CorruptRecord("a record is later than the batch's largest timestamp")
-        except CorruptRecord as error:
-            lost = (header.base_offset, header.next_offset)
-            pos = found.pos + header.pos
-            self.find(DAMAGE, segment.path, error.reason, pos=pos, size=header.size, lost=lost)
+    def _look(self, indexes: IndexCheck, buffer: bytearray, at: int, run: Run) -> _Looked:
+        """What there is to see in a run while its bytes are at hand. May be called in any thread."""
+        stop = at + run.end - run.pos
+        return _Looked(indexes.look(buffer, at, run), self._deep and check_run(buffer, at, stop) == stop)
+
+    def _verify_stretch(self, segment: Segment, found: Stretch, indexes: IndexCheck) -> None:
+        """Only where something was wrong at the first look, or nobody has looked, the bytes are read."""
+        looked = found.looked if isinstance(found.looked, _Looked) else _Looked(None, False)
+        agrees = indexes.agree(looked.indexes)
+        if agrees and (looked.records or not self._deep):
+            return
+        data = read_bytes(segment.pread_into, found.pos, found.end - found.pos)
+        if not agrees:
+            indexes.compare(data, found.pos)
+        if self._deep:
+            self._verify_records(segment, data, found.pos)
+
+    def _verify_records(self, segment: Segment, data: bytearray, pos: int) -> None:
+        """Those of the batches from byte `pos` on."""
+        at = check_run(data, 0, len(data))
+        while at < len(data):
+            header = read_header(data, at)
+            try:
+                records = decode(data, header, *self._name)
+                if any(record.timestamp_ms > header.max_timestamp_ms for record in records):
+                    raise CorruptRecord("a record is later than the batch's largest timestamp")
+            except CorruptRecord as error:
+                lost = (header.base_offset, header.next_offset)
+                self.find(DAMAGE, segment.path, error.reason, pos=pos + at, size=header.size, lost=lost)
+            at = check_run(data, at + header.size, len(data))
 
     # -- what stands beside ----------------------------------------------------------------------------
 
-    def _indexes(self, segment: Segment, size: int, is_last: bool) -> _IndexCheck:
+    def _indexes(self, segment: Segment, size: int, is_last: bool) -> IndexCheck:
         stem = segment.path[: -len(self._follower.catalog.layout.records)]
-        check = _IndexCheck(segment.base_offset, stem + INDEX, stem + TIME_INDEX)
+        check = IndexCheck(segment.base_offset, stem + INDEX, stem + TIME_INDEX)
         # Those of a segment that grows may be ahead of what we were told of it, or not written yet.
         span = UNBOUNDED if is_last else segment.next_offset - segment.base_offset
         if segment.base_offset in self._standing_in:
@@ -458,71 +501,3 @@ class _Check:
 
     def _path(self, name: str) -> str:
         return os.path.join(self._directory, name)
-
-
-class _IndexCheck:
-    """Compares a segment's index entries with its batches as they go by."""
-
-    def __init__(self, base_offset: int, offset_path: str, time_path: str) -> None:
-        self._base = base_offset
-        self._offset_path = offset_path
-        self._time_path = time_path
-        self._offsets, self._times = empty_offsets(), empty_times()
-        self._next_entry = self._next_time = 0
-        self._largest = -1
-        self._all_seen = True  # no batch has been passed over
-        self._wrong: dict[str, tuple[int, str]] = {}
-
-    def load(self, fs: FileSystem, size: int, span: int) -> None:
-        """Raises FileNotFoundError, CorruptIndex with its path."""
-        try:
-            path = self._offset_path
-            self._offsets = decode_offsets(fs.read_file(path), size, span)
-            path = self._time_path
-            self._times = decode_times(fs.read_file(path), span)
-        except CorruptIndex as error:
-            raise error.at(path=path) from None
-
-    def batch(self, header: BatchHeader, pos: int) -> None:
-        """A valid batch at byte `pos`."""
-        positions = self._offsets.positions
-        while self._next_entry < len(positions) and positions[self._next_entry] <= pos:
-            at, offset = positions[self._next_entry], self._offsets.offsets[self._next_entry] + self._base
-            if at < pos:
-                self._fault(
-                    self._offset_path, f"entry {self._next_entry} points to byte {at:,}, inside a batch"
-                )
-            elif header.base_offset > offset:
-                reason = f"entry {self._next_entry} says offset {offset:,} is at byte {at:,} or behind it"
-                self._fault(self._offset_path, f"{reason}; there is {header.base_offset:,}")
-            self._next_entry += 1
-        self._time_entries(header.base_offset)
-        self._largest = max(self._largest, header.max_timestamp_ms)
-        self._time_entries(header.next_offset)
-
-    def _time_entries(self, before: int) -> None:
-        """All batches before an offset have gone by."""
-        offsets = self._times.offsets
-        while self._next_time < len(offsets) and offsets[self._next_time] + self._base < before:
-            said = self._times.timestamps[self._next_time]
-            if said < self._largest or (self._all_seen and said > self._largest):
-                reason = f"entry {self._next_time} says {said} is the largest timestamp up to offset"
-                offset = offsets[self._next_time] + self._base
-                self._fault(self._time_path, f"{reason} {offset:,}; it is {self._largest}")
-            self._next_time += 1
-
-    def passed_over(self, pos: int, end: int) -> None:
-        """Bytes pos..end cannot be compared with."""
-        positions = self._offsets.positions
-        self._all_seen = False
-        while self._next_entry < len(positions) and positions[self._next_entry] < end:
-            self._next_entry += 1
-
-    def faults(self) -> Iterator[tuple[str, str]]:
-        """(path, what is wrong) of each file with a wrong entry."""
-        for path, (count, first) in self._wrong.items():
-            yield path, first if count == 1 else f"{first} ({count:,} entries are wrong)"
-
-    def _fault(self, path: str, reason: str) -> None:
-        count, first = self._wrong.get(path, (0, reason))
-        self._wrong[path] = (count + 1, first)

@@ -1,7 +1,10 @@
-"""A segment's batches one chunk after the other, going on behind damage: what verify and repair share.
+"""A segment's batches from one end to the other, going on behind damage: what verify and repair share.
 
     | batch | batch | ??????????????? | batch | batch |
-    Stretch(2 headers)  Damage(pos, end)  Stretch(2 headers)
+    Stretch(2 batches)  Damage(pos, end)  Stretch(2 batches)
+
+Where nothing is wrong a stretch is a run (runs.py). Only where one cannot go on is looked at batch by batch,
+until the batches are as they should be again.
 
 Where a batch is not valid, or not in its place, the next one that is begins a new stretch: first the one
 that the damaged batch's own length points to, else whatever `find_batch` meets. All between is one
@@ -17,24 +20,31 @@ damaged, may be taken for damaged too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
-from .codec import HEADER_SIZE, BatchHeader, find_batch, read_header, scan
+from .codec import HEADER_SIZE, LARGEST_BATCH, BatchHeader, find_batch, read_header, scan
+from .codec.rules import ANY_EPOCH, ANY_OFFSET, Marking, Rules
 from .errors import CorruptRecord
+from .lanes import Lanes, Look
+from .runs import CUT_SHORT, ReadInto, Runs, read_bytes
 
-_CHUNK: Final = 4 << 20
+_CHUNK: Final = 1 << 20
 _WINDOW: Final = 16 << 20
 _MAX_SPAN: Final = 1 << 31
 
 
 class Stretch(NamedTuple):
-    """Valid batches in a row. `data` begins at byte `pos` of the file; the headers' `pos` count in `data`."""
+    """Valid batches in a row: bytes pos..end of the file, with next_offset behind them. `looked` is what was
+    seen in them by the way, None where nobody did."""
 
     pos: int
-    data: bytes
-    headers: list[BatchHeader]
+    end: int
+    next_offset: int
+    batches: int
+    records: int
+    looked: object = None
 
 
 class Mislabelled(NamedTuple):
@@ -77,67 +87,53 @@ class SegmentWalk:
 
     def __init__(
         self,
-        read: Callable[[int, int], bytes],
+        read_into: ReadInto,
         size: int,
         *,
         expected: int,
-        epoch_at: Callable[[int], int],
+        epoch_span: Callable[[int], tuple[int, int]],
         may_have_gaps: bool,
         next_segment: int | None,
         log_end: int | None,
         durable_end: int,
+        lanes: Lanes,
+        look: Look | None = None,
     ) -> None:
         """
         Args:
-            read: (size, pos) -> bytes of the file.
+            read_into: fills a buffer from a byte of the file on.
             size: how far to look.
             expected: the offset that comes next.
-            epoch_at: the leader epoch that a record at an offset must have, -1 where that is not known.
+            epoch_span: the leader epoch that a record at an offset must have, -1 where that is not known,
+                and up to which offset.
             next_segment: its base offset: what lies at or past it here is superseded by that segment.
             log_end: for the last segment the log's end, None where only the records tell it.
             durable_end: the log reaches at least as far.
+            lanes: for what is long.
+            look: called with runs (Runs), whose `marking` tells the largest timestamp before each.
         """
         self.expected = self._first = expected
         self.superseded_at: int | None = None
-        self._read = read
+        self._read_into = read_into
         self._size = size
-        self._epoch_at = epoch_at
+        self._epoch_span = epoch_span
         self._gaps = may_have_gaps
         self._next_segment = next_segment
         self._log_end = log_end
         self._behind = next_segment if next_segment is not None else max(log_end or 0, durable_end)
         self._open: _Open | None = None
+        self._lanes = lanes
+        self._look = look
+        self._largest_ms = -1
 
     def __iter__(self) -> Iterator[Finding]:
         """Raises OSError."""
-        pos, want = 0, _CHUNK
+        pos = 0
         while pos < self._size and self.superseded_at is None:
-            wanted = min(want, self._size - pos)
-            data = self._read(wanted, pos)
-            if len(data) < wanted:
-                self._size = pos + len(data)  # the file is shorter than it should be
-            found = scan(data)
-            headers, end = found.headers, found.end
-            ahead = None
-            if pos + end == self._size:
-                ahead = self._offset_behind()
-            elif found.error is not None:
-                before = headers[-2].next_offset if len(headers) > 1 else self.expected
-                if headers and headers[-1].base_offset != before:
-                    ahead = self._offset_at(self._resync(pos + end))
-            elif len(headers) > 1:
-                # What is wrong with a batch may show by the one behind it: that is read again.
-                follower = headers.pop()
-                end, ahead = follower.pos, follower.base_offset
-            yield from self._placed(pos, data, headers, ahead)
-            if self.superseded_at is not None:
-                break
-            pos += end
-            if found.error is not None:
-                pos = self._lost(pos, found.error.reason)
-            elif end == found.end and pos + len(data) - end >= self._size and end < len(data):
-                pos = self._lost(pos, "the last batch is cut short")
-            want = _CHUNK if end or found.error is not None else 2 * want
+            if self._open is None:
+                pos = yield from self._passed(pos)
+            if pos < self._size:
+                pos = yield from self._looked_at(pos)
         if self._open is not None:
             yield from self._closed(max(self._behind, self.expected))
         elif self.expected < self._behind and (self._next_segment is None or not self._gaps):
@@ -145,9 +141,74 @@ class SegmentWalk:
             self._open = _Open(self._size, self._size, reason)
             yield from self._closed(self._behind)
 
-    def _placed(
-        self, pos: int, data: bytes, headers: list[BatchHeader], ahead: int | None
-    ) -> Iterator[Finding]:
+    def _passed(self, pos: int) -> Generator[Finding, None, int]:
+        """The batches from a byte on as long as nothing is wrong with any. Returns where that ends."""
+        while pos < self._size:
+            began = pos
+            epoch, until = self._epoch_span(self.expected)
+            rules = Rules(
+                self.expected,
+                epoch,
+                epoch if epoch >= 0 else ANY_EPOCH,
+                min(until, self._first + _MAX_SPAN + 1, ANY_OFFSET),
+                may_have_gaps=self._gaps,
+            )
+            if self._next_segment is not None:
+                rules = rules._replace(limit_offset=min(rules.limit_offset, self._next_segment))
+            marking = Marking(largest_timestamp_ms=self._largest_ms)
+            runs = Runs(self._read_into, pos, self._size, rules, marking, look=self._look, lanes=self._lanes)
+            for run in runs:
+                found = run.scanned
+                self.expected = found.rules.next_offset
+                self._largest_ms = found.marking.largest_timestamp_ms
+                yield Stretch(run.pos, run.end, self.expected, found.batches, found.records, run.looked)
+            pos = runs.pos
+            if pos == began or self.expected < until:
+                break
+        return pos
+
+    def _looked_at(self, pos: int) -> Generator[Finding, None, int]:
+        """The batches of the next chunk, each with those around it. Returns where that ends."""
+        data = self._chunk(pos)
+        found = scan(data)
+        headers, end = found.headers, found.end
+        ahead = None
+        if pos + end == self._size:
+            ahead = self._offset_behind()
+        elif found.error is not None:
+            before = headers[-2].next_offset if len(headers) > 1 else self.expected
+            if headers and headers[-1].base_offset != before:
+                ahead = self._offset_at(self._resync(pos + end))
+        elif len(headers) > 1:
+            # What is wrong with a batch may show by the one behind it: that is read again.
+            follower = headers.pop()
+            end, ahead = follower.pos, follower.base_offset
+        yield from self._placed(pos, headers, ahead)
+        pos += end
+        if self.superseded_at is None:
+            if found.error is not None:
+                pos = self._lost(pos, found.error.reason)
+            elif not end and data:
+                pos = self._lost(pos, CUT_SHORT)
+        return pos
+
+    def _chunk(self, pos: int) -> bytearray:
+        """Bytes from `pos` on: at least one batch, if one can be there."""
+        want = _CHUNK
+        while True:
+            wanted = min(want, self._size - pos)
+            data = self._read(wanted, pos)
+            if len(data) < wanted:
+                self._size = pos + len(data)  # the file is shorter than it should be
+            size = _size_of_first(data)
+            if size <= len(data) or size > min(LARGEST_BATCH, self._size - pos):
+                return data
+            want = size + _CHUNK
+
+    def _read(self, size: int, pos: int) -> bytearray:
+        return read_bytes(self._read_into, pos, size)
+
+    def _placed(self, pos: int, headers: list[BatchHeader], ahead: int | None) -> Iterator[Finding]:
         """Valid batches, sorted into those that stand where they may and others.
 
         `ahead` is the offset that follows the last of them, None where that is not known.
@@ -160,7 +221,7 @@ class SegmentWalk:
             if self._begins(header, pos, follower):
                 if self._open is not None:
                     yield from self._closed(header.base_offset)
-                wanted = self._epoch_at(header.base_offset)
+                wanted, _ = self._epoch_span(header.base_offset)
                 if wanted in (-1, header.leader_epoch):
                     self.expected = header.next_offset
                     i += 1
@@ -170,7 +231,7 @@ class SegmentWalk:
             else:
                 label = self._relabelled(pos, header, follower)
             if i > start:
-                yield Stretch(pos, data, headers[start:i])
+                yield self._stretch(pos, headers[start:i])
             start = i
             if self.superseded_at is not None:
                 return
@@ -190,7 +251,15 @@ class SegmentWalk:
             i += 1
             start = i
         if len(headers) > start:
-            yield Stretch(pos, data, headers[start:])
+            yield self._stretch(pos, headers[start:])
+
+    def _stretch(self, pos: int, headers: list[BatchHeader]) -> Stretch:
+        """Batches whose headers' `pos` count from byte `pos` on."""
+        first, last = headers[0], headers[-1]
+        self._largest_ms = max(self._largest_ms, *(header.max_timestamp_ms for header in headers))
+        records = sum(header.record_count for header in headers)
+        end = pos + last.pos + last.size
+        return Stretch(pos + first.pos, end, last.next_offset, len(headers), records)
 
     def _begins(self, header: BatchHeader, pos: int, follower: int | None) -> bool:
         """May the batch stand here? (Where another segment takes over it may not: `superseded_at`.)"""
@@ -235,7 +304,7 @@ class SegmentWalk:
         reason = (
             f"the batch says it begins with offset {header.base_offset:,}, it stands at {self.expected:,}"
         )
-        epoch = self._epoch_at(self.expected)
+        epoch, _ = self._epoch_span(self.expected)
         epoch = header.leader_epoch if epoch < 0 else epoch
         return Mislabelled(pos + header.pos, header, self.expected, epoch, reason)
 
@@ -264,18 +333,7 @@ class SegmentWalk:
         follower = self._follower(pos)
         if follower is not None:
             return follower
-        start = pos + 1
-        while start < self._size:
-            data = self._read(min(_WINDOW, self._size - start), start)
-            at = 0
-            while (found := find_batch(data, at, len(data), self.expected)) is not None:
-                if self._fits(found):
-                    return start + found.pos
-                at = found.pos + 1
-            if not data or start + len(data) >= self._size:
-                break
-            start += max(len(data) // 2, 1)
-        return self._size
+        return next_batch(self._read_into, pos + 1, self._size, self.expected, self._fits)
 
     def _follower(self, pos: int) -> int | None:
         """Where the damaged batch at `pos` ends, if its length is to be believed: the end, or a batch."""
@@ -286,10 +344,58 @@ class SegmentWalk:
             header = read_header(self._read(min(HEADER_SIZE, self._size - at), at))
         except CorruptRecord:
             return None
-        if at + header.size > self._size or not self._fits(header):
+        if header.size > min(LARGEST_BATCH, self._size - at) or not self._fits(header):
             return None
         return at if scan(self._read(header.size, at)).headers else None
 
     def _fits(self, header: BatchHeader) -> bool:
         below = self.expected + _MAX_SPAN if self._next_segment is None else self._next_segment
         return self.expected <= header.base_offset < below
+
+
+def next_batch(
+    read_into: ReadInto,
+    pos: int,
+    end: int,
+    min_offset: int,
+    fits: Callable[[BatchHeader], bool] = lambda header: True,
+) -> int:
+    """Where the first valid batch stands between two bytes of a file, at an offset of `min_offset` or above,
+    whatever lies before it; `end` where there is none. Raises OSError."""
+    window = _CHUNK
+    while pos < end:
+        data = bytes(read_bytes(read_into, pos, min(window, end - pos)))
+        at = 0
+        while (found := find_batch(data, at, len(data), min_offset)) is not None:
+            if fits(found):
+                return pos + found.pos
+            at = found.pos + 1
+        if not data or pos + len(data) >= end:
+            break
+        if window < _WINDOW:
+            window *= 4
+        else:
+            pos += len(data) // 2
+    return end
+
+
+def count_batches(read_into: ReadInto, pos: int, end: int, min_offset: int) -> tuple[int, int, int]:
+    """How many valid batches there are between two bytes of a file, at offsets of `min_offset` or above; the
+    first and the last offset (-1 where there are none). Raises OSError."""
+    count, first, last = 0, -1, -1
+    while (pos := next_batch(read_into, pos, end, min_offset)) < end:
+        base_offset = read_header(read_bytes(read_into, pos, HEADER_SIZE)).base_offset
+        runs = Runs(read_into, pos, end, Rules(base_offset, may_have_gaps=True))
+        count += sum(run.scanned.batches for run in runs)
+        first = base_offset if first < 0 else first
+        last = runs.reached.rules.next_offset - 1
+        pos = runs.pos
+    return count, first, last
+
+
+def _size_of_first(data: bytearray) -> int:
+    """The size of the batch with which the bytes begin, 0 where there can be none."""
+    try:
+        return read_header(data).size
+    except CorruptRecord:
+        return 0

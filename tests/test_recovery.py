@@ -132,6 +132,53 @@ def test_a_torn_last_batch_is_cut(tmp_path: Path) -> None:
         assert [offset for offset, _ in values(log)] == list(range(15))
 
 
+class _Measured(FileSystem):
+    """Notes the most that was read at once."""
+
+    most = 0
+
+    def pread(self, fd: int, size: int, pos: int) -> bytes:
+        self.most = max(self.most, size)
+        return super().pread(fd, size, pos)
+
+    def pread_into(self, fd: int, buffer: bytearray | memoryview, pos: int) -> int:
+        self.most = max(self.most, len(buffer))
+        return super().pread_into(fd, buffer, pos)
+
+
+@pytest.mark.parametrize("length", [100 << 20, 2**31 - 1])
+def test_a_length_past_the_end_is_not_read_to_the_end(tmp_path: Path, length: int) -> None:
+    data = crashed_log(tmp_path)
+    torn = bytearray(encode_batch([(None, b"torn", (), 1000)], base_offset=18, leader_epoch=0))
+    torn[8:12] = length.to_bytes(4, "big")
+    path = tmp_path / "t_0" / FIRST
+    path.write_bytes(data + torn)
+    os.truncate(path, 100 << 20)
+    fs = _Measured()
+    with open_log(tmp_path, fs) as log:
+        (report,) = log.recovery.partitions
+        assert (report.cut_reason, report.log_end_offset) == ("the last batch is cut short", 18)
+        assert len(values(log)) == 18
+    assert fs.most <= 16 << 20
+
+
+def test_many_valid_batches_behind_an_invalid_one(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    log.create_topic("t")
+    one = bytes(encode_batch([(None, b"v" * 30, (), 1000)]))
+    partition_of(log).append(bytearray(one * 60_000))
+    crash(log)
+    path = tmp_path / "t_0" / FIRST
+    data = bytearray(path.read_bytes())
+    for number in (5, 6, 20_000):
+        data[number * len(one) + 70] ^= 1
+    path.write_bytes(data)
+    with open_log(tmp_path) as again:
+        (report,) = again.recovery.partitions
+        assert report.log_end_offset == 5
+        assert "59,992 valid batches (offsets 7 to 59,999)" in report.damage[0]
+
+
 def test_valid_batches_behind_an_invalid_one_are_reported_and_kept(tmp_path: Path) -> None:
     data = crashed_log(tmp_path)
     ends = batch_ends(data)

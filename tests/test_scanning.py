@@ -1,0 +1,451 @@
+"""Runs of batches are passed as batch after batch would be: the same marks, the same end, at any place."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import struct
+import threading
+from array import array
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from types import ModuleType
+from typing import IO
+
+import pytest
+from made_batches import some_batches
+
+import embedlog.lanes
+import embedlog.runs
+from embedlog.codec import BatchHeader, encode_values, plain_scanning, scan
+from embedlog.codec.rules import ANY_OFFSET, Compared, Marking, Marks, Rules
+from embedlog.errors import CorruptRecord
+from embedlog.fs import FileSystem
+from embedlog.index import IndexBuilder
+from embedlog.lanes import Lanes, Place
+from embedlog.runs import Run, Runs, batch_at, runs_and_odd_ones
+
+_MODULES: list[ModuleType] = [plain_scanning]
+try:
+    from embedlog.codec import compiled_scanning
+except ImportError:
+    pass
+else:
+    _MODULES.append(compiled_scanning)
+
+
+def change(data: bytearray, chosen: random.Random) -> None:
+    """One byte, but so that no offset becomes one that an index cannot name."""
+    kept = {header.pos + i for header in scan(data).headers for i in range(4)}
+    data[chosen.choice(sorted(set(range(len(data))) - kept))] ^= 1 << chosen.randrange(8)
+
+
+def damaged(seed: int) -> tuple[bytearray, int, random.Random]:
+    """Batches, two times out of three with a byte changed or an end missing; and the offset behind them."""
+    chosen = random.Random(seed)
+    data, behind = some_batches(chosen)
+    if seed % 3 == 1:
+        change(data, chosen)
+    elif seed % 3 == 2:
+        del data[chosen.randrange(len(data)) :]
+    return data, behind, chosen
+
+
+def some_rules(chosen: random.Random, behind: int) -> Rules:
+    return Rules(
+        next_offset=chosen.choice([0, 99, 100, 100, 101, -1, ANY_OFFSET]),
+        epoch=chosen.choice([-1, 2]),
+        latest_epoch=chosen.choice([2, 3, 2**31 - 1]),
+        limit_offset=chosen.choice([ANY_OFFSET, behind, behind - 3]),
+        end_offset=chosen.choice([ANY_OFFSET, behind, behind - 2]),
+        may_have_gaps=chosen.random() < 0.5,
+        inside=chosen.random() < 0.5,
+    )
+
+
+def index_of(data: bytes, chosen: random.Random) -> Marks:
+    """A right index of the batches, or one with an entry that is not."""
+    builder = IndexBuilder(90, chosen.choice([0, 100]))
+    for header in scan(data).headers:
+        builder.add(1000 + header.pos, header.last_offset, header.max_timestamp_ms)
+    builder.add_time_entry()
+    entries = Marks(builder.offsets.positions, builder.offsets.offsets, *builder.times)
+    column = chosen.choice(entries)
+    if column and chosen.random() < 0.5:
+        column[chosen.randrange(len(column))] += chosen.choice([1, 5])
+    return entries
+
+
+# -- the loops ---------------------------------------------------------------------------------------
+
+
+def test_compiled_and_plain_are_the_same() -> None:
+    if len(_MODULES) < 2:
+        pytest.skip("built without a compiler")
+    for seed in range(600):
+        data, behind, chosen = damaged(seed)
+        rules, entries = some_rules(chosen, behind), index_of(data, chosen)
+        markings = [
+            Marking(),
+            Marking(0, 90, 0),
+            Marking(60, 90, 1005, 500, 3, 400, 2),
+            Marking(0, 10**10, 0),
+            Marking(60, -(2**32) + 105, 50),
+        ]
+        whole = chosen.random() < 0.5
+        for buffer in (bytes(data), data, memoryview(data)):
+            end = chosen.choice([len(data), len(data) + 5, len(data) // 2])
+            found = [
+                [
+                    [
+                        module.scan_run(buffer, 0, end, rules, marking, check, at)
+                        for marking in markings
+                        for check in (True, False)
+                        for at in (0, 2**32 - 100)
+                    ],
+                    module.compare_run(buffer, 0, end, 90, entries, Compared(whole=whole), 1000),
+                    module.check_run(buffer, 0, end),
+                    module.intact_run(buffer, 0, end),
+                ]
+                for module in _MODULES
+            ]
+            assert found[0] == found[1], seed
+
+
+def batches(*places: tuple[int, int]) -> bytes:
+    """Batches with so many records from these offsets on."""
+    return b"".join(
+        bytes(encode_values([b"v" * 20] * count, 1000 + base, base_offset=base, leader_epoch=0))
+        for base, count in places
+    )
+
+
+@pytest.mark.parametrize("module", _MODULES)
+def test_a_run(module: ModuleType) -> None:
+    data = batches((0, 10), (10, 10), (20, 10), (30, 10))
+    size = len(data) // 4
+    scanned = module.scan_run(data, 0, len(data), Rules(0), Marking(100, 0, 100))
+    assert (scanned.pos, scanned.batches, scanned.records) == (len(data), 4, 40)
+    assert scanned.rules == Rules(40, 0)
+    assert scanned.marks.positions == array("I", [size, 2 * size, 3 * size])
+    assert scanned.marks.offsets == array("I", [19, 29, 39])
+    assert scanned.marks.timestamps == array("q", [1010, 1020, 1030])
+    assert scanned.marks.timestamp_offsets == array("I", [19, 29, 39])
+    assert (scanned.marking.largest_timestamp_ms, scanned.marking.largest_offset) == (1030, 39)
+    assert not scanned.sequenced
+
+
+@pytest.mark.parametrize("module", _MODULES)
+def test_a_batch_behind_a_gap_needs_a_witness(module: ModuleType) -> None:
+    """Its offset is in no CRC: that it is too high shows only by the next one."""
+    rules = Rules(0, may_have_gaps=True)
+    first, good = batches((0, 5)), batches((0, 5), (7, 5), (20, 5), (25, 5))
+    assert module.scan_run(good, 0, len(good), rules, Marking()).rules.next_offset == 30
+    for data in (batches((0, 5), (7, 5)), batches((0, 5), (17, 5), (10, 5)), batches((0, 5), (7, 5), (9, 5))):
+        scanned = module.scan_run(data, 0, len(data), rules, Marking(0, 0, 0))
+        assert (scanned.pos, scanned.batches, scanned.records) == (len(first), 1, 5)
+        assert (scanned.rules.next_offset, scanned.marking.largest_timestamp_ms) == (5, 1000)
+        assert not scanned.marks.positions
+
+
+@pytest.mark.parametrize("module", _MODULES)
+def test_increasing_numbers(module: ModuleType) -> None:
+    for code, most in (("I", 2**32 - 1), ("q", 2**63 - 1)):
+        for numbers in ([], [5], [0, 1, most], [most - 1, most]):
+            assert module.increasing(array(code, numbers)) is True
+        for numbers in ([1, 1], [0, 2, 1], [most, 0], [1, 2, 3, 3]):
+            assert module.increasing(array(code, numbers)) is False
+    assert module.increasing(array("q", [-(2**63), -1, 0, 1]))
+
+
+@pytest.mark.parametrize("module", _MODULES)
+def test_records_are_looked_at(module: ModuleType) -> None:
+    good = batches((0, 10))
+    wrong = bytearray(batches((10, 10)))
+    wrong[61] = 0x7F
+    late = bytearray(batches((20, 10)))
+    struct.pack_into(">q", late, 35, 5)  # the largest timestamp
+    packed = bytes(encode_values([b"v" * 20] * 9, 5, compression=1))
+    for odd in (wrong, late, packed):
+        data = good + good + bytes(odd) + good
+        assert module.check_run(data, 0, len(data)) == 2 * len(good)
+    assert module.check_run(good * 3, len(good), 3 * len(good)) == 3 * len(good)
+
+
+# -- a file ------------------------------------------------------------------------------------------
+
+
+class Reading:
+    """A file's bytes, and how many were asked for."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file = file
+        self.asked = 0
+
+    def __call__(self, buffer: memoryview, pos: int) -> int:
+        self.asked += len(buffer)
+        return FileSystem().pread_into(self.file.fileno(), buffer, pos)
+
+
+@pytest.fixture
+def reading(tmp_path: Path) -> Iterator[Callable[[bytes], Reading]]:
+    """From a file with these bytes."""
+
+    def make(data: bytes) -> Reading:
+        (tmp_path / "segment").write_bytes(data)
+        return Reading(files.enter_context((tmp_path / "segment").open("rb")))
+
+    with ExitStack() as files:
+        yield make
+
+
+@pytest.fixture(params=[64, 200, 1 << 20])
+def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small buffers, so that they end anywhere."""
+    monkeypatch.setattr(embedlog.runs, "_FIRST_CHUNK", 64)
+    monkeypatch.setattr(embedlog.runs, "_CHUNK", request.param)
+
+
+@pytest.fixture(params=["one lane", "lanes", "lanes of small chunks"])
+def lanes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lanes | None]:
+    """To be used where it is worth it, which is soon."""
+    if request.param == "one lane":
+        yield None
+        return
+    monkeypatch.setattr(embedlog.runs, "worth_it", lambda size: size > 500)
+    monkeypatch.setattr(embedlog.runs, "_ALONE", 300)
+    small = "small" in request.param
+    for name, size in {
+        "_CHUNK": 200 if small else 1500,
+        "_OVERLAP": 8,
+        "_ROOM": 100 if small else 600,
+    }.items():
+        monkeypatch.setattr(embedlog.lanes, name, size)
+    with Lanes() as lanes:
+        yield lanes
+
+
+def one_by_one(data: bytes, rules: Rules) -> list[BatchHeader]:
+    """The batches that follow the rules, looked at singly."""
+    expected, epoch, inside = rules.next_offset, rules.epoch, rules.inside
+    taken: list[BatchHeader] = []
+    behind_gap = False
+    for header in scan(data).headers:
+        base, last = header.base_offset, header.last_offset
+        if base < expected and not (inside and last >= expected):
+            break
+        if base > expected and not rules.may_have_gaps:
+            break
+        if base >= rules.limit_offset or last >= rules.end_offset:
+            break
+        if not epoch <= header.leader_epoch <= rules.latest_epoch:
+            break
+        taken.append(header)
+        behind_gap = base > expected
+        expected, epoch, inside = header.next_offset, header.leader_epoch, False
+    return taken[:-1] if behind_gap else taken
+
+
+def many_batches(chosen: random.Random) -> tuple[bytearray, int]:
+    """Some hundred batches, mostly in their places."""
+    data, behind = bytearray(), 100
+    for _ in range(30):
+        more, end = some_batches(chosen)
+        pos = 0
+        for header in scan(more).headers:
+            struct.pack_into(">q", more, pos, header.base_offset - 100 + behind)
+            pos += header.size
+        data += more
+        behind += end - 100
+    return data, behind
+
+
+def bytes_of(buffer: bytearray, at: int, run: Run) -> bytes:
+    return bytes(buffer[at : at + run.end - run.pos])
+
+
+@pytest.mark.usefixtures("chunk")
+def test_runs_of_a_file(reading: Callable[[bytes], Reading], lanes: Lanes | None) -> None:
+    """Wherever the buffers end: the batches one by one, and the index that they make."""
+    for seed in range(40):
+        chosen = random.Random(seed)
+        data, behind = many_batches(chosen)
+        if seed % 2:
+            change(data, chosen)
+        rules = some_rules(chosen, behind)._replace(next_offset=100, epoch=-1)
+        wanted = one_by_one(data, rules)
+        slowly, quickly = IndexBuilder(100, 90), IndexBuilder(100, 90)
+        for header in wanted:
+            slowly.add(header.pos, header.last_offset, header.max_timestamp_ms)
+        runs = Runs(reading(data), 0, len(data), rules, quickly.marking, look=bytes_of, lanes=lanes)
+        found: list[BatchHeader] = []
+        for run in runs:
+            assert run.looked == data[run.pos : run.end]
+            quickly.add_run(run.scanned)
+            found += [h._replace(pos=run.pos + h.pos) for h in scan(run.looked).headers]
+            assert run.behind.rules.next_offset == found[-1].next_offset
+            sequenced = [header.pos for header in scan(run.looked).headers if header.is_sequenced]
+            assert run.scanned.sequenced.tolist() == sequenced
+        assert found == wanted
+        assert runs.pos == (wanted[-1].pos + wanted[-1].size if wanted else 0)
+        assert (quickly.offsets, quickly.times) == (slowly.offsets, slowly.times)
+        assert quickly.marking == slowly.marking
+
+
+@pytest.mark.usefixtures("chunk")
+def test_odd_ones_are_told_singly(reading: Callable[[bytes], Reading], lanes: Lanes | None) -> None:
+    for seed in range(40):
+        chosen = random.Random(seed)
+        data, _ = many_batches(chosen)
+        if seed % 2:
+            change(data, chosen)
+        slowly, quickly = IndexBuilder(0, 90), IndexBuilder(0, 90)
+        checked = scan(data)
+        for header in checked.headers:
+            slowly.add(header.pos + 7, header.last_offset, header.max_timestamp_ms)
+        rules = Rules(103, may_have_gaps=chosen.random() < 0.5)
+        end = passed = 0
+        error = None
+        try:
+            for found in runs_and_odd_ones(
+                reading(data), 0, len(data), rules, quickly, origin=-7, lanes=lanes
+            ):
+                assert found.pos == end
+                end = found.end if isinstance(found, Run) else found.pos + found.size
+                passed += found.scanned.batches if isinstance(found, Run) else 1
+        except CorruptRecord as corrupt:
+            error = corrupt
+        assert (end, passed) == (checked.end, len(checked.headers))
+        assert (quickly.offsets, quickly.times) == (slowly.offsets, slowly.times)
+        if checked.error is not None:
+            assert error is not None and error.pos == end
+            assert error.reason == checked.error.reason
+        else:
+            assert (error is not None) == (end < len(data))
+
+
+def test_a_wrong_length_costs_no_memory(tmp_path: Path) -> None:
+    """Neither one that runs past the end nor one that no batch can have is believed as far as reading it."""
+    good = batches((0, 5), (5, 5))
+    for length, reason in [(2**31 - 1, "cannot be"), (300 << 20, "cannot be"), (2**31 - 1, "cut short")]:
+        path = tmp_path / "segment"
+        head = bytearray(batches((10, 5)))
+        struct.pack_into(">i", head, 8, length)
+        path.write_bytes(good + head)
+        if reason == "cannot be":
+            os.truncate(path, 4 << 30)  # a hole: nobody has to write it
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            read_into = Reading(file)
+            runs = Runs(read_into, 0, size, Rules(0))
+            assert sum(run.scanned.batches for run in runs) == 2
+            with pytest.raises(CorruptRecord, match=reason) as caught:
+                batch_at(read_into, runs.pos, size)
+        assert caught.value.pos == runs.pos == len(good)
+        assert read_into.asked < 4 << 20
+
+
+def test_a_file_that_is_shorter_than_it_was(reading: Callable[[bytes], Reading]) -> None:
+    data = batches((0, 5), (5, 5), (10, 5))
+    for size in (0, 1, len(data) // 3, len(data) // 2, len(data) - 1, len(data)):
+        runs = Runs(reading(data[:size]), 0, len(data), Rules(0))
+        whole = size * 3 // len(data)
+        assert sum(run.scanned.batches for run in runs) == whole
+        assert runs.pos == whole * len(data) // 3
+
+
+# -- lanes -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def long_data() -> bytes:
+    """More than lanes are worth the while for, in batches of a few hundred bytes."""
+    count = 40_000
+    size = len(batches((0, 25)))
+    data = bytearray(batches((0, 25)) * count)
+    for number in range(count):
+        struct.pack_into(">q", data, number * size, number * 25)
+    return bytes(data)
+
+
+def lane_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "embedlog-lane"]
+
+
+def test_a_long_file(
+    reading: Callable[[bytes], Reading], long_data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In lanes it is the same as without."""
+    size = len(long_data) // 40_000
+    for flipped in (None, 25_000):
+        data = bytearray(long_data)
+        if flipped is not None:
+            data[flipped * size + 100] ^= 1
+        found = []
+        for in_lanes in (True, False):
+            monkeypatch.setattr(embedlog.runs, "worth_it", lambda size, it=in_lanes: it and size > 5 << 20)
+            builder = IndexBuilder(0, 4096)
+            with Lanes() as lanes:
+                runs = Runs(reading(bytes(data)), 0, len(data), Rules(0), builder.marking, lanes=lanes)
+                count = 0
+                for run in runs:
+                    builder.add_run(run.scanned)
+                    count += run.scanned.batches
+                assert len(lane_threads()) == (2 if in_lanes else 0)
+            found.append((count, runs.reached, builder.offsets, builder.times))
+        assert found[0] == found[1]
+        assert found[0][0] == (40_000 if flipped is None else flipped)
+    assert not lane_threads()
+
+
+def test_lanes_end_when_nobody_wants_more(reading: Callable[[bytes], Reading], long_data: bytes) -> None:
+    start = Place(0, Rules(0), Marking())
+    with Lanes() as lanes:
+        assert not lane_threads(), "none before there is something to do"
+        for _ in range(3):
+            runs = lanes.runs(reading(long_data), start, len(long_data), 0, embedlog.runs._needed, None)
+            assert next(runs).pos == 0
+            del runs
+        assert len(lane_threads()) == 2
+    assert not lane_threads()
+
+
+@pytest.mark.parametrize("at", [0, 1, 2, 3])
+def test_an_error_of_the_disk_comes_when_its_turn_comes(
+    reading: Callable[[bytes], Reading], long_data: bytes, at: int
+) -> None:
+    chunk = embedlog.lanes._CHUNK
+    read = reading(long_data)
+
+    def read_into(buffer: memoryview, pos: int) -> int:
+        if pos >= at * chunk and len(buffer) >= chunk:
+            raise OSError(errno.EIO, "the disk")
+        return read(buffer, pos)
+
+    start, end = Place(0, Rules(0), Marking()), 0
+    with Lanes() as lanes:
+        with pytest.raises(OSError, match="the disk"):
+            for run in lanes.runs(read_into, start, len(long_data), 0, embedlog.runs._needed, None):
+                assert run.pos == end
+                end = run.end
+        assert at * chunk <= end < at * chunk + (1 << 16)
+        # They are as good as before.
+        found = lanes.runs(read, start, len(long_data), 0, embedlog.runs._needed, None)
+        assert sum(run.scanned.batches for run in found) == 40_000
+    assert not lane_threads()
+
+
+def test_what_fails_in_a_look_fails_in_the_runs(
+    reading: Callable[[bytes], Reading], long_data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedlog.runs, "worth_it", lambda size: size > 5 << 20)
+
+    def look(buffer: bytearray, at: int, run: Run) -> None:
+        if run.pos > 10 << 20:
+            raise ValueError("look")
+
+    with Lanes() as lanes, pytest.raises(ValueError, match="look"):
+        list(Runs(reading(long_data), 0, len(long_data), Rules(0), look=look, lanes=lanes))
+    assert not lane_threads()
