@@ -37,6 +37,7 @@ from .errors import CorruptRecord, DiskFull, StorageError
 from .index import IndexBuilder
 from .model import Record
 from .partition import Cleanable, Partition
+from .runs import batch_at
 from .segment import Segment
 from .shared_state import State
 from .swap import cleaned_path
@@ -353,12 +354,10 @@ class _Round:
                     yield data, header
                     end += header.size
                     self.step()
+                want = _CHUNK if end else max(batch_at(segment.pread_into, pos, segment.size).size, _CHUNK)
             except CorruptRecord as error:
                 raise CorruptRecord(error.reason, path=segment.path, pos=pos + end) from None
             self.pause(len(data))
-            if not end and len(data) >= segment.size - pos:
-                raise CorruptRecord("the last batch is cut short", path=segment.path, pos=pos)
-            want = _CHUNK if end else 2 * want
             pos += end
 
     def in_steps(self, records: list[Record]) -> Iterator[Record]:

@@ -10,11 +10,15 @@ from __future__ import annotations
 import contextlib
 import logging
 from bisect import bisect_right
+from collections.abc import Iterator
+from itertools import islice
 
 from .checkpoints import LeaderEpochs
 from .codec import HEADER_SIZE, BatchHeader, read_header, scan
+from .codec.rules import Rules
 from .errors import CorruptCheckpoint, CorruptRecord
 from .model import TopicPartition
+from .runs import Runs
 from .segment import Segment
 
 logger = logging.getLogger(__name__)
@@ -64,7 +68,7 @@ def _epochs_of(segments: list[Segment]) -> tuple[tuple[tuple[int, int], ...], bo
     consistent = True
     for segment in segments:
         with contextlib.suppress(CorruptRecord):
-            for header in segment.walk(0, segment.size):
+            for header in _changes(segment):
                 latest = found[-1][0] if found else -1
                 if header.leader_epoch == latest:
                     continue
@@ -75,6 +79,19 @@ def _epochs_of(segments: list[Segment]) -> tuple[tuple[tuple[int, int], ...], bo
                 else:
                     consistent = False
     return tuple(found), consistent
+
+
+def _changes(segment: Segment) -> Iterator[BatchHeader]:
+    """The batches with another leader epoch than the one before them. Raises CorruptRecord as `walk` does."""
+    pos, expected, epoch = 0, segment.base_offset, -1
+    while pos < segment.size:
+        rules = Rules(expected, epoch, epoch, may_have_gaps=True)
+        for run in Runs(segment.pread_into, pos, segment.size, rules, check_crc=False):
+            pos, expected = run.end, run.behind.rules.next_offset
+        for header in islice(segment.walk(pos, segment.size, expected=expected), 1):
+            if header.leader_epoch != epoch:
+                yield header
+            pos, expected, epoch = pos + header.size, header.next_offset, header.leader_epoch
 
 
 def intact(segment: Segment, header: BatchHeader) -> bool:

@@ -19,7 +19,6 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from .catalog import Catalog, Topic
 from .checkpoints import LeaderEpochs, read_offsets
-from .codec import scan
 from .config import TopicSettings
 from .errors import (
     Closed,
@@ -49,12 +48,12 @@ from .model import (
     TopicPartition,
 )
 from .reading import Committed, End, Look, ReadablePartition, Version
+from .runs import intact_end
 from .segment import Files, Segment, list_segments
 from .shared_state import Edges, State, StateReader
 from .swap import decided_names, pending_swaps, stand_in
 
 _OPEN_FILES: Final = 64
-_CHUNK: Final = 4 << 20
 _LISTING_TRIES: Final = 20
 
 _Stamp: TypeAlias = tuple[int, int, int]
@@ -490,14 +489,6 @@ class FollowedPartition(ReadablePartition):
                 return None
             if pos >= size:
                 return (size, point) if self.may_have_gaps else None
-        want = _CHUNK
-        while pos < size:
-            data = segment.pread(min(want, size - pos), pos)
-            found = scan(data)
-            if found.headers:
-                next_offset = found.headers[-1].next_offset
-            pos += found.end
-            if found.error is not None or (pos + len(data) - found.end >= size):
-                break
-            want = _CHUNK if found.end else 2 * want
-        return (pos, next_offset) if next_offset >= point else None
+        end, behind = intact_end(segment.pread_into, pos, size)
+        next_offset = max(next_offset, behind)
+        return (end, next_offset) if next_offset >= point else None

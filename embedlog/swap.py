@@ -19,15 +19,15 @@ import logging
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
-from .codec import scan
 from .filenames import CLEANED, CUT, DELETED, INDEX, SWAP, TIME_INDEX, TXN_INDEX
+from .runs import intact_end
 from .segment import Files, Segment
 
 logger = logging.getLogger(__name__)
 
-_CHUNK: Final = 4 << 20
 _SWAP_NAME: Final = re.compile(
     r"(?P<segment>.+)\.(?P<next>\d{1,20})\.(?P<size>\d{1,20})" + re.escape(SWAP) + r"\Z"
 )
@@ -88,18 +88,9 @@ def finish_swaps(files: Files, directory: str, *, may_have_gaps: bool) -> None:
 
 def _is_whole(files: Files, directory: str, swap: Swap) -> bool:
     """Is a file nothing but intact batches?"""
-    size = swap.size
     fd = files.fs.open_read(os.path.join(directory, swap.name))
     try:
-        pos, want = 0, _CHUNK
-        while pos < size:
-            data = files.fs.pread(fd, min(want, size - pos), pos)
-            found = scan(data)
-            if found.error is not None or (not found.headers and len(data) == size - pos):
-                return False
-            pos += found.end
-            want = _CHUNK if found.headers else 2 * want
-        return True
+        return intact_end(partial(files.fs.pread_into, fd), 0, swap.size)[0] == swap.size
     finally:
         files.fs.close(fd)
 
