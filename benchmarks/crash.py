@@ -52,7 +52,7 @@ def _killed(store: str, batches: int, reopen: Callable[[Path], Closeable]) -> Pr
     @contextmanager
     def prepare(where: Path) -> Iterator[Work]:
         child = subprocess.run(
-            [sys.executable, "-m", __name__, store, str(where), str(batches)], check=False, env=_environment()
+            [sys.executable, "-m", __name__, store, str(where), str(batches)], check=False, env=environment()
         )
         assert child.returncode == -signal.SIGKILL, child
         with ExitStack() as stack:
@@ -61,7 +61,7 @@ def _killed(store: str, batches: int, reopen: Callable[[Path], Closeable]) -> Pr
     return prepare
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """This one, with what we import from where we import it."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 

@@ -1,0 +1,101 @@
+"""Looking through a log, beside reading its bytes: recovery that knows no recovery point, and verify.
+
+A child process appends and is killed. Recovery is timed from its first word on progress to the last: what it
+writes anew behind that is the last, small segment. Reading raw is preadv of the same files into one buffer.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import embedlog
+from embedlog.filenames import RECOVERY_POINT_FILE
+from embedlog.verify import verify_log
+
+from .crash import environment
+from .measure import Contender, Prepare, Row, Work
+from .stores import TOPIC, VALUES, same_batch
+
+_APPEND = 1 << 20
+_SEGMENTS = 2
+
+
+def rows(scale: float) -> list[Row]:
+    """The rows, with so many times their usual number of bytes."""
+    megabytes = max(int(512 * scale), 16)
+    found = []
+    for batch in (1, 100, 1000):
+        preadv = Contender("raw preadv", _looking_through(megabytes, batch, _preadv))
+        for name, work in (("recover", _recover), ("verify", _verify)):
+            embedlog_first = Contender("embedlog", _looking_through(megabytes, batch, work))
+            found.append(Row(f"{name}, batches of {batch:,}", "MB/s", True, [embedlog_first, preadv]))
+    deep = Contender("embedlog", _looking_through(megabytes, 100, partial(_verify, deep=True)))
+    preadv = Contender("raw preadv", _looking_through(megabytes, 100, _preadv))
+    return [*found, Row("verify --deep, batches of 100", "MB/s", True, [deep, preadv])]
+
+
+def _looking_through(megabytes: int, batch: int, work: Callable[[Path], float]) -> Prepare:
+    @contextmanager
+    def prepare(where: Path) -> Iterator[Work]:
+        command = [sys.executable, "-m", __name__, str(where), str(megabytes), str(batch)]
+        child = subprocess.run(command, check=False, env=environment())
+        assert child.returncode == -signal.SIGKILL, child
+        yield partial(work, where)
+
+    return prepare
+
+
+def _files(where: Path) -> list[Path]:
+    return sorted((where / f"{TOPIC}_0").glob("*.kafka"))
+
+
+def _preadv(where: Path) -> float:
+    buffer = bytearray(_APPEND)
+    total = 0
+    started = time.perf_counter()
+    for path in _files(where):
+        fd, pos = os.open(path, os.O_RDONLY), 0
+        while got := os.preadv(fd, [buffer], pos):
+            pos += got
+        os.close(fd)
+        total += pos
+    return total / 1e6 / (time.perf_counter() - started)
+
+
+def _recover(where: Path) -> float:
+    (where / RECOVERY_POINT_FILE).unlink()
+    size = sum(path.stat().st_size for path in _files(where))
+    told: list[tuple[float, int]] = []
+    with embedlog.open(where, progress=lambda _, done, __: told.append((time.perf_counter(), done))) as log:
+        assert told[-1][1] == log.recovery.partitions[0].bytes_read == size
+    (started, before), (ended, done) = told[0], told[-1]
+    return (done - before) / 1e6 / (ended - started)
+
+
+def _verify(where: Path, *, deep: bool = False) -> float:
+    report = verify_log(where, deep=deep)
+    assert report.ok, report.findings
+    return report.bytes / 1e6 / report.seconds
+
+
+def _fill_and_die(where: Path, megabytes: int, batch: int) -> None:
+    """In the child."""
+    log = embedlog.open(where, flush_ms=86_400_000)
+    log.create_topic(TOPIC, segment_bytes=megabytes * 1_000_000 // _SEGMENTS)
+    one = same_batch(VALUES[:batch])
+    append = one * max(_APPEND // len(one), 1)
+    for _ in range(megabytes * 1_000_000 // len(append) + 2):
+        log.backend.append(TOPIC, 0, bytearray(append))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    _fill_and_die(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
