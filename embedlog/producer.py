@@ -266,7 +266,7 @@ class Producer:
                 about = self._ask(topic)
                 check_partition(topic, partition, about.partitions)
         elif self._trusted:
-            partition = self._partitioner(topic, key, value, about.partitions)
+            partition = self._partitioner(topic, key, value, about.partitions) if about.partitions > 1 else 0
         else:
             partition = choose_partition(self._partitioner, topic, key, value, about.partitions)
 

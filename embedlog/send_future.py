@@ -36,11 +36,24 @@ _log = logging.getLogger(__name__)
 class Settlement:
     """What the futures of one batch share: the lock that a Future has, and the moment when they are done."""
 
-    __slots__ = ("lock", "made")
+    __slots__ = ("lock", "made", "watched")
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.made = Milestone()
+        self.watched = False  # one of them has waiters, or callbacks of its own
+
+
+class _Rare:
+    """A list that few futures need: made when somebody asks for it."""
+
+    def __set_name__(self, owner: type[SendFuture], name: str) -> None:
+        self._name = name
+
+    def __get__(self, future: SendFuture, owner: type[SendFuture]) -> list[Any]:
+        future._settlement.watched = True
+        made: list[Any] = future.__dict__.setdefault(self._name, [])
+        return made
 
 
 class SendFuture(Future[RecordMetadata]):
@@ -49,13 +62,13 @@ class SendFuture(Future[RecordMetadata]):
     _state = RUNNING
     _result: RecordMetadata | None = None
     _exception: BaseException | None = None
+    _waiters = _Rare()
+    _done_callbacks = _Rare()
 
     def __init__(self, settlement: Settlement) -> None:
         # Not the inherited one: making a condition is what shall be avoided. Of that, only the lock is used.
         self._condition = settlement.lock  # type: ignore[assignment]
-        self._made = settlement.made
-        self._waiters = []
-        self._done_callbacks: list[Callable[[Future[RecordMetadata]], Any]] = []
+        self._settlement = settlement
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Where the record landed. Raises what went wrong; TimeoutError after `timeout` seconds."""
@@ -70,7 +83,7 @@ class SendFuture(Future[RecordMetadata]):
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """What went wrong, None where nothing did. Raises TimeoutError after `timeout` seconds."""
-        if self._state != FINISHED and not self._made.wait(timeout):
+        if self._state != FINISHED and not self._settlement.made.wait(timeout):
             raise TimeoutError
         return self._exception
 
@@ -90,22 +103,26 @@ def settle(
             for future in futures:
                 future._exception = outcome
                 future._state = FINISHED
-                for waiter in future._waiters:
-                    waiter.add_exception(future)
         else:
             for future, metadata in zip(futures, outcome, strict=True):
                 future._result = metadata
                 future._state = FINISHED
-                if future._waiters:
-                    for waiter in future._waiters:
+        if settlement.watched:
+            for future in futures:
+                for waiter in future._waiters:
+                    if future._exception is None:
                         waiter.add_result(future)
+                    else:
+                        waiter.add_exception(future)
     settlement.made.reach()
-    for future in futures:
-        if future._done_callbacks:
-            for done_callback in future._done_callbacks:
-                _call(done_callback, future)
-        if callback is not None:
-            _call(callback, future._result, future._exception)
+    watched = settlement.watched
+    if watched or callback is not None:
+        for future in futures:
+            if watched:
+                for done_callback in future._done_callbacks:
+                    _call(done_callback, future)
+            if callback is not None:
+                _call(callback, future._result, future._exception)
 
 
 def _call(callback: Callable[..., object], *arguments: object) -> None:
