@@ -2,7 +2,8 @@
 
     1  Flush everything, and write the recovery point: what is sealed now will never be cut again.
     2  Per partition, under its upkeep lock (nothing is deleted or compacted meanwhile): hard-link the
-       sealed segments, copy the active one up to the end seen in step 1's flush, copy what stands beside.
+       sealed segments, copy the active one up to the end seen in step 1's flush, copy what stands beside;
+       what is known of producers is as of that end.
     3  Write the catalog and a clean-shutdown note; sync; rename the directory into place.
 
 The copy is a log directory of its own, with a log id of its own. Sealed segments may share their blocks
@@ -12,9 +13,9 @@ Exporting is the same with the other layout's names.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
+from bisect import bisect_left
 from collections.abc import Collection
 
 from .catalog import Catalog
@@ -32,8 +33,9 @@ from .filenames import (
     Layout,
 )
 from .fs import FileSystem
-from .model import TopicPartition
+from .model import AbortedTransaction, TopicPartition
 from .partition import Partition
+from .producer_state import encode_aborted
 from .recovery import CleanEnd
 from .segment import Segment
 from .store import Store
@@ -87,25 +89,30 @@ class _Copy:
         catalog.create(self._layout.name)
         topics = {name: self._store.topic(name) for name in self._store.topics()}
         partitions = [partition for name in topics for partition in self._store.partitions_of(name)]
-        points = {partition.name: partition.checkpoint() for partition in partitions}
-        self._store.upkeep.advance_recovery_points(points)
+        checkpoints = {partition.name: partition.checkpoint_for_copy() for partition in partitions}
+        self._store.upkeep.advance_recovery_points({name: at for name, (at, _) in checkpoints.items()})
         for partition in partitions:
             with partition.upkeep_lock:
-                self._copy_partition(partition, points[partition.name])
+                self._copy_partition(partition, *checkpoints[partition.name])
         catalog.save_topics(topics)
         ends = {name: end.log_end_offset for name, end in self._ends.items()}
         write_offsets(self._fs, catalog.file(RECOVERY_POINT_FILE), ends)
         write_offsets(self._fs, catalog.file(LOG_START_FILE), self._starts)
         catalog.note_clean_shutdown(self._ends)
 
-    def _copy_partition(self, partition: Partition, end: int) -> None:
+    def _copy_partition(self, partition: Partition, end: int, producers: bytes | None) -> None:
         directory = os.path.join(self._path, self._layout.partition_directory(*partition.name))
         self._fs.make_dir(directory)
         start = partition.offsets().log_start_offset
         if start:
             self._starts[partition.name] = start
         names = self._fs.names(partition.directory)
-        self._copy_state(partition, directory, end, names)  # first: the next flushes replace it
+        if producers is not None:
+            self._fs.write_file(os.path.join(directory, self._layout.stem(end) + SNAPSHOT), producers)
+        if LEADER_EPOCH_FILE in names:
+            source = os.path.join(partition.directory, LEADER_EPOCH_FILE)
+            self._copy(source, os.path.join(directory, LEADER_EPOCH_FILE))
+        aborted = [each for each in partition.for_cleaning().aborted if each.last_offset < end]
         chosen = [each for each in partition.readable_segments() if each[0].base_offset <= end]
         for segment, size in chosen:
             to = os.path.join(directory, self._layout.stem(segment.base_offset))
@@ -115,31 +122,22 @@ class _Copy:
             else:
                 size = segment.locate(end, size)
                 self._fs.copy_range(segment.path, to + self._layout.records, 0, size)
-            self._copy_companions(partition, segment, to, names)
+            bounds = segment.base_offset, segment.next_offset
+            first, behind = (bisect_left(aborted, offset, key=_last_offset) for offset in bounds)
+            if first < behind:
+                self._fs.write_file(to + TXN_INDEX, encode_aborted(aborted[first:behind]))
+            self._copy_indexes(partition, segment, to, names)
             begins_epoch = int(partition.begins_epoch)
             copied = CleanEnd(end, segment.base_offset, size, segment.created_ms, begins_epoch)
             self._ends[partition.name] = copied
         self._fs.sync_dir(directory)
 
-    def _copy_state(self, partition: Partition, directory: str, end: int, names: Collection[str]) -> None:
-        for name in names:
-            offset = self._store.catalog.layout.parse_snapshot(name)
-            if offset is not None and offset <= end:
-                to = self._layout.stem(offset) + SNAPSHOT
-                with contextlib.suppress(FileNotFoundError):
-                    self._copy(os.path.join(partition.directory, name), os.path.join(directory, to))
-        if LEADER_EPOCH_FILE in names:
-            source = os.path.join(partition.directory, LEADER_EPOCH_FILE)
-            self._copy(source, os.path.join(directory, LEADER_EPOCH_FILE))
-
-    def _copy_companions(
-        self, partition: Partition, segment: Segment, to: str, names: Collection[str]
-    ) -> None:
+    def _copy_indexes(self, partition: Partition, segment: Segment, to: str, names: Collection[str]) -> None:
         stem = self._store.catalog.layout.stem(segment.base_offset)
-        for suffix in (INDEX, TIME_INDEX, TXN_INDEX):
+        for suffix in (INDEX, TIME_INDEX):
             if stem + suffix in names:
                 source = os.path.join(partition.directory, stem + suffix)
-                self._copy(source, to + suffix, durable=suffix == TXN_INDEX)  # the others are hints
+                self._copy(source, to + suffix, durable=False)  # hints
 
     def _link(self, source: str, destination: str) -> None:
         try:
@@ -149,3 +147,7 @@ class _Copy:
 
     def _copy(self, source: str, destination: str, *, durable: bool = True) -> None:
         self._fs.copy_range(source, destination, 0, self._fs.size(source), durable=durable)
+
+
+def _last_offset(transaction: AbortedTransaction) -> int:
+    return transaction.last_offset

@@ -210,6 +210,16 @@ class Partition(GrowingPartition):
             self.advance_log_start(behind[0].base_offset)
             return True
 
+    def checkpoint_for_copy(self) -> tuple[int, bytes | None]:
+        """A checkpoint, with the snapshot of the producers as they are there (None where there are none).
+
+        Its file may be gone when a copy of the log comes to it. Raises StorageError.
+        """
+        with self._append_lock:
+            at, producers = self._next_offset, self._ledger.encoded()
+        self.checkpoint()
+        return at, producers
+
     def for_cleaning(self) -> Cleanable:
         """What compaction has to know."""
         with self._append_lock:

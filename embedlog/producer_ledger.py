@@ -16,7 +16,7 @@ from typing import Final
 from .codec import COMMIT, BatchHeader, control_type, decode, read_header
 from .filenames import SNAPSHOT, TXN_INDEX
 from .model import AbortedTransaction, TopicPartition
-from .producer_state import ProducerState, SentBatch, encode_aborted
+from .producer_state import ABORTED_SIZE, ProducerState, SentBatch, encode_aborted
 from .segment import Files
 
 _SNAPSHOTS_KEPT: Final = 2
@@ -102,7 +102,9 @@ class ProducerLedger:
         path = self._path(base_offset, TXN_INDEX)
         fd = fs.open_write(path, create=True)
         try:
-            fs.pwrite_all(fd, encode_aborted(self._unsaved), fs.size(path))
+            size = fs.size(path)
+            # An attempt that found no room may have left a part of an entry.
+            fs.pwrite_all(fd, encode_aborted(self._unsaved), size - size % ABORTED_SIZE)
             fs.sync(fd)
         finally:
             fs.close(fd)
@@ -131,6 +133,10 @@ class ProducerLedger:
             return None
         self._state.changed = False
         return self._state.encode()
+
+    def encoded(self) -> bytes | None:
+        """The state as it is now, for a copy; None where there are no producers."""
+        return self._state.encode() if self._state.producers else None
 
     def snapshot_failed(self) -> None:
         """What was taken could not be written: the next one has to."""

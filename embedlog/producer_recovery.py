@@ -58,13 +58,14 @@ class ProducerRecovery:
             replay = chain(self.batches_before(segments, checked_from), replay)
             checked_from = since
         replayed_from = max(checked_from, since)
-        aborted = [transaction for transaction in aborted if transaction.last_offset < replayed_from]
+        noted, aborted = aborted, [t for t in aborted if t.last_offset < replayed_from]
+        outdated = len(aborted) < len(noted)
         for segment, header in replay:
             if header.base_offset >= since:
                 ended = self.replay(segment, header, producers)
                 if ended is not None:
                     aborted.append(ended)
-        if checked_from < log_end_offset:
+        if checked_from < log_end_offset or outdated:
             self.rewrite_aborted(segments, aborted)
         if producers.changed:
             # The recovery point may move before the next flush does: the state must be on disk by then.

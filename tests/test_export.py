@@ -14,6 +14,7 @@ import pytest
 from aiokafka.record.memory_records import MemoryRecords as AiokafkaRecords
 from damage import files
 from faults import Clock, FaultyFileSystem, crash, open_log, partition_of, store_of, values
+from transactions import Transactions
 
 import embedlog
 from embedlog import Log, StorageError
@@ -133,6 +134,46 @@ def test_transactions_come_along(log: Log, destination: Path) -> None:
             transactional=True,
         )
         assert partition_of(copy).append(again).base_offset == 2  # the copy knows it for a repetition
+
+
+@pytest.mark.parametrize("layout", [None, "kafka"])
+def test_transactions_that_go_on_while_they_are_copied(
+    tmp_path: Path, destination: Path, layout: str | None
+) -> None:
+    """The copy knows what its producers had done at its end, and nothing of what they did later."""
+    fs = FaultyFileSystem(tmp_path)
+    log = open_log(tmp_path / "log", fs)
+    log.create_topic("t")
+    original = Transactions(lambda batch: partition_of(log).append(batch).base_offset)
+    original.send(1, b"aborted")
+    original.end(1, commit=False)
+    original.send(2, b"open")
+    original.plain(b"behind")
+
+    def goes_on() -> None:
+        for number in range(4):  # so many snapshots that none is left of those there were
+            original.end(2, commit=False)
+            original.send(2, b"more %d" % number)
+            partition_of(log).checkpoint()
+
+    fs.at("make_dir", goes_on, path="copy.unfinished/t")
+    backup(store_of(log), str(destination), layout=layout)
+    assert len(values(log)) == 7
+    log.close()
+    committed = {"isolation_level": "read_committed"}
+    with embedlog.open(destination, mode="r") as reader, embedlog.open(destination) as copy:
+        assert copy.recovery.clean and len(values(copy)) == 3
+        assert values(copy, **committed) == values(reader, **committed) == []
+        again = Transactions(lambda batch: partition_of(copy).append(batch).base_offset)
+        again.send(2, b"open")
+        assert again.open == {2: {2: b"open"}}, "the copy knows it for a repetition"
+        for _ in range(10):
+            again.send(2, b"more")
+        again.end(2, commit=True)
+        wanted = [(2, b"open"), (3, b"behind"), *((offset, b"more") for offset in range(4, 14))]
+        assert values(copy, **committed) == values(reader, **committed) == wanted
+    with embedlog.open(destination) as copy:
+        assert values(copy, **committed) == wanted
 
 
 # -- links -------------------------------------------------------------------------------------------------

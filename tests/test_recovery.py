@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -36,7 +37,8 @@ from embedlog.errors import (
 from embedlog.filenames import LOG_START_FILE, RECOVERY_POINT_FILE
 from embedlog.fs import FileSystem
 from embedlog.log import Log
-from embedlog.model import TopicPartition
+from embedlog.model import AbortedTransaction, TopicPartition
+from embedlog.producer_state import encode_aborted
 from embedlog.shared_state import State
 
 NAME = TopicPartition("t", 0)
@@ -716,6 +718,45 @@ def test_aborted_transactions_stay_dropped(tmp_path: Path, how: str) -> None:
             assert len(values(again)) == 5
             with open_log_reader(tmp_path) as reader:
                 assert values(reader, isolation_level="read_committed") == committed
+
+
+def test_a_txnindex_that_found_no_room_is_gone_on_with(tmp_path: Path) -> None:
+    """Half an entry that a full disk left is written over."""
+    fs = FaultyFileSystem(tmp_path)
+    with open_log(tmp_path, fs) as log:
+        log.create_topic("t")
+        for number in range(3):
+            # They begin at offsets of which the last byte looks like the begin of an entry where one is torn.
+            log.append_many("t", [b"plain"] * (254 if number else 256))
+            partition_of(log).append(_batch(number, value=b"aborted", transactional=True))
+            partition_of(log).append(
+                encode_control_batch(commit=False, producer_id=5, producer_epoch=0, timestamp_ms=1)
+            )
+            if not number:
+                fs.fail("write", errno.ENOSPC, path=".txnindex")
+            store_of(log).housekeep()
+        assert len(fs.failed) == 1
+        with open_log_reader(tmp_path) as reader:
+            assert len(values(reader, isolation_level="read_committed")) == 764
+    with open_log(tmp_path) as log:
+        assert len(values(log, isolation_level="read_committed")) == 764
+
+
+def test_aborted_transactions_past_the_end_are_forgotten(tmp_path: Path) -> None:
+    """Else they would take what is appended there for theirs."""
+    with open_log(tmp_path) as log:
+        log.create_topic("t")
+        partition_of(log).append(_batch(0, transactional=True))
+    index = tmp_path / "t_0" / "00000000000.txnindex"
+    index.write_bytes(encode_aborted([AbortedTransaction(5, 0, 3, 4)]))
+    with open_log(tmp_path) as log, open_log_reader(tmp_path) as reader:
+        for sequence in range(1, 6):
+            partition_of(log).append(_batch(sequence, transactional=True))
+        partition_of(log).append(
+            encode_control_batch(commit=True, producer_id=5, producer_epoch=0, timestamp_ms=1)
+        )
+        for each in (log, reader):
+            assert len(values(each, isolation_level="read_committed")) == 6
 
 
 def open_log_reader(path: Path) -> Log:
