@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 
+import embedlog
+
 from .measure import Contender, Opener, Prepare, Row, Work, calling, rate
 from .stores import (
+    TOPIC,
     VALUES,
     Call,
     embedlog_batches,
@@ -22,12 +27,13 @@ from .stores import (
     sqlite_one,
 )
 
-_THREADS = 64
+_FUTURES = 512
 
 
 def rows(scale: float) -> list[Row]:
     """The rows, with so many times their usual number of records."""
-    return [_batches(scale), _one(scale), _group_commit(scale)]
+    crowds = [_group_commit(threads, scale) for threads in (8, 64, 512)]
+    return [_batches(scale), _one(scale), *crowds, _futures(scale)]
 
 
 def _batches(scale: float) -> Row:
@@ -65,27 +71,56 @@ def _one(scale: float) -> Row:
     )
 
 
-def _group_commit(scale: float) -> Row:
-    each = max(int(100 * scale), 5)
+def _group_commit(threads: int, scale: float) -> Row:
+    each = max(int(10_000 * scale) // threads, 5)
     few = max(each // 10, 1)
-    value = VALUES[0]
     return Row(
-        f"durable append, {_THREADS} threads (group commit)",
+        f"durable append, {threads} threads (group commit)",
         "records/s",
         True,
         [
-            Contender("embedlog", _crowd(embedlog_one(flush=True), each)),
-            Contender("sqlite WAL FULL", _crowd(_locked(sqlite_one("FULL")), few)),
-            Contender("lmdb sync", _crowd(lmdb_one(sync=True), few)),
-            Contender(
-                "one thread, os.write + fdatasync",
-                calling(raw(same_batch([value]), sync=True), value, 1, few * _THREADS),
-            ),
+            Contender("embedlog", _crowd(embedlog_one(flush=True), threads, each)),
+            Contender("sqlite WAL FULL", _crowd(_locked(sqlite_one("FULL")), threads, few)),
+            Contender("lmdb sync", _crowd(lmdb_one(sync=True), threads, few)),
+            _one_thread(scale),
         ],
     )
 
 
-def _crowd(opener: Opener, each: int) -> Prepare:
+def _futures(scale: float) -> Row:
+    """So many records under way at a time, and no thread for each of them."""
+    count = int(50_000 * scale)
+
+    @contextmanager
+    def prepare(where: Path) -> Iterator[Work]:
+        with embedlog.open(where) as log, log.producer(flush=True, linger_ms=0) as producer:
+            log.create_topic(TOPIC)
+
+            def send_all() -> None:
+                under_way: deque[Future[embedlog.RecordMetadata]] = deque()
+                for _ in range(count):
+                    if len(under_way) == _FUTURES:
+                        under_way.popleft().result()
+                    under_way.append(producer.send(TOPIC, VALUES[0]))
+                for future in under_way:
+                    future.result()
+
+            yield rate(count, send_all)
+
+    return Row(
+        f"durable append, {_FUTURES} futures of a producer",
+        "records/s",
+        True,
+        [Contender("embedlog", prepare), _one_thread(scale)],
+    )
+
+
+def _one_thread(scale: float) -> Contender:
+    opener = raw(same_batch(VALUES[:1]), sync=True)
+    return Contender("one thread, os.write + fdatasync", calling(opener, None, 1, int(600 * scale)))
+
+
+def _crowd(opener: Opener, count: int, each: int) -> Prepare:
     """So many threads, each appending one record after the other."""
 
     @contextmanager
@@ -97,13 +132,13 @@ def _crowd(opener: Opener, each: int) -> Prepare:
                     append(VALUES[0])
 
             def all_of_them() -> None:
-                threads = [threading.Thread(target=one_of_many) for _ in range(_THREADS)]
+                threads = [threading.Thread(target=one_of_many) for _ in range(count)]
                 for thread in threads:
                     thread.start()
                 for thread in threads:
                     thread.join()
 
-            yield rate(_THREADS * each, all_of_them)
+            yield rate(count * each, all_of_them)
 
     return prepare
 

@@ -18,11 +18,14 @@ forgetting it; that no room could be kept ready is nobody's failure. Whoever cal
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from typing import Final
 
 from .config import KIB, MIB, TopicSettings
+from .errors import DiskFull, StorageError
 from .fs import FileSystem
+from .model import TopicPartition
 
 _STEP: Final = 512 * KIB
 _SPARE: Final = 64 * MIB  # a disk with less left is not to be filled with zeros
@@ -31,6 +34,20 @@ _SPARE: Final = 64 * MIB  # a disk with less left is not to be filled with zeros
 # gain less from the room than writing zeros costs.
 _CLOSE: Final = 16
 _TOGETHER: Final = MIB
+
+
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+def append_error(name: TopicPartition, error: OSError, path: str) -> StorageError:
+    """What an append raises whose files could not be written, and that has been undone."""
+    if error.errno in _NO_ROOM:
+        return DiskFull(
+            f"{name}: no room for the append ({error.strerror}): nothing was appended; "
+            "free some room and append again",
+            path=path,
+        )
+    return StorageError(f"{name}: the append failed, nothing was appended: {error}", path=path)
 
 
 class ActiveFile:

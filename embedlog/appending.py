@@ -20,19 +20,17 @@ Invariants: offsets are given without gaps (but for Partition.append_as_is); flu
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from .active_file import ActiveFile
+from .active_file import ActiveFile, append_error
 from .arguments import check_int
 from .checkpoints import LeaderEpochs
 from .codec import TIMESTAMP_TYPE_BIT, assign_all, encode_one
 from .config import MAX_INT32, TopicSettings
 from .errors import (
-    DiskFull,
     EmbedlogError,
     FlushFailed,
     PartitionFailed,
@@ -41,7 +39,7 @@ from .errors import (
     UnexpectedOffset,
     shown,
 )
-from .group_commit import GroupCommit
+from .group_commit import GroupCommit, Waiter, append_all
 from .keeper import Keeper
 from .model import AbortedTransaction, Appended, PartitionOffsets, RecordMetadata, TopicPartition
 from .producer_ledger import ProducerLedger
@@ -55,7 +53,6 @@ logger = logging.getLogger(__name__)
 # What an append needs often, and would cost it a call or a look-up in a class.
 _new: Final = tuple.__new__
 _ONLINE: Final = State.ONLINE
-_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class Opened(NamedTuple):
@@ -92,7 +89,7 @@ class GrowingPartition(ReadablePartition):
         self._bounded = keeper.bounded
         self._append_lock = threading.Lock()
         self._sync_lock = threading.Lock()
-        self._group_commit = GroupCommit(self._sync, lambda: self._flushed.offset)
+        self._group_commit = GroupCommit(self._serve, lambda: self._flushed.offset)
         self._publish_lock = threading.Lock()
         self._listeners: tuple[Callable[[], None], ...] = ()
         self._store_edges: Callable[..., None] | None = None
@@ -210,6 +207,8 @@ class GrowingPartition(ReadablePartition):
             raise self._refusal()
         # Before any lock: making room may delete segments of other partitions.
         self._keeper.make_room(len(batches))
+        if (flush or self.settings.flush_messages <= 1) and self._group_commit.is_busy:
+            return self._group_commit.append(batches, expected_offset)
         with self._append_lock:
             appended, waits = self._append(batches, expected_offset)
         for wake in self._listeners:
@@ -235,6 +234,10 @@ class GrowingPartition(ReadablePartition):
         """
         settings = self.settings
         attributes = TIMESTAMP_TYPE_BIT if settings.append_time else 0
+        if (flush or settings.flush_messages <= 1) and self._group_commit.is_busy:
+            batch = encode_one(key, value, timestamp_ms, attributes, 0, 0)
+            appended = self.append(batch, flush=True, expected_offset=expected_offset)
+            return RecordMetadata(*self.name, appended.base_offset, timestamp_ms, True)
         with self._append_lock:
             offset = self._next_offset
             batch = encode_one(key, value, timestamp_ms, attributes, offset, self._epoch)
@@ -345,7 +348,7 @@ class GrowingPartition(ReadablePartition):
             except OSError as worse:
                 raise self.fail(f"an append could not be undone ({worse})") from worse
             self._halfway = False
-            raise self._append_error(error, segment.path) from error
+            raise append_error(self.name, error, segment.path) from error
 
     def _take_back(self, segment: Segment, pos: int, next_offset: int) -> None:
         """Undo an append that was interrupted; what cannot be undone stays half-way."""
@@ -355,20 +358,11 @@ class GrowingPartition(ReadablePartition):
                 segment.shrink(pos, next_offset)
                 self._halfway = False
 
-    def _append_error(self, error: OSError, path: str) -> StorageError:
-        if error.errno in _NO_ROOM:
-            return DiskFull(
-                f"{self.name}: no room for the append ({error.strerror}): nothing was appended; "
-                "free some room and append again",
-                path=path,
-            )
-        return StorageError(f"{self.name}: the append failed, nothing was appended: {error}", path=path)
-
     def _start_epoch(self) -> None:
         try:
             self._epochs.start(self._epoch + 1, self._next_offset)
         except OSError as error:
-            raise self._append_error(error, self.directory) from error
+            raise append_error(self.name, error, self.directory) from error
         self._epoch += 1
         self._new_epoch = False
 
@@ -378,7 +372,7 @@ class GrowingPartition(ReadablePartition):
                 segment.open_builder()
             self._active_file.open(segment.path, segment.size, self.settings)
         except OSError as error:
-            raise self._append_error(error, segment.path) from error
+            raise append_error(self.name, error, segment.path) from error
         self._keeper.opened_for_append(self)
 
     # -- rolling ---------------------------------------------------------------------------------------
@@ -409,7 +403,7 @@ class GrowingPartition(ReadablePartition):
                 raise self.fail(str(error)) from error
             except OSError as error:
                 self._halfway = False
-                raise self._append_error(error, self.directory) from error
+                raise append_error(self.name, error, self.directory) from error
             self._active_file.close()
         old.seal(self._keeper.now_ms())
         self._segments = (*self._segments, new)
@@ -427,7 +421,19 @@ class GrowingPartition(ReadablePartition):
 
         Concurrent callers share fsyncs. Raises FlushFailed; the partition refuses appends from then on.
         """
-        self._group_commit.wait(self._next_offset if up_to is None else up_to)
+        self._group_commit.flush(self._next_offset if up_to is None else up_to)
+
+    def _serve(self, waiters: Sequence[Waiter]) -> None:
+        """Append what they have brought, one behind the other, and flush. Raises FlushFailed."""
+        refused = 0
+        if brought := [waiter for waiter in waiters if waiter.batches is not None]:
+            with self._append_lock:
+                refused = append_all(brought, self._append)
+            self._active_file.durable_append()
+            for wake in self._listeners:
+                wake()
+        if refused < len(waiters):
+            self._sync()
 
     def _sync(self) -> None:
         with self._sync_lock:

@@ -1,6 +1,7 @@
 """File systems that fail where a test wants them to, and one that remembers what a power cut would leave.
 
     FaultyFileSystem   notes every call that changes something; fails, blocks or kills the process at one
+    BlockingSync       stops at each fsync of a segment until a test lets it go on
     PowerCutFileSystem knows after each call what is on the medium at worst: contents as of the last fsync
                        of the file, names as of the last fsync of their directory
 
@@ -178,6 +179,24 @@ class FaultyFileSystem(FileSystem):
     def remove_dir(self, path: str) -> None:
         self._note("remove_dir", path)
         super().remove_dir(path)
+
+
+class BlockingSync(FaultyFileSystem):
+    """fsync of segments stops until it is let go; counts how many were begun."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        super().__init__(root)
+        self.blocking = False
+        self.entered = threading.Semaphore(0)
+        self.go = threading.Semaphore(0)
+        self.syncs = 0
+
+    def sync(self, fd: int) -> None:
+        if self.blocking and self._paths[fd].endswith(".kafka"):
+            self.syncs += 1
+            self.entered.release()
+            self.go.acquire()
+        super().sync(fd)
 
 
 class UnsyncedFileSystem(FileSystem):

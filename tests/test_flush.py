@@ -8,35 +8,28 @@ import threading
 from pathlib import Path
 
 import pytest
-from faults import FOREVER, Clock, FaultyFileSystem, crash, open_log, partition_of, store_of, values
+from faults import (
+    FOREVER,
+    BlockingSync,
+    Clock,
+    FaultyFileSystem,
+    crash,
+    open_log,
+    partition_of,
+    store_of,
+    values,
+)
 
 from embedlog.checkpoints import read_offsets
 from embedlog.errors import FlushFailed, PartitionFailed
 from embedlog.filenames import RECOVERY_POINT_FILE
 from embedlog.fs import FileSystem
+from embedlog.group_commit import Waiter
 from embedlog.model import TopicPartition
 from embedlog.shared_state import State
 
 NAME = TopicPartition("t", 0)
 SEGMENT = "00000000000.kafka"
-
-
-class BlockingSync(FaultyFileSystem):
-    """fsync of segments stops until it is let go; counts how many were begun."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(root)
-        self.blocking = False
-        self.entered = threading.Semaphore(0)
-        self.go = threading.Semaphore(0)
-        self.syncs = 0
-
-    def sync(self, fd: int) -> None:
-        if self.blocking and self._paths[fd].endswith(".kafka"):
-            self.syncs += 1
-            self.entered.release()
-            self.go.acquire()
-        super().sync(fd)
 
 
 def recovery_point(path: Path) -> int | None:
@@ -99,22 +92,23 @@ def test_flush_true_is_durable_and_its_sync_is_behind_its_write(tmp_path: Path) 
 # -- group commit --------------------------------------------------------------------------------------
 
 
-def test_waiters_share_fsyncs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("always", [False, True], ids=["flush=True", "flush_messages=1"])
+def test_waiters_share_fsyncs(tmp_path: Path, always: bool) -> None:
     fs = BlockingSync(tmp_path)
-    with open_log(tmp_path, fs) as log:
+    with open_log(tmp_path, fs, **({"flush_messages": 1} if always else {})) as log:
         log.create_topic("t")
         fs.blocking = True
         durable = []
 
         def append() -> None:
-            durable.append(log.append("t", b"x", flush=True).durable)
+            durable.append(log.append("t", b"x", flush=not always).durable)
 
         threads = [threading.Thread(target=append) for _ in range(8)]
         threads[0].start()
         fs.entered.acquire()
         for thread in threads[1:]:
             thread.start()
-        while log.offsets("t")[0].log_end_offset < 8 or len(partition_of(log)._group_commit._waiters) < 7:
+        while len(partition_of(log)._group_commit._waiting) < 7:
             threading.Event().wait(0.001)
         fs.go.release()  # the first one's
         fs.entered.acquire()  # one for all the others
@@ -124,6 +118,8 @@ def test_waiters_share_fsyncs(tmp_path: Path) -> None:
         fs.blocking = False
         assert durable == [True] * 8
         assert fs.syncs == 2
+        rounds = [call.operation for call in fs.calls if call.path.endswith(SEGMENT)]
+        assert rounds[-4:] == ["write", "sync", "write", "sync"], "one write for the seven, too"
 
 
 def test_an_interrupted_waiter_does_not_hold_up_those_behind_it(tmp_path: Path) -> None:
@@ -137,7 +133,7 @@ def test_an_interrupted_waiter_does_not_hold_up_those_behind_it(tmp_path: Path) 
         fs.entered.acquire()
 
         def interrupt() -> None:
-            while not partition_of(log)._group_commit._waiters:
+            while not partition_of(log)._group_commit._waiting:
                 threading.Event().wait(0.001)
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
@@ -151,7 +147,7 @@ def test_an_interrupted_waiter_does_not_hold_up_those_behind_it(tmp_path: Path) 
         late.start()
         late.join(20)
         assert not late.is_alive(), "nobody leads the next flush"
-        assert log.offsets("t")[0].flushed_offset == 3
+        assert values(log) == [(0, b"leads"), (1, b"late")], "what was still to be appended is not"
 
 
 # -- the recovery point --------------------------------------------------------------------------------
@@ -229,22 +225,31 @@ def test_failed_fsync_fails_all_waiters_and_is_never_retried(tmp_path: Path) -> 
     def append() -> None:
         try:
             outcomes.append(log.append("t", b"x", flush=True))
+        except (FlushFailed, PartitionFailed) as error:
+            outcomes.append(error)
+
+    def flush() -> None:
+        try:
+            outcomes.append(log.flush())
         except FlushFailed as error:
             outcomes.append(error)
 
-    threads = [threading.Thread(target=append) for _ in range(5)]
+    log.append("t", b"not durable")
+    threads = [threading.Thread(target=work) for work in (append, flush, flush, append, append)]
     threads[0].start()
     fs.entered.acquire()
     for thread in threads[1:]:
         thread.start()
-    while len(partition_of(log)._group_commit._waiters) < 4:
+    while len(partition_of(log)._group_commit._waiting) < 4:
         threading.Event().wait(0.001)
     fs.fail("sync", path=".kafka", times=FOREVER)
     fs.go.release()
     for thread in threads:
         thread.join()
-    assert len(outcomes) == 5
-    assert all(isinstance(outcome, FlushFailed) for outcome in outcomes), outcomes
+    kinds = sorted(type(outcome).__name__ for outcome in outcomes)
+    assert kinds == ["FlushFailed"] * 3 + ["PartitionFailed"] * 2, "whose append had to wait was not appended"
+    failures = {str(outcome) for outcome in outcomes if isinstance(outcome, FlushFailed)}
+    assert len(failures) == 1, "all of the one fsync, whatever happens to the partition after it"
     assert fs.syncs == 1, "a failed fsync is not tried again"
     for _ in range(2):
         with pytest.raises(PartitionFailed, match="reopen"):
@@ -371,5 +376,27 @@ def test_a_leader_that_ctrl_c_took_away_leaves_nobody_waiting(tmp_path: Path) ->
     log.close()
 
 
-def _interrupted() -> None:
+def test_a_second_ctrl_c_while_leaving_keeps_others_waiting_only_until_that_thread_comes_again(
+    tmp_path: Path,
+) -> None:
+    log = open_log(tmp_path)
+    log.create_topic("t")
+    commit = partition_of(log)._group_commit
+    lead, leave = commit._lead, commit._leave
+    commit._lead = commit._leave = _interrupted
+    log.append("t", b"1")
+    with pytest.raises(KeyboardInterrupt):
+        log.flush()
+    commit._lead, commit._leave = lead, leave
+    flusher = threading.Thread(target=log.flush, daemon=True)
+    flusher.start()
+    while not commit._waiting:
+        threading.Event().wait(0.001)
+    log.append("t", b"2", flush=True)
+    flusher.join(60)
+    assert not flusher.is_alive()
+    log.close()
+
+
+def _interrupted(waiter: Waiter) -> None:
     raise KeyboardInterrupt
