@@ -1,0 +1,140 @@
+"""Our messages against kio's, which come from Kafka's definitions: the same bytes, the same values."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import re
+import uuid
+from dataclasses import fields
+from importlib import import_module
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kio.schema.errors import ErrorCode as KioErrorCode
+from kio.serial import entity_reader, entity_writer
+from kio.static.primitive import i32Timedelta, i64Timedelta
+from protocol_messages import EVERY_CLASS, EVERY_MESSAGE, messages, name_of
+
+from embedlog.cluster.protocol import APIS, ErrorCode, Message
+from embedlog.cluster.protocol.schema import wire_of
+
+
+def module_of(cls: type[Message], version: int) -> str:
+    """Where kio has this message."""
+    family = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.api.name).lower()
+    direction = "request" if cls.__name__.endswith("Request") else "response"
+    return f"kio.schema.{family}.v{version}.{direction}"
+
+
+def theirs(cls: type[Message], version: int) -> Any:
+    """kio's class."""
+    return getattr(import_module(module_of(cls, version)), cls.__name__)
+
+
+def known_to_kio(cls: type[Message], version: int) -> bool:
+    """Whether it has this version; Kafka 4 has dropped the oldest."""
+    try:
+        import_module(module_of(cls, version))
+    except ModuleNotFoundError:
+        return False
+    return True
+
+
+def own_name(name: str, their_type: str) -> str:
+    """kio takes times for what they are, and says so by leaving out the unit."""
+    return f"{name}_ms" if their_type.startswith(("timedelta", "datetime")) else name
+
+
+def to_kio(message: Any, their_class: Any, version: int) -> Any:
+    """The same message as an instance of kio's class; the fields of this version are there, and no others."""
+    wires = dict(wire_of(type(message)))
+    values = {}
+    named = set()
+    for field in fields(their_class):
+        kafka_type = field.metadata.get("kafka_type", "")
+        name = own_name(field.name, kafka_type)
+        named.add(name)
+        value = getattr(message, name)
+        if value is None and wires[name].kind == "struct":
+            continue
+        values[field.name] = converted(value, field.type, kafka_type, version)
+    assert named == {name for name, wire in wires.items() if wire.is_in(version)}
+    return their_class(**values)
+
+
+def converted(value: Any, annotation: Any, kafka_type: str, version: int) -> Any:
+    """A value as kio has it."""
+    if isinstance(value, list):
+        (element, *_) = [each for each in get_args(annotation) if each is not type(None)]
+        if element is not Ellipsis and get_args(element):
+            (element, *_) = get_args(element)
+        return tuple(converted(each, element, kafka_type, version) for each in value)
+    if value is None:
+        return None
+    if kafka_type == "error_code":
+        return KioErrorCode(value)
+    if kafka_type == "uuid":
+        return None if value == bytes(16) else uuid.UUID(bytes=value)
+    if kafka_type == "timedelta_i32":
+        return i32Timedelta.parse(datetime.timedelta(milliseconds=value))
+    if kafka_type == "timedelta_i64":
+        return i64Timedelta.parse(datetime.timedelta(milliseconds=value))
+    if kafka_type == "datetime_i64":
+        epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+        return None if value == -1 else epoch + datetime.timedelta(milliseconds=value)
+    if hasattr(type(value), "_wire"):
+        return to_kio(value, annotation, version)
+    return value
+
+
+ORACLE = [case for case in EVERY_MESSAGE if known_to_kio(*case)]
+
+
+@pytest.mark.parametrize("case", ORACLE, ids=name_of)
+@settings(max_examples=8, deadline=None)
+@given(st.data())
+def test_the_same_bytes_and_values_as_kio(case: tuple[type[Message], int], data: st.DataObject) -> None:
+    cls, version = case
+    message = data.draw(messages(cls, version))
+    their_message = to_kio(message, theirs(cls, version), version)
+    buffer = io.BytesIO()
+    entity_writer(type(their_message))(buffer, their_message)
+    encoded = buffer.getvalue()
+
+    assert message.encode(version) == encoded
+    assert b"".join(map(bytes, message.encode_chunks(version))) == encoded
+    assert cls.decode(encoded, version) == message
+    assert cls.decode(memoryview(b"head" + encoded + b"tail"), version, 4) == message
+    decoded, size = entity_reader(type(their_message))(encoded, 0)
+    assert (decoded, size) == (their_message, len(encoded))
+
+
+@pytest.mark.parametrize("cls", EVERY_CLASS, ids=lambda cls: cls.__name__)
+def test_all_versions_of_kafka_4_are_there(cls: type[Message]) -> None:
+    """And kio has no newer one, but for what Kafka calls unstable."""
+    newer = cls.api.max_version + 1
+    assert known_to_kio(cls, cls.api.max_version)
+    assert known_to_kio(cls, newer) == (cls.api.name == "InitProducerId")
+    versions = [version for of, version in ORACLE if of is cls]
+    assert versions == list(range(versions[0], newer))
+
+
+@pytest.mark.parametrize("case", ORACLE, ids=name_of)
+def test_api_keys_and_flexible_versions(case: tuple[type[Message], int]) -> None:
+    cls, version = case
+    their_class = theirs(cls, version)
+    assert their_class.__api_key__ == cls.api.key
+    assert their_class.__flexible__ == cls.api.is_flexible(version)
+    assert APIS[cls.api.key].api is cls.api
+
+
+def test_error_codes() -> None:
+    assert {code.name.lower(): int(code) for code in ErrorCode} == {
+        code.name: int(code) for code in KioErrorCode
+    }
+    assert {int(code) for code in ErrorCode if code.retriable} == {
+        int(code) for code in KioErrorCode if code.retriable
+    }
