@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 
 from .codec import BatchHeader
@@ -42,16 +42,25 @@ class ProducerRecovery:
         self.name = name
 
     def recover(
-        self, segments: list[Segment], checked_from: int, log_end_offset: int, replay: Replay
+        self,
+        segments: list[Segment],
+        checked_from: int,
+        log_end_offset: int,
+        replay: Replay,
+        names: Collection[str],
     ) -> tuple[ProducerState, list[AbortedTransaction]]:
         """State and aborted transactions as of the log's end, whose tail has been checked from an offset on:
         `replay` are the batches there that producers are remembered by.
 
-        What the tail adds is written to the files, durably. Raises OSError.
+        `names` are those in the directory. What the tail adds is written to the files, durably. Raises
+        OSError.
         """
         try:
-            producers, since = self.snapshot(log_end_offset)
-            aborted = self.aborted_in(segments)
+            producers, since = self.snapshot(log_end_offset, names)
+            noted = {name for name in names if name.endswith(TXN_INDEX)}
+            stem = self.files.layout.stem
+            told = [s for s in segments if stem(s.base_offset) + TXN_INDEX in noted] if noted else []
+            aborted = self.aborted_in(told)
         except CorruptCheckpoint as error:
             logger.warning("reading all of %s for its producers: %s", self.name, error)
             producers, since, aborted = ProducerState(), segments[0].base_offset, []
@@ -88,12 +97,17 @@ class ProducerRecovery:
             commits = commits_transaction(data, header._replace(pos=0), self.name)
         return producers.update(header, commits=commits)
 
-    def snapshot(self, log_end_offset: int) -> tuple[ProducerState, int]:
+    def snapshot(
+        self, log_end_offset: int, names: Collection[str] | None = None
+    ) -> tuple[ProducerState, int]:
         """The newest one up to the log's end: the state before the record with an offset; empty, and 0, where
         there is none. Those past the end go, where the files are ours. Raises CorruptCheckpoint, OSError.
+
+        `names` are those in the directory, where they are known.
         """
         while True:
-            found = map(self.files.layout.parse_snapshot, self.fs.names(self.directory))
+            found = map(self.files.layout.parse_snapshot, names or self.fs.names(self.directory))
+            names = None
             offsets = sorted(offset for offset in found if offset is not None)
             while offsets and offsets[-1] > log_end_offset:
                 lost = offsets.pop()

@@ -25,7 +25,7 @@ import contextlib
 import logging
 import os
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -183,6 +183,7 @@ class _Opening:
         self.progress = progress
         self.epochs = LeaderEpochs(files.fs, directory)
         self.report = PartitionRecovery(*name)
+        self.names: Collection[str] = ()
 
     def open(self, clean: CleanEnd | None) -> tuple[Opened, PartitionRecovery | None]:
         segments = self.segments()
@@ -209,15 +210,15 @@ class _Opening:
 
     def segments(self) -> list[Segment]:
         """The directory's segments in order, leftovers dealt with."""
-        names = self.fs.names(self.directory)
-        left = [name for name in names if name.endswith(_LEFTOVERS)]
+        self.names = self.fs.names(self.directory)
+        left = [name for name in self.names if name.endswith(_LEFTOVERS)]
         if any(name.endswith(SWAP) for name in left):
             finish_swaps(self.files, self.directory, may_have_gaps=self.may_have_gaps)
-            names = self.fs.names(self.directory)
-            left = [name for name in names if name.endswith(_LEFTOVERS)]
+            self.names = self.fs.names(self.directory)
+            left = [name for name in self.names if name.endswith(_LEFTOVERS)]
         for name in left:
             self.fs.unlink(self.path(name))
-        return list_segments(self.files, self.directory, names, self.settings)
+        return list_segments(self.files, self.directory, self.names, self.settings)
 
     # -- recovery --------------------------------------------------------------------------------------
 
@@ -307,6 +308,7 @@ class _Opening:
                 with contextlib.suppress(FileNotFoundError):
                     self.fs.unlink(path)
             self.fs.sync_dir(self.directory)
+            self.names = self.fs.names(self.directory)
             segments.pop()
 
     def end_segment(self, segment: Segment, following: Segment) -> str | None:
@@ -467,7 +469,7 @@ class _Opening:
             segment.next_offset = following.base_offset
         recovery = ProducerRecovery(self.files, self.directory, self.name)
         batches = ((segment, header) for segment, *bytes in replay for header in segment.sequenced(*bytes))
-        producers, aborted = recovery.recover(segments, checked_from, log_end_offset, batches)
+        producers, aborted = recovery.recover(segments, checked_from, log_end_offset, batches, self.names)
         start = self.log_start_offset
         if start is not None and start > log_end_offset:
             logger.warning("%s: a log start of %d lies past the end %d", self.name, start, log_end_offset)

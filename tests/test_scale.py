@@ -23,6 +23,7 @@ from embedlog.fs import Entry, FileSystem
 from embedlog.local import ReaderBackend
 from embedlog.log_reader import read_records
 from embedlog.model import TopicPartition
+from embedlog.store import Store
 
 _A_THOUSAND = """
 import resource, sys, threading, embedlog
@@ -230,6 +231,24 @@ def _with_segments(path: Path, count: int, partitions: int = 3) -> None:
                 if i:
                     partition_of(log, "t", number).roll()
                 log.append("t", b"%d" % i, partition=number)
+
+
+def test_opening_what_was_closed_looks_at_no_segment_but_the_last_and_at_no_index(tmp_path: Path) -> None:
+    costs = []
+    for count in (2, 20):
+        _with_segments(tmp_path / str(count), count)
+        fs = _Asking()
+        store = Store(str(tmp_path / str(count)), fs=fs, background=False)
+        try:
+            assert store.recovery.clean
+            costs.append(fs.asked)
+        finally:
+            store.close()
+    few, many = costs
+    assert few["stat", ".kafka"] == 3  # is the last one as it was left?
+    assert few["open", "leader-epoch-checkpoint"] == few["list", "partition"] == 3
+    assert not any(operation == "open" and kind in (".kafka", ".index") for operation, kind in few)
+    assert many == few
 
 
 def test_following_what_was_closed_looks_at_no_segment_but_the_last(tmp_path: Path) -> None:
