@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import persistqueue
 
@@ -80,7 +80,7 @@ def rows(scale: float) -> list[Row]:
 
 
 def _sum_of_values(log: embedlog.Log) -> int:
-    return sum(len(value or b"") for value in log.read_values(TOPIC))
+    return _sum(cast(Iterator[bytes], log.read_values(TOPIC)))
 
 
 def _exhaust_records(log: embedlog.Log) -> None:

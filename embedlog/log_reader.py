@@ -4,7 +4,7 @@
 consumer is made of the same readers, so that both see the same records and the same damage.
 
 `read_records` resolves where to begin and where to end when it is called, so that a mistake raises there
-and not at the first record; what it returns is a plain generator. Partitions are read one after the
+and not at the first record; what it returns is a plain iterator. Partitions are read one after the
 other; with follow=True a chunk from each in turn, as they grow.
 
 Invariants: a position only moves over what was checked; no records are held but those of one chunk; a
@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from typing import Final, Literal, TypeAlias, TypeVar
 
 from .arguments import check_choice, check_flag, check_int, check_partition, check_positive
@@ -41,6 +42,7 @@ ISOLATION_LEVELS: Final = ("read_uncommitted", "read_committed")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LOOK_FOR_PARTITIONS_MS: Final = 5_000
 _KEPT_BUFFER_BYTES: Final = DEFAULT_FETCH_BYTES
+_KEPT_ALIVE: Final = 1024  # one item in so many
 
 
 _thread = threading.local()
@@ -193,7 +195,7 @@ def read_records(
             open ones.
         interrupt: setting it, from any thread, ends the iteration at the next chunk.
 
-    Returns a generator, for one thread at a time. Raises at once InvalidArgument, InvalidType,
+    Returns an iterator, for one thread at a time. Raises at once InvalidArgument, InvalidType,
     TopicNotFound, PartitionNotFound, OffsetOutOfRange; while iterating also LogTruncated, CorruptRecord
     (after the records before the damage) and StorageError.
     """
@@ -292,10 +294,20 @@ def _one_by_one(
     read: Callable[[PartitionReader], list[T]],
     interrupt: Interrupt | None,
 ) -> Iterator[T]:
+    return chain.from_iterable(_chunks(readers, read, interrupt))
+
+
+def _chunks(
+    readers: list[PartitionReader],
+    read: Callable[[PartitionReader], list[T]],
+    interrupt: Interrupt | None,
+) -> Iterator[list[T]]:
     for reader in readers:
         while taken := read(reader):
-            yield from taken
-            del taken  # its memory is the next chunk's
+            yield taken
+            # The memory of one chunk is the next one's. With a few items alive in it Python does not give it
+            # back to the system in between, to get it anew page by page.
+            taken[:] = taken[::_KEPT_ALIVE]
             if interrupt is not None and interrupt.is_set():
                 return
 
