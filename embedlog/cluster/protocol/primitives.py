@@ -65,7 +65,7 @@ def skip_tagged(data: Readable, pos: int, count: int) -> int:
     for _ in range(count):
         _, pos = read_varint(data, pos)
         size, pos = read_varint(data, pos)
+        if size > len(data) - pos:
+            raise ProtocolError(f"a tagged field of {size} bytes where {len(data) - pos} are left")
         pos += size
-        if pos > len(data):
-            raise ProtocolError(f"a tagged field of {size} bytes where fewer are left")
     return pos
