@@ -44,7 +44,7 @@ from .keeper import Keeper
 from .model import AbortedTransaction, Appended, PartitionOffsets, RecordMetadata, TopicPartition
 from .producer_ledger import ProducerLedger
 from .producer_state import ProducerState
-from .reading import Committed, End, Look, ReadablePartition
+from .reading import Committed, End, Glimpse, Look, ReadablePartition
 from .segment import Files, LeftBehind, Segment, create_segment, total_size
 from .shared_state import State
 
@@ -128,6 +128,12 @@ class GrowingPartition(ReadablePartition):
             end, given = self._flushed, self._next_offset
             stable = min(stable, end.offset)
         return Look(self._segments, self._log_start_offset, end, stable, self._epochs.entries, given)
+
+    def _glimpse(self) -> Glimpse:
+        if self._state is State.FAILED:
+            return super()._glimpse()
+        end = self._tail  # before the segments, as in _look
+        return self._segments, self._log_start_offset, end, self._epochs.entries
 
     def has_data(self, offset: int, *, read_committed: bool) -> bool:
         if read_committed or self._state is not _ONLINE:

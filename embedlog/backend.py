@@ -23,6 +23,7 @@ from .model import (
     Fetched,
     OffsetAndTimestamp,
     PartitionOffsets,
+    Record,
     RecordMetadata,
     TopicDescription,
     TopicPartition,
@@ -202,6 +203,12 @@ class Backend(Protocol):
 
         leader_epoch is the epoch of the last record read before `offset` (-1: unknown): LogTruncated is
         raised where that history ends before `offset`. OffsetOutOfRange outside the log.
+        """
+
+    def record_at(self, topic: str, partition: int, offset: int) -> Record | None:
+        """The record at an offset, where that can be told on a short way; else None, and `fetch` tells.
+
+        A backend that has no short way always returns None. Raises TopicNotFound, PartitionNotFound, Closed.
         """
 
     def may_have_data(self, topic: str, partition: int, offset: int, *, read_committed: bool) -> bool:

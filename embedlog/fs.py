@@ -310,6 +310,7 @@ class Descriptors:
         self._limit = limit
         self._lock = threading.Lock()
         self._open: OrderedDict[int, ReadHandle] = OrderedDict()
+        self._latest: ReadHandle | None = None  # open, it stands last already
 
     @contextlib.contextmanager
     def use(self, handle: ReadHandle) -> Iterator[int]:
@@ -370,7 +371,11 @@ class Descriptors:
         with self._lock:
             if handle.fd < 0:
                 handle.open(self._fs)
+            elif handle is self._latest:
+                handle.users += 1
+                return handle.fd
             handle.users += 1
+            self._latest = handle
             if self._limit > 0:  # else they are closed: this one goes with its last user
                 key = id(handle)
                 self._open[key] = handle

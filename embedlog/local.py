@@ -21,6 +21,7 @@ from .model import (
     Fetched,
     OffsetAndTimestamp,
     PartitionOffsets,
+    Record,
     TopicDescription,
     TopicPartition,
 )
@@ -64,6 +65,9 @@ class EngineBackend:
             return found.fetch(
                 offset, max_bytes, leader_epoch=leader_epoch, read_committed=read_committed, buffer=buffer
             )
+
+    def record_at(self, topic: str, partition: int, offset: int) -> Record | None:
+        return self._engine.partition(topic, partition).record_at(offset)
 
     def may_have_data(self, topic: str, partition: int, offset: int, *, read_committed: bool) -> bool:
         return self._engine.partition(topic, partition).has_data(offset, read_committed=read_committed)

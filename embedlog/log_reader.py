@@ -237,6 +237,9 @@ def read_at(backend: Backend, topic: str, partition: int, offset: int) -> Record
     if type(offset) is not int or type(partition) is not int or not 0 <= offset <= MAX_INT64:
         check_partition(topic, partition, backend.describe_topic(topic).partitions)
         check_int("offset", offset, low=0, high=MAX_INT64)
+    record = backend.record_at(topic, partition, offset)
+    if record is not None:
+        return record
     sink = Records(topic, partition)
     with _lent_buffer(FIRST_FETCH_BYTES) as buffer:
         fetched = backend.fetch(topic, partition, offset, FIRST_FETCH_BYTES, buffer=buffer)

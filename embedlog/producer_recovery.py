@@ -57,9 +57,9 @@ class ProducerRecovery:
         """
         try:
             producers, since = self.snapshot(log_end_offset, names)
-            noted = {name for name in names if name.endswith(TXN_INDEX)}
+            there = {name for name in names if name.endswith(TXN_INDEX)}
             stem = self.files.layout.stem
-            told = [s for s in segments if stem(s.base_offset) + TXN_INDEX in noted] if noted else []
+            told = [s for s in segments if stem(s.base_offset) + TXN_INDEX in there] if there else []
             aborted = self.aborted_in(told)
         except CorruptCheckpoint as error:
             logger.warning("reading all of %s for its producers: %s", self.name, error)

@@ -15,10 +15,10 @@ import struct
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from .codec import HEADER_SIZE, BatchHeader, decode, loops, scan
-from .errors import CorruptRecord, LogTruncated, OffsetOutOfRange, StorageError
+from .errors import CorruptRecord, EmbedlogError, LogTruncated, OffsetOutOfRange, StorageError
 from .model import AbortedTransaction, Fetched, OffsetAndTimestamp, PartitionOffsets, Record, TopicPartition
 from .segment import Segment
 from .shared_state import State
@@ -80,6 +80,10 @@ class Look(NamedTuple):
         return all((segment.base_offset, segment.inode) in files for segment in earlier.segments)
 
 
+# Segments, log start, end (as an End), leader epochs: of one moment, as in a Look.
+Glimpse: TypeAlias = tuple[tuple[Segment, ...], int, tuple[int, int, Segment], tuple[tuple[int, int], ...]]
+
+
 class Committed(NamedTuple):
     """What read_committed may read: up to the offset `end`, without the records of `aborted` transactions."""
 
@@ -98,6 +102,11 @@ class ReadablePartition(ABC):
 
     @abstractmethod
     def _look(self) -> Look: ...
+
+    def _glimpse(self) -> Glimpse:
+        """So much of `_look` as it takes to find a record."""
+        look = self._look()
+        return look.segments, look.log_start_offset, look.end, look.epochs
 
     @property
     @abstractmethod
@@ -181,6 +190,29 @@ class ReadablePartition(ABC):
             t for t in committed.aborted if t.first_offset < next_offset and t.last_offset >= offset
         )
         return empty._replace(data=data, aborted=aborted, path=segment.path, pos=pos)
+
+    def record_at(self, offset: int) -> Record | None:
+        """The record at an offset, where the index leads to it, and nothing about it is out of the ordinary.
+
+        None where `fetch` has to tell what is: nothing is raised.
+        """
+        try:
+            segments, start, (end, end_pos, last), epochs = self._glimpse()
+            if not start <= offset < end:
+                return None
+            segment = segments[-1]
+            if offset < segment.base_offset:
+                segment = segments[max(bisect_right(segments, offset, key=_base_offset) - 1, 0)]
+            epoch = epochs[-1]
+            if offset < epoch[1]:
+                epoch = epochs[bisect_right(epochs, offset, key=_epoch_start) - 1]
+                if offset < epoch[1]:
+                    return None
+            size = end_pos if segment is last else segment.size if segment.base_offset < end else 0
+            data, begins, ends = segment.around(offset, size)
+        except (EmbedlogError, OSError, IndexError):
+            return None
+        return loops.record_at(data, begins, ends, offset, epoch[0], end, *self.name)
 
     def offset_for_time(self, time_ms: int) -> OffsetAndTimestamp | None:
         """The first record with a timestamp of time_ms or later; None where there is none."""
@@ -292,6 +324,10 @@ class ReadablePartition(ABC):
                 last_offset=header.last_offset,
             )
         return decode(data, checked.headers[0], *self.name)
+
+
+def _epoch_start(epoch: tuple[int, int]) -> int:
+    return epoch[1]
 
 
 def _base_offset(segment: Segment) -> int:

@@ -20,6 +20,7 @@ import errno
 import logging
 import struct
 import threading
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -47,6 +48,7 @@ logger = logging.getLogger(__name__)
 
 _WALK_CHUNK: Final = 1 << 16
 _SEEK_CHUNK: Final = 3 << 12  # behind an index entry: it is read in one go with what it is used for
+_MOST_AROUND: Final = 1 << 18
 _BASE_AND_DELTA: Final = struct.Struct(">q15xi")
 _MAX_SPAN: Final = (1 << 32) - 1  # what an index entry can say
 _STALE_INDEX_BYTES: Final = 16 << 20  # more records than this behind the last entry: the index is not theirs
@@ -204,6 +206,29 @@ class Segment:
         self._mend_indexes()
         return found
 
+    def around(self, offset: int, end: int) -> tuple[bytes, int, int]:
+        """The bytes in which the index says that the batch with an offset is, from a batch on: with its base
+        offset and its last offset, each -1 where it is not known. Nothing is checked.
+
+        `end` is the size as far as the caller may look. Raises OSError, and IndexError where entries vanish
+        meanwhile.
+        """
+        offsets, positions = self.entries()[0]
+        i = bisect_left(offsets, offset - self.base_offset)
+        count = len(offsets)
+        stop = min(positions[i + 1], end) if i + 1 < count else end
+        if not i:
+            return self.pread(min(stop, _MOST_AROUND), 0), self.base_offset, -1
+        before = positions[i - 1]
+        if i < count and positions[i] - before > 2 * self._interval:
+            # Such a stretch most often is one batch: the next entry is that of the batch that we look for.
+            pos = positions[i]
+            data = self.pread(min(stop - pos, _MOST_AROUND), pos)
+            if int.from_bytes(data[:8]) <= offset:
+                return data, -1, self.base_offset + offsets[i]
+        data = self.pread(min(stop - before, _MOST_AROUND), before)
+        return data, -1, self.base_offset + offsets[i - 1]
+
     def from_time(self, time_ms: int, end: int, *, may_have_gaps: bool = True) -> Iterator[BatchHeader]:
         """The batches from the first on that may hold a record with timestamp >= time_ms."""
         pos, expected = 0, self.base_offset
@@ -325,11 +350,11 @@ class Segment:
 
     def entries(self) -> tuple[OffsetEntries, TimeEntries]:
         """The indexes, from memory or the files; rebuilt from the records where those are no good."""
-        if self.builder is not None:
-            return self.builder.offsets, self.builder.times
-        files = self._index_files
+        builder = self.builder
+        if builder is not None:
+            return builder.offsets, builder.times
         # Those of a segment that grows elsewhere are good as long as the files are what they were.
-        sizes = files.sizes() if self.grows_elsewhere else None
+        sizes = self._index_files.sizes() if self.grows_elsewhere else None
         cached = self._files.indexes.get(self.path)
         if cached is not None and sizes == self._loaded_sizes:
             return cached
@@ -340,6 +365,7 @@ class Segment:
             # While the last segment is being recovered, nobody knows its next offset yet.
             unknown = self.grows_elsewhere or self.next_offset == self.base_offset
             span = UNBOUNDED if unknown else self.next_offset - self.base_offset
+            files = self._index_files
             entries = files.load(size, span)
             indexed = entries[0].positions[-1] if entries[0].positions else 0
             if self.size - indexed > _STALE_INDEX_BYTES + self._interval and not self.grows_elsewhere:

@@ -12,7 +12,7 @@ import pytest
 
 import embedlog
 from embedlog.backend import Interrupt
-from embedlog.codec import encode_control_batch
+from embedlog.codec import encode_control_batch, scan
 from embedlog.errors import (
     Closed,
     CorruptRecord,
@@ -22,6 +22,7 @@ from embedlog.errors import (
     PartitionNotFound,
     TopicNotFound,
 )
+from embedlog.filenames import CLEAN_SHUTDOWN_FILE, RECOVERY_POINT_FILE
 from embedlog.local import EngineBackend
 from embedlog.log_reader import PartitionReader, read_records, time_ms
 from embedlog.model import Fetched, Record, TopicPartition
@@ -228,6 +229,51 @@ def test_one_record_among_many(log: embedlog.Log) -> None:
     records = list(log.read("t", 0))
     for offset in (0, 9, 10, 1000, 3009, 3010, 4321, 6009):
         assert log.read_at("t", 0, offset) == records[offset]
+
+
+@pytest.mark.parametrize("sizes", [(1,), (3, 40), (100,), (1, 100, 2, 300)])
+def test_the_short_way_to_a_record(tmp_path: Path, sizes: tuple[int, ...]) -> None:
+    """Over several segments and leader epochs, with batches below and above the distance of index entries."""
+    with embedlog.open(tmp_path / "log") as log:
+        log.create_topic("t", segment_bytes=40_000)
+        for size in sizes * (1_500 // sum(sizes)):
+            log.append_many("t", [b"%d" % size * 50] * size)
+    (tmp_path / "log" / RECOVERY_POINT_FILE).unlink()
+    (tmp_path / "log" / CLEAN_SHUTDOWN_FILE).unlink()
+    with embedlog.open(tmp_path / "log") as log, embedlog.open(tmp_path / "log", mode="r") as follower:
+        log.append_many("t", [b"of the next epoch"] * 10)
+        records = list(log.read("t"))
+        for record in records:
+            assert log.read_at("t", 0, record.offset) == follower.read_at("t", 0, record.offset) == record
+        for backend in (log.backend, follower.backend):
+            found = [backend.record_at("t", 0, record.offset) for record in records]
+            assert set(found) <= {None, *records}
+            assert found.count(None) < len(records) // 3  # what no index entry leads to straight
+            assert backend.record_at("t", 0, len(records)) is None
+            assert backend.record_at("t", 0, -1) is None
+
+
+def test_the_short_way_leads_to_nothing_that_is_wrong(tmp_path: Path) -> None:
+    """A byte of the batches is changed: none of their headers' fields may bring forth another record."""
+    with embedlog.open(tmp_path / "log") as log:
+        log.create_topic("t")
+        for size in (30, 50, 1, 2, 3, 60, 1):
+            log.append_many("t", [b"%d" % size * 60] * size)
+        records = list(log.read("t"))
+    (path,) = (tmp_path / "log" / "t_0").glob("*.kafka")
+    good = path.read_bytes()
+    starts = [header.pos for header in scan(good).headers]
+    with embedlog.open(tmp_path / "log", mode="r") as log:
+        assert [log.backend.record_at("t", 0, record.offset) for record in records].count(None) < 20
+        for start in starts:
+            for at in range(start, start + 64):
+                bad = bytearray(good)
+                bad[at] ^= 1
+                with path.open("r+b") as file:
+                    file.write(bad)
+                for record in records:
+                    assert log.backend.record_at("t", 0, record.offset) in (None, record), (at, record)
+        path.write_bytes(good)
 
 
 @pytest.mark.parametrize(

@@ -190,6 +190,27 @@ def check_runs(seed: int) -> None:
         assert runs(compiled_decoding, *arguments) == runs(plain_decoding, *arguments)
 
 
+def test_one_record_of_a_run() -> None:
+    found = 0
+    for seed in range(400):
+        chosen = random.Random(seed)
+        data, behind = some_batches(chosen)
+        if seed % 4 == 1:
+            data[chosen.randrange(len(data))] = chosen.randrange(256)
+        elif seed % 4 == 2:
+            del data[chosen.randrange(len(data)) :]
+        first = read_header(data).last_offset if len(data) > 61 and seed % 4 != 1 else 100
+        for offset in range(99, behind + 2):
+            for begins, ends in ((100, -1), (-1, first), (100, first), (101, -1), (-1, first + 1), (-1, -1)):
+                epoch, end = chosen.choice([2, 2, 3]), chosen.choice([ANY_OFFSET, behind, behind - 2])
+                arguments = (bytes(data), begins, ends, offset, epoch, end, "t", 7)
+                wanted = plain_decoding.record_at(*arguments)
+                assert compiled_decoding.record_at(*arguments) == wanted, (seed, arguments)
+                assert wanted is None or (wanted.offset == offset and (begins, ends) != (101, -1))
+                found += wanted is not None
+    assert found > 1000
+
+
 def test_a_whole_run() -> None:
     data = b"".join(
         encode_batch(

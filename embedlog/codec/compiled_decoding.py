@@ -309,6 +309,50 @@ def whole_batches(buffer, pos, end, upper_offset: int64_t):
         PyBuffer_Release(cython.address(view))
 
 
+def record_at(
+    data: bytes,
+    begins: int64_t,
+    ends: int64_t,
+    offset: int64_t,
+    epoch: int64_t,
+    end_offset: int64_t,
+    topic,
+    partition,
+):
+    """See `plain_decoding`."""
+    batch: Header
+    records: list = []
+    at: Reading = cython.cast(Reading, PyBytes_AS_STRING(data))
+    stop: Reading = at + PyBytes_GET_SIZE(data)
+    while True:
+        if not header(at, stop, cython.address(batch)):
+            return None
+        if (begins >= 0 and batch.base_offset != begins) or (ends >= 0 and batch.last_offset != ends):
+            return None
+        if batch.last_offset >= offset:
+            break
+        begins = batch.last_offset + 1
+        ends = -1
+        at = batch.end
+    if batch.base_offset > offset or batch.last_offset >= end_offset or batch.leader_epoch != epoch:
+        return None
+    if not _simple(cython.address(batch), True) or not intact(at, batch.end):
+        return None
+    append_time_ms = batch.max_timestamp_ms if batch.attributes & TIMESTAMP_TYPE_BIT else None
+    if not _decode(
+        at + HEADER_SIZE,
+        cython.address(batch),
+        topic,
+        partition,
+        append_time_ms,
+        offset,
+        offset + 1,
+        records,
+    ):
+        return None
+    return records[0] if records else None
+
+
 def find_offset(buffer, pos, end, rules, offset: int64_t):
     """See `plain_decoding`."""
     place: Place = place_of(rules)

@@ -2,7 +2,7 @@
 
     encoding    values_size  pairs_size  encode_values  encode_pairs  encode_records  encode_one  seal
     decoding    decode_records  decode_values  record_spans                    one batch's records
-                decode_run  values_run  whole_batches  find_offset            runs of batches (rules.py)
+                decode_run  values_run  whole_batches  find_offset  record_at  runs of batches (rules.py)
     scanning    scan_run  intact_run  compare_run  check_run  increasing      runs that are not opened
     columns     Columns                                                       records as columns
 
@@ -71,6 +71,7 @@ decode_run = _decoding.decode_run
 values_run = _decoding.values_run
 whole_batches = _decoding.whole_batches
 find_offset = _decoding.find_offset
+record_at = _decoding.record_at
 
 scan_run = _scanning.scan_run
 intact_run = _scanning.intact_run

@@ -378,6 +378,62 @@ def find_offset(buffer: ReadBuffer, pos: int, end: int, rules: Rules, offset: in
     return pos, next_offset, False
 
 
+def record_at(
+    data: bytes,
+    begins: int,
+    ends: int,
+    offset: int,
+    epoch: int,
+    end_offset: int,
+    topic: str,
+    partition: int,
+) -> Record | None:
+    """The record at an offset, where the batches from the first byte on lead to it; else None.
+
+    Args:
+        begins: the first batch's base offset, -1 where it is not known.
+        ends: the first batch's last offset, -1 where it is not known.
+        epoch: the leader epoch that the record's batch must have.
+        end_offset: the batch must end before it.
+
+    The batches must follow each other without a gap. Of those on the way only the headers are looked at; the
+    one that holds the record is checked, CRC and all, and must be neither compressed nor a control batch.
+    """
+    pos = 0
+    while True:
+        try:
+            header = read_header(data, pos)
+        except CorruptRecord:
+            return None
+        pos += header.size
+        if pos > len(data) or (begins >= 0 and header.base_offset != begins):
+            return None
+        if ends >= 0 and header.last_offset != ends:
+            return None
+        if header.last_offset >= offset:
+            break
+        begins, ends = header.next_offset, -1
+    if header.base_offset > offset or header.last_offset >= end_offset or header.leader_epoch != epoch:
+        return None
+    if header.compression or header.is_control or not crc_matches(data, header):
+        return None
+    try:
+        found = decode_records(
+            data[header.pos + HEADER_SIZE : pos],
+            header.record_count,
+            topic,
+            partition,
+            header.base_offset,
+            header.last_offset_delta,
+            header.base_timestamp_ms,
+            header.max_timestamp_ms if header.timestamp_type else None,
+            offset,
+        )
+    except CorruptRecord:
+        return None
+    return found[0] if found and found[0].offset == offset else None
+
+
 def headers_of_run(
     buffer: ReadBuffer, pos: int, end: int, rules: Rules, *, check_crc: bool
 ) -> Iterator[BatchHeader]:
