@@ -34,9 +34,43 @@ def _between(low: int, high: int) -> dict[str, Any]:
     return {"low": low, "high": high}
 
 
+_RULES: dict[str, dict[str, Any]] = {
+    "cleanup_policy": _choice("delete", "compact", "compact,delete", "delete,compact"),
+    "compression_type": _choice(*COMPRESSION_TYPES),
+    "delete_retention_ms": _between(0, MAX_INT64),
+    "file_delete_delay_ms": _between(0, MAX_INT64),
+    "flush_messages": _between(1, MAX_INT64),
+    "flush_ms": _between(1, MAX_INT64),
+    "index_interval_bytes": _between(0, MAX_INT32),
+    "max_compaction_lag_ms": _between(1, MAX_INT64),
+    # What a reader is willing to decompress (codec.DEFAULT_MAX_BYTES) must hold what an appender may write.
+    "max_message_bytes": _between(61, 128 * MIB),
+    "message_timestamp_type": _choice("CreateTime", "LogAppendTime"),
+    "min_cleanable_dirty_ratio": _between(0, 1),
+    "min_compaction_lag_ms": _between(0, MAX_INT64),
+    "retention_bytes": _between(UNLIMITED, MAX_INT64),
+    "retention_ms": _between(UNLIMITED, MAX_INT64),
+    "segment_bytes": _between(1024, MAX_INT32),
+    "segment_ms": _between(1, MAX_INT64),
+    "group_initial_rebalance_delay_ms": _between(0, HOUR_MS),
+    "group_max_session_timeout_ms": _between(1, MAX_INT32),
+    "log_cleaner_backoff_ms": _between(1, MAX_INT64),
+    "log_cleaner_dedupe_buffer_size": _between(64 * KIB, MAX_INT64),
+    "log_cleaner_io_max_bytes_per_second": _between(1, MAX_INT64),
+    "log_retention_check_interval_ms": _between(1, MAX_INT64),
+    "max_bytes": _between(UNLIMITED, MAX_INT64),
+    "max_open_files": _between(UNLIMITED, 1 << 20),
+    "offsets_topic_num_partitions": _between(1, 10_000),
+    "offsets_topic_segment_bytes": _between(1024, MAX_INT32),
+    "on_full": _choice("reject", "drop_oldest"),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What the two kinds of settings share: reading, checking and showing them."""
+
+    rules: ClassVar[Mapping[str, Mapping[str, Any]]] = _RULES
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
@@ -58,7 +92,7 @@ class Settings:
             if field is None:
                 raise UnknownSetting(unknown_setting(typed, tuple(checks)))
             default = field.default
-            parsed[name] = _checked(typed, value, type(default), _RULES.get(name, {}))
+            parsed[name] = _checked(typed, value, type(default), cls.rules.get(name, {}))
         return parsed
 
     def with_changes(self, given: Mapping[str, Any]) -> Self:
@@ -132,37 +166,6 @@ class LogSettings(Settings):
     on_full: str = "reject"
 
 
-_RULES: dict[str, dict[str, Any]] = {
-    "cleanup_policy": _choice("delete", "compact", "compact,delete", "delete,compact"),
-    "compression_type": _choice(*COMPRESSION_TYPES),
-    "delete_retention_ms": _between(0, MAX_INT64),
-    "file_delete_delay_ms": _between(0, MAX_INT64),
-    "flush_messages": _between(1, MAX_INT64),
-    "flush_ms": _between(1, MAX_INT64),
-    "index_interval_bytes": _between(0, MAX_INT32),
-    "max_compaction_lag_ms": _between(1, MAX_INT64),
-    # What a reader is willing to decompress (codec.DEFAULT_MAX_BYTES) must hold what an appender may write.
-    "max_message_bytes": _between(61, 128 * MIB),
-    "message_timestamp_type": _choice("CreateTime", "LogAppendTime"),
-    "min_cleanable_dirty_ratio": _between(0, 1),
-    "min_compaction_lag_ms": _between(0, MAX_INT64),
-    "retention_bytes": _between(UNLIMITED, MAX_INT64),
-    "retention_ms": _between(UNLIMITED, MAX_INT64),
-    "segment_bytes": _between(1024, MAX_INT32),
-    "segment_ms": _between(1, MAX_INT64),
-    "group_initial_rebalance_delay_ms": _between(0, HOUR_MS),
-    "group_max_session_timeout_ms": _between(1, MAX_INT32),
-    "log_cleaner_backoff_ms": _between(1, MAX_INT64),
-    "log_cleaner_dedupe_buffer_size": _between(64 * KIB, MAX_INT64),
-    "log_cleaner_io_max_bytes_per_second": _between(1, MAX_INT64),
-    "log_retention_check_interval_ms": _between(1, MAX_INT64),
-    "max_bytes": _between(UNLIMITED, MAX_INT64),
-    "max_open_files": _between(UNLIMITED, 1 << 20),
-    "offsets_topic_num_partitions": _between(1, 10_000),
-    "offsets_topic_segment_bytes": _between(1024, MAX_INT32),
-    "on_full": _choice("reject", "drop_oldest"),
-}
-
 _TRUTHS = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False}
 
 
@@ -173,7 +176,7 @@ def unknown_setting(typed: str, known: tuple[str, ...]) -> str:
     return f"unknown setting {shown(typed)}: {hint}"
 
 
-def _checked(name: str, value: Any, wanted: type, rule: dict[str, Any]) -> Any:
+def _checked(name: str, value: Any, wanted: type, rule: Mapping[str, Any]) -> Any:
     """The value as `wanted`, within the rule; or an error that says what would be right."""
     value = _converted(name, value, wanted)
     if "allowed" in rule:

@@ -33,6 +33,7 @@ LOG_START_FILE: Final = "log-start-offset-checkpoint"
 CLEANER_FILE: Final = "cleaner-offset-checkpoint"
 INTENT_FILE: Final = "publish-intent"
 TRANSACTIONS_FILE: Final = "published-transactions.json"
+PRODUCER_IDS_FILE: Final = "producer-ids.json"
 STAGING_DIRECTORY: Final = "staging"
 ROOT_FILES: Final = (
     FORMAT_FILE,
@@ -45,6 +46,7 @@ ROOT_FILES: Final = (
     CLEANER_FILE,
     INTENT_FILE,
     TRANSACTIONS_FILE,
+    PRODUCER_IDS_FILE,
 )
 
 LEADER_EPOCH_FILE: Final = "leader-epoch-checkpoint"

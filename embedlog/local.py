@@ -108,6 +108,7 @@ class WriterBackend(EngineBackend):
     def __init__(self, store: Store) -> None:
         super().__init__(store)
         self._store = store
+        self.store = store
         self.lanes = store.partitions_of
         self.coordinator = GroupCoordinator(store)
 

@@ -18,12 +18,13 @@ from typing import NamedTuple
 
 from .appending import GrowingPartition, Opened
 from .codec import scan
-from .config import TopicSettings
+from .config import MAX_INT64, TopicSettings
 from .errors import FlushFailed, InvalidArgument, OffsetOutOfRange, StorageError, shown
 from .filenames import SWAP
 from .index import IndexBuilder
 from .keeper import Keeper
 from .model import AbortedTransaction, Appended, TopicPartition
+from .producer_state import Producer
 from .reading import End
 from .segment import Files, Segment, total_size
 from .shared_state import State
@@ -68,6 +69,30 @@ class Partition(GrowingPartition):
             yield lambda batches: self._append(batches, None)[0]
         for wake in self._listeners:
             wake()
+
+    # -- what a broker asks -----------------------------------------------------------------------------
+
+    @property
+    def largest_producer_id(self) -> int:
+        """Of the producers it remembers; -1 where there is none."""
+        with self._append_lock:
+            return self._ledger.largest_producer_id
+
+    def producers(self) -> dict[int, Producer]:
+        """The idempotent producers it remembers, by id."""
+        with self._append_lock:
+            return self._ledger.producers()
+
+    def append_may_wait(self, size: int) -> bool:
+        """Would an append of that size have to wait for the disk (fsync, a new segment, making room)?
+
+        A hint, for who must not wait.
+        """
+        return (
+            self.settings.flush_messages < MAX_INT64
+            or self._bounded
+            or self._segments[-1].size + size > self.settings.segment_bytes
+        )
 
     # -- import ----------------------------------------------------------------------------------------
 

@@ -11,12 +11,13 @@ import contextlib
 import os
 from bisect import bisect_left
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Final
 
 from .codec import COMMIT, BatchHeader, control_type, decode, read_header
 from .filenames import SNAPSHOT, TXN_INDEX
 from .model import AbortedTransaction, TopicPartition
-from .producer_state import ABORTED_SIZE, ProducerState, SentBatch, encode_aborted
+from .producer_state import ABORTED_SIZE, Producer, ProducerState, SentBatch, encode_aborted
 from .segment import Files
 
 _SNAPSHOTS_KEPT: Final = 2
@@ -160,6 +161,15 @@ class ProducerLedger:
         if self._state.producers:
             self.write_snapshot(offset, self._state.encode())
             self._state.changed = False
+
+    @property
+    def largest_producer_id(self) -> int:
+        """Of all that it remembers; -1 where there is none."""
+        return max(self._state.producers, default=-1)
+
+    def producers(self) -> dict[int, Producer]:
+        """A copy of what is known of each, for people."""
+        return {number: replace(producer) for number, producer in self._state.producers.items()}
 
     def last_batches(self) -> dict[int, tuple[int, int]]:
         """Each producer id's epoch, and the last offset of its last data batch (-1: none)."""

@@ -84,6 +84,21 @@ class Look(NamedTuple):
 Glimpse: TypeAlias = tuple[tuple[Segment, ...], int, tuple[int, int, Segment], tuple[tuple[int, int], ...]]
 
 
+class Stretch(NamedTuple):
+    """A piece of a segment's file; segment None and size 0 where there is nothing to read.
+
+    `aborted` and `last_stable_offset` as in `model.Fetched`.
+    """
+
+    segment: Segment | None
+    pos: int
+    size: int
+    log_start_offset: int
+    log_end_offset: int
+    last_stable_offset: int
+    aborted: tuple[AbortedTransaction, ...]
+
+
 class Committed(NamedTuple):
     """What read_committed may read: up to the offset `end`, without the records of `aborted` transactions."""
 
@@ -214,6 +229,76 @@ class ReadablePartition(ABC):
             return None
         return loops.record_at(data, begins, ends, offset, epoch[0], end, *self.name)
 
+    def stretch(
+        self, offset: int, max_bytes: int, *, read_committed: bool = False, at_least_one: bool = True
+    ) -> Stretch:
+        """Where in a file the batches from the one that holds `offset` on are, at most max_bytes of them.
+
+        For who sends bytes on without looking at them: the last batch may be cut off, as in Kafka's fetches.
+        With at_least_one the first is whole, however large. No CRC is checked. Raises as `fetch`.
+        """
+        try:
+            try:
+                return self._stretch(offset, max_bytes, read_committed, at_least_one)
+            except FileNotFoundError:
+                return self._stretch(offset, max_bytes, read_committed, at_least_one)
+        except OSError as error:
+            raise StorageError(f"{self.name}: reading offset {offset:,} failed: {error}") from error
+
+    def _stretch(self, offset: int, max_bytes: int, read_committed: bool, at_least_one: bool) -> Stretch:
+        look = self._look()
+        self._check_offset(look, offset, -1)
+        committed = self._committed(look, offset) if read_committed else Committed(-1, ())
+        upper = min(committed.end, look.end.offset) if read_committed else look.end.offset
+        empty = Stretch(None, 0, 0, look.log_start_offset, look.end.offset, committed.end, ())
+        if offset >= upper:
+            self._remember(offset, look.end.segment, look.end.pos)
+            return empty
+        number = max(bisect_right(look.segments, offset, key=_base_offset) - 1, 0)
+        hint = self._hints.pop(offset, None)
+        for segment in look.segments[number:]:
+            end = look.end_of(segment)
+            if upper < look.end.offset:
+                end = min(end, segment.locate(upper, end, may_have_gaps=self.may_have_gaps))
+            if hint is not None and hint[0] is segment:
+                pos = hint[1]
+            else:
+                pos = segment.locate(offset, end, may_have_gaps=self.may_have_gaps)
+            if pos >= end:
+                continue
+            size = min(max_bytes, end - pos)
+            if size < end - pos and at_least_one:
+                size = max(size, self._first_size(segment, pos, end))
+            if pos + size == look.end.pos and segment is look.end.segment:
+                self._remember(look.end.offset, segment, look.end.pos)
+            return empty._replace(segment=segment, pos=pos, size=size, aborted=tuple(committed.aborted))
+        return empty
+
+    def _remember(self, offset: int, segment: Segment, pos: int) -> None:
+        if len(self._hints) >= _HINTS:
+            self._hints.clear()
+        self._hints[offset] = (segment, pos)
+
+    def _first_size(self, segment: Segment, pos: int, end: int) -> int:
+        _, length = _BASE_AND_LENGTH.unpack(segment.pread(_LENGTH_PREFIX, pos))
+        size: int = length + _LENGTH_PREFIX
+        if length < _SMALLEST_BATCH or size > end - pos:
+            raise CorruptRecord(f"a batch cannot be {size:,} bytes long here", path=segment.path, pos=pos)
+        return size
+
+    def end_of_epoch(self, leader_epoch: int) -> tuple[int, int]:
+        """The largest epoch not above this one, and the offset behind its last record; (-1, -1) without one.
+
+        Of the latest epoch, and of any above it, that is the log's end. (KIP-101, KIP-320.)
+        """
+        look = self._look()
+        found = -1
+        for epoch, start in look.epochs:
+            if epoch > leader_epoch:
+                return (found, start) if found >= 0 else (-1, -1)
+            found = epoch
+        return (found, look.end.offset) if found >= 0 else (-1, -1)
+
     def offset_for_time(self, time_ms: int) -> OffsetAndTimestamp | None:
         """The first record with a timestamp of time_ms or later; None where there is none."""
         look = self._look()
@@ -305,9 +390,7 @@ class ReadablePartition(ABC):
             data, next_offset = _whole_batches(segment, pos, end, max_bytes, upper, buffer)
             if not data:
                 return None
-            if len(self._hints) >= _HINTS:
-                self._hints.clear()
-            self._hints[next_offset] = (segment, pos + len(data))
+            self._remember(next_offset, segment, pos + len(data))
             return segment, pos, data, next_offset
         return None
 

@@ -1,0 +1,192 @@
+"""A broker: a log directory, served to Kafka clients.
+
+    with Broker() as broker:                       # a temporary directory, a free port, this machine only
+        producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers})
+
+The order of beginning: the port is bound (a taken one is an error before anything is opened), the directory
+is opened and recovered, and only then is anybody listened to. The order of ending is the reverse: no new
+connections, what was begun is answered, groups and log are closed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import logging
+import os
+import shutil
+import socket
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Final, Self
+
+from ..api import open as open_log
+from ..config import LogSettings, TopicSettings, unknown_setting
+from ..errors import Closed, InvalidArgument, ReadOnly, UnknownSetting
+from ..local import WriterBackend
+from ..log import Log
+from .coordination import BrokerAddress, SingleBroker
+from .dispatch import Dispatcher
+from .node import Node
+from .server import Server
+from .settings import BrokerSettings
+
+logger = logging.getLogger(__name__)
+
+_STOP_S: Final = 10.0
+_OPEN_TO_ALL: Final = "there is no authentication: whoever reaches the port reads and writes everything"
+
+
+class Broker:
+    """One broker, on its own. Starts when it is made; a context manager.
+
+    Args:
+        path: the log directory, made where it is not there; or an open `embedlog.Log` (mode "rw"), which is
+            served while its own process goes on using it; None for a temporary directory that is deleted when
+            the broker closes.
+        host: where to listen. Any other address than this machine's own needs allow_remote=True: nobody is
+            asked who they are.
+        port: 0 takes a free one; see `port` and `bootstrap_servers`.
+        advertised_host, advertised_port: what clients are told to connect to, where that differs.
+        stop_timeout_s: how long closing waits for requests that have been begun.
+        settings: of the broker (cluster.settings.BrokerSettings), the log and its topics, in Kafka's names.
+
+    Raises:
+        AddressInUse; DirectoryLocked and whatever else `embedlog.open` raises; InvalidArgument for an address
+        that is open to others; UnknownSetting, InvalidSetting.
+
+    Safe between threads; `close` may be called twice.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | Log | None = None,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        allow_remote: bool = False,
+        advertised_host: str | None = None,
+        advertised_port: int | None = None,
+        stop_timeout_s: float = _STOP_S,
+        **settings: Any,
+    ) -> None:
+        began = time.perf_counter()
+        of_broker, of_log = _sorted(settings)
+        self.settings = BrokerSettings().with_changes(of_broker)
+        if not (allow_remote or _is_own(host)):
+            raise InvalidArgument(
+                f"{host} can be reached from other machines, and {_OPEN_TO_ALL}. Give allow_remote=True (on "
+                "the command line --allow-remote) if that is what you want"
+            )
+        self._stop_timeout_s = stop_timeout_s
+        self._closed = False
+        with contextlib.ExitStack() as undo:
+            self._server = Server(host, port, self.settings)
+            undo.callback(self._server.stop, 0)
+            if isinstance(path, Log):
+                if of_log:
+                    raise InvalidArgument("an open log has its settings already: leave them out")
+                self.log = path
+            else:
+                if path is None:
+                    path = tempfile.mkdtemp(prefix="embedlog-broker-")
+                    undo.callback(shutil.rmtree, path, ignore_errors=True)
+                self.log = open_log(path, **of_log)
+                undo.callback(self.log.close)
+            if not isinstance(self.log.backend, WriterBackend):
+                raise ReadOnly("a broker is the writer of its directory: open the log with mode='rw'")
+            store = self.log.backend.store
+            self._executor = ThreadPoolExecutor(self.settings.num_io_threads, "embedlog-io")
+            undo.callback(self._executor.shutdown, cancel_futures=True)
+            address = BrokerAddress(
+                self.settings.broker_id,
+                advertised_host or _named(host),
+                advertised_port or self._server.port,
+            )
+            self.node = Node(
+                store,
+                self.log.backend.coordinator,
+                SingleBroker(store, address),
+                self.settings,
+                self._executor,
+            )
+            self.address = address
+            self._server.start(Dispatcher(self.node))
+            self._undo = undo.pop_all()
+        self.started_in_ms = (time.perf_counter() - began) * 1000
+        logger.info("broker %d listens on %s:%d", address.node_id, host, self._server.port)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{self.log.path!r}, {self.server.connections} connections"
+        return f"<embedlog.cluster.Broker {self.bootstrap_servers}: {state}>"
+
+    @property
+    def server(self) -> Server:
+        """The network half, for figures."""
+        return self._server
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return self._server.port
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """ "host:port", as clients are configured."""
+        host = f"[{self.address.host}]" if ":" in self.address.host else self.address.host
+        return f"{host}:{self.address.port}"
+
+    def check_open(self) -> None:
+        """Raises Closed."""
+        if self._closed:
+            raise Closed("the broker is closed")
+
+    def close(self) -> None:
+        """Close the port, answer what has been begun, leave the directory in order.
+
+        A log that was given open stays open.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._server.stop(self._stop_timeout_s)
+        self._undo.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _sorted(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Which settings are the broker's, and which go to the log. Raises UnknownSetting."""
+    known = (*BrokerSettings.names(), *LogSettings.names(), *TopicSettings.names())
+    of_broker: dict[str, Any] = {}
+    of_log: dict[str, Any] = {}
+    for typed, value in given.items():
+        name = typed.replace(".", "_").replace("-", "_")
+        if name not in known and name != "layout":
+            raise UnknownSetting(unknown_setting(typed, known))
+        (of_broker if name in BrokerSettings.names() else of_log)[name] = value
+    return of_broker, of_log
+
+
+def _is_own(host: str) -> bool:
+    """Does only this machine reach an address?"""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _named(host: str) -> str:
+    """What to tell clients of an address that means all of this machine's."""
+    return socket.gethostname() if host in ("", "0.0.0.0", "::") else host

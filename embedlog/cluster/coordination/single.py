@@ -1,0 +1,83 @@
+"""Coordination of one broker on its own: it leads everything, and remembers producer ids in a file.
+
+Invariant: a producer id is given once in the life of a directory. The file names the first id that may be
+given after the next start; it is durable before any id below it is given. An id that stands in the log all
+the same (the file was lost, the log came from elsewhere) is not given either.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from typing import Final
+
+from ...errors import StorageError
+from ...filenames import PRODUCER_IDS_FILE
+from ...model import TopicPartition
+from ...store import Store
+from .port import BrokerAddress
+
+logger = logging.getLogger(__name__)
+
+_VERSION: Final = 1
+_LAST_ID: Final = (1 << 63) - 1
+
+
+class SingleBroker:
+    """Implements `port.Coordination` over a store. Safe between threads."""
+
+    def __init__(self, store: Store, address: BrokerAddress) -> None:
+        self._store = store
+        self._address = address
+        self._lock = threading.Lock()
+        self._next_id = -1  # not read yet
+
+    @property
+    def cluster_id(self) -> str:
+        return self._store.catalog.log_id
+
+    @property
+    def node_id(self) -> int:
+        return self._address.node_id
+
+    def brokers(self) -> list[BrokerAddress]:
+        return [self._address]
+
+    def controller_id(self) -> int:
+        return self._address.node_id
+
+    def leader(self, partition: TopicPartition) -> int:
+        return self._address.node_id
+
+    def coordinator_of(self, group: str) -> BrokerAddress | None:
+        return self._address
+
+    def next_producer_ids(self, count: int) -> range:
+        with self._lock:
+            if self._next_id < 0:
+                in_log = (partition.largest_producer_id for partition in self._store.partitions())
+                self._next_id = max(self._from_file(), max(in_log, default=-1) + 1)
+            first, behind = self._next_id, self._next_id + count
+            if behind > _LAST_ID:
+                raise StorageError("no producer ids are left", path=self._store.path)
+            text = json.dumps({"version": _VERSION, "next_producer_id": behind}).encode()
+            try:
+                self._store.fs.write_file(self._store.catalog.file(PRODUCER_IDS_FILE), text)
+            except OSError as error:
+                raise StorageError(
+                    f"producer ids could not be saved: {error}", path=self._store.path
+                ) from error
+            self._next_id = behind
+            return range(first, behind)
+
+    def _from_file(self) -> int:
+        try:
+            found = self._store.catalog.read_json(PRODUCER_IDS_FILE)
+        except FileNotFoundError:
+            return 0
+        number = found.get("next_producer_id")
+        if found.get("version") != _VERSION or not isinstance(number, int) or not 0 <= number <= _LAST_ID:
+            path = self._store.catalog.file(PRODUCER_IDS_FILE)
+            raise StorageError(f"{path} cannot be understood: producer ids might be given twice", path=path)
+        return number

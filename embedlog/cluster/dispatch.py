@@ -1,0 +1,98 @@
+"""Requests meet the log here: from a frame to the handler of its API, and back to a frame.
+
+    frame -> header -> API and version offered? -> message -> handler -> message -> chunks
+
+The table of handlers is also what ApiVersions offers: an API that has no handler is not advertised, so that
+no client waits for it. Whatever a client sends wrong closes its connection, with one line in the log; what
+the log cannot do becomes an error code in the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Final, NamedTuple
+
+from .connection import Answer, Chunk, CloseConnection, Connection
+from .handlers.fetch import FetchHandlers
+from .handlers.metadata import MetadataHandlers
+from .handlers.produce import ProduceHandlers
+from .node import Call, Handler, Node, then
+from .protocol import (
+    APIS,
+    Exchange,
+    ProtocolError,
+    Response,
+    decode_request_header,
+    encode_response_chunks,
+    unsupported_api_versions,
+)
+
+_API_VERSIONS: Final = 18
+
+
+class Route(NamedTuple):
+    """Who answers an API, in which versions."""
+
+    exchange: Exchange
+    handler: Handler
+    low: int
+    high: int
+
+
+class Dispatcher:
+    """Implements `processor.Application` over a node."""
+
+    def __init__(self, node: Node) -> None:
+        describing = MetadataHandlers(node)
+        fetching = FetchHandlers(node)
+        handlers = {
+            **describing.handlers(),
+            **ProduceHandlers(node).handlers(),
+            **fetching.handlers(),
+        }
+        self._disconnected = [fetching.disconnected]
+        self._routes = {
+            key: Route(
+                exchange, handlers[exchange.api.name], exchange.api.min_version, exchange.api.max_version
+            )
+            for key, exchange in APIS.items()
+            if exchange.api.name in handlers
+        }
+        describing.offer({key: (route.low, route.high) for key, route in self._routes.items()})
+
+    def handle(self, connection: Connection, frame: memoryview) -> Answer:
+        """See `processor.Application`."""
+        try:
+            header = decode_request_header(frame)
+            key, version = header.api_key, header.api_version
+            route = self._routes.get(key)
+            if route is None or not route.low <= version <= route.high:
+                return self._unsupported(key, version, header.correlation_id)
+            connection.client_id = client_id = header.client_id or ""
+            request = route.exchange.request.decode(frame, version, header.body_pos)
+        except ProtocolError as error:
+            raise CloseConnection(f"a request that is not Kafka's protocol: {error}") from None
+        result = route.handler(Call(version, client_id, connection), request)
+        correlation_id = header.correlation_id
+        if isinstance(result, Future):
+            return then(result, lambda response: _encoded(response, version, correlation_id))
+        return _encoded(result, version, correlation_id)
+
+    def disconnected(self, connection: Connection) -> None:
+        """See `processor.Application`."""
+        for forget in self._disconnected:
+            forget(connection)
+
+    def _unsupported(self, key: int, version: int, correlation_id: int) -> Answer:
+        if key == _API_VERSIONS:
+            route = self._routes[key]
+            return _encoded(unsupported_api_versions((route.low, route.high)), 0, correlation_id)
+        name = APIS[key].api.name if key in APIS else "unknown"
+        raise CloseConnection(f"API {key} ({name}) version {version} is not offered here")
+
+
+def _encoded(response: Response | None, version: int, correlation_id: int) -> Sequence[Chunk]:
+    if response is None:  # a produce request that wants no answer
+        return ()
+    return encode_response_chunks(response, version, correlation_id)  # type: ignore[return-value]

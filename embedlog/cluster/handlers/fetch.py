@@ -1,0 +1,305 @@
+"""Fetch: batches from the files to the sockets, and waiting for batches that are not there yet.
+
+An answer's records are pieces of segment files. Small ones are read and sent with the rest of the answer;
+larger ones leave by sendfile (see connection.py), so that they never enter this process.
+
+A request that finds less than min_bytes waits in the purgatory of its processor, for at most max_wait_ms: one
+listener a partition and processor wakes those who wait for that partition. A request of many partitions gets
+at most max_bytes in all; at least one batch, whole, if there is any (KIP-74; from version 3 on: before, a
+batch may be cut off, and the client asks again for more).
+
+Source: Kafka 0.10 design, sections 4.4 and 5.3; KIP-74 (max_bytes), KIP-227 (sessions), KIP-320 (epochs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Final, NamedTuple
+
+from ...errors import EmbedlogError
+from ...partition import Partition
+from ...reading import Stretch
+from ..connection import Connection, FileRegion
+from ..fetch_sessions import FetchSessions, Wanted
+from ..node import Call, Handler, Node, current_epoch
+from ..problems import Refusal, code_of
+from ..processor import Processor, Timer
+from ..protocol import ErrorCode, Records
+from ..protocol.produce_fetch import (
+    AbortedTransaction,
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    LeaderIdAndEpoch,
+    PartitionData,
+)
+
+_FIRST_WITH_WHOLE_BATCHES: Final = 3
+_FIRST_WITH_BATCHES: Final = 4  # record batches as they are in the log; before, message sets
+_FIRST_WITH_TOPIC_IDS: Final = 13
+_READ_BYTES: Final = 32 << 10  # a piece up to this is read and sent with the answer's other bytes
+
+
+class Found(NamedTuple):
+    """What there is for one partition: a piece of a file, or an error."""
+
+    wanted: Wanted
+    partition: Partition | None
+    stretch: Stretch | None
+    error: EmbedlogError | None
+    diverging: EpochEndOffset | None = None
+
+    @property
+    def size(self) -> int:
+        return 0 if self.stretch is None else self.stretch.size
+
+
+class FetchHandlers:
+    """Implements Fetch."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._sessions = FetchSessions(node.settings.max_incremental_fetch_session_cache_slots)
+        self._purgatories: dict[Processor, Purgatory] = {}
+
+    def handlers(self) -> dict[str, Handler]:
+        """API -> who answers it."""
+        return {"Fetch": self.fetch}
+
+    def disconnected(self, connection: Connection) -> None:
+        """Its session is kept until others need the place: it may connect again."""
+
+    def fetch(self, call: Call, request: FetchRequest) -> FetchResponse | Future[FetchResponse]:
+        try:
+            session, wanted = self._sessions.begin(request, call.version, self._node.topic_named)
+        except Refusal as refusal:
+            return FetchResponse(error_code=refusal.code)
+        max_bytes = min(max(request.max_bytes, 0), self._node.settings.fetch_max_bytes)
+
+        def look() -> list[Found]:
+            return self._look(call, request, wanted, max_bytes)
+
+        def answer(found: list[Found]) -> FetchResponse | Future[FetchResponse]:
+            if call.version < _FIRST_WITH_BATCHES:
+                return self._node.offload(self._response, call, found)
+            return self._sessions.end(session, self._response(call, found))
+
+        found = look()
+        if request.max_wait_ms <= 0 or not wanted or _is_enough(found, request.min_bytes):
+            return answer(found)
+        processor = call.connection.processor
+        purgatory = self._purgatories.get(processor)
+        if purgatory is None:
+            purgatory = self._purgatories.setdefault(processor, Purgatory(processor))
+        return purgatory.wait(
+            [each.partition for each in found if each.partition is not None],
+            request.max_wait_ms / 1000,
+            lambda over: answer(now) if _is_enough(now := look(), request.min_bytes) or over else None,
+        )
+
+    # -- inside ----------------------------------------------------------------------------------------
+
+    def _look(
+        self, call: Call, request: FetchRequest, wanted: Sequence[Wanted], max_bytes: int
+    ) -> list[Found]:
+        """What there is for each partition now, at most max_bytes in all. Nothing is read yet."""
+        found = []
+        left = max_bytes
+        anything = False
+        for each in wanted:
+            one = self._look_at(call, request, each, left, not anything)
+            anything = anything or one.size > 0
+            left = max(left - one.size, 0)
+            found.append(one)
+        return found
+
+    def _look_at(self, call: Call, request: FetchRequest, wanted: Wanted, left: int, first: bool) -> Found:
+        partition = None
+        try:
+            if wanted.topic is None:
+                raise Refusal(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
+            partition = self._node.partition(wanted.topic, wanted.partition)
+            if not self._node.leads(partition.name):
+                raise Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another broker leads this partition")
+            check_epoch(partition, wanted.current_leader_epoch)
+            if wanted.last_fetched_epoch >= 0:
+                epoch, end = partition.end_of_epoch(wanted.last_fetched_epoch)
+                if epoch < wanted.last_fetched_epoch or end < wanted.fetch_offset:
+                    diverging = EpochEndOffset(epoch=epoch, end_offset=end)
+                    return Found(wanted, partition, None, None, diverging)
+            stretch = partition.stretch(
+                wanted.fetch_offset,
+                min(max(wanted.max_bytes, 0), left),
+                read_committed=request.isolation_level == 1,
+                at_least_one=first and call.version >= _FIRST_WITH_WHOLE_BATCHES,
+            )
+            return Found(wanted, partition, stretch, None)
+        except EmbedlogError as error:
+            return Found(wanted, partition, None, error)
+
+    def _response(self, call: Call, found: Sequence[Found]) -> FetchResponse:
+        response = FetchResponse()
+        topic: FetchableTopicResponse | None = None
+        for one in found:
+            key = (one.wanted.topic or "", one.wanted.topic_id)
+            if topic is None or (topic.topic, topic.topic_id) != key:
+                topic = FetchableTopicResponse(topic=key[0], topic_id=key[1])
+                response.responses.append(topic)
+            topic.partitions.append(self._data(call, one))
+        return response
+
+    def _data(self, call: Call, found: Found) -> PartitionData:
+        data = PartitionData(partition_index=found.wanted.partition, high_watermark=-1, records=b"")
+        error = found.error
+        stretch = found.stretch
+        if stretch is not None:
+            assert found.partition is not None
+            try:
+                data.records = _records(stretch)
+            except (OSError, EmbedlogError) as failed:
+                error = (
+                    failed
+                    if isinstance(failed, EmbedlogError)
+                    else Refusal(ErrorCode.KAFKA_STORAGE_ERROR, str(failed))
+                )
+            data.high_watermark = stretch.log_end_offset
+            data.log_start_offset = stretch.log_start_offset
+            committed = stretch.last_stable_offset >= 0
+            data.last_stable_offset = stretch.last_stable_offset if committed else stretch.log_end_offset
+            if committed:
+                data.aborted_transactions = [
+                    AbortedTransaction(producer_id=t.producer_id, first_offset=t.first_offset)
+                    for t in stretch.aborted
+                ]
+        elif found.partition is not None:
+            offsets = found.partition.offsets()
+            data.log_start_offset = offsets.log_start_offset
+            data.high_watermark = data.last_stable_offset = offsets.log_end_offset
+        data.diverging_epoch = found.diverging
+        if error is not None:
+            data.error_code = code_of(error)
+            if data.error_code in (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.NOT_LEADER_OR_FOLLOWER):
+                data.current_leader = self._leader(found.partition)
+        return data
+
+    def _leader(self, partition: Partition | None) -> LeaderIdAndEpoch | None:
+        if partition is None:
+            return None
+        leader = self._node.coordination.leader(partition.name)
+        return LeaderIdAndEpoch(leader_id=leader, leader_epoch=current_epoch(partition))
+
+
+def check_epoch(partition: Partition, epoch: int) -> None:
+    """Is the epoch that a client knows (-1: none) the current one? Raises Refusal."""
+    if epoch < 0:
+        return
+    current = current_epoch(partition)
+    if epoch < current:
+        raise Refusal(ErrorCode.FENCED_LEADER_EPOCH, f"the leader epoch is {current}, not {epoch}")
+    if epoch > current:
+        raise Refusal(ErrorCode.UNKNOWN_LEADER_EPOCH, f"the leader epoch is {current}, not {epoch} yet")
+
+
+def _is_enough(found: Sequence[Found], min_bytes: int) -> bool:
+    """Is there as much as was asked for, or something that the client has to know at once?"""
+    return sum(one.size for one in found) >= min_bytes or any(
+        one.error is not None or one.diverging is not None for one in found
+    )
+
+
+def _records(stretch: Stretch) -> Records:
+    segment = stretch.segment
+    if segment is None:
+        return b""
+    if stretch.size <= _READ_BYTES:
+        return segment.pread(stretch.size, stretch.pos)
+    held = segment.held()
+    return FileRegion(held.__enter__(), stretch.pos, stretch.size, lambda: held.__exit__(None, None, None))
+
+
+class Waiting:
+    """A fetch that waits for records."""
+
+    __slots__ = ("attempt", "future", "partitions", "timer")
+
+    def __init__(
+        self,
+        partitions: Sequence[Partition],
+        attempt: Callable[[bool], FetchResponse | Future[FetchResponse] | None],
+    ) -> None:
+        self.partitions = partitions
+        self.attempt = attempt
+        self.future: Future[FetchResponse] = Future()
+        self.timer: Timer | None = None
+
+
+class Purgatory:
+    """The fetches of one processor that wait for records. All of it happens in the processor's thread, but
+    for the listeners, which append a name and post."""
+
+    def __init__(self, processor: Processor) -> None:
+        self._processor = processor
+        self._waiting: dict[Partition, set[Waiting]] = {}
+        self._grown: set[Partition] = set()
+
+    def wait(
+        self,
+        partitions: Sequence[Partition],
+        seconds: float,
+        attempt: Callable[[bool], FetchResponse | Future[FetchResponse] | None],
+    ) -> Future[FetchResponse]:
+        """What attempt(False) gives once one of the partitions has grown, if not None; attempt(True) after
+        so many seconds."""
+        waiting = Waiting(partitions, attempt)
+        waiting.future.add_done_callback(lambda _: self._processor.post(lambda: self._leave(waiting)))
+        for partition in partitions:
+            there = self._waiting.get(partition)
+            if there is None:
+                there = self._waiting[partition] = set()
+                partition.add_listener(self._listener(partition))
+            there.add(waiting)
+        waiting.timer = self._processor.call_later(seconds, lambda: self._try(waiting, over=True))
+        # What was appended between the look and the listener wakes nobody.
+        self._processor.post(lambda: self._try(waiting))
+        return waiting.future
+
+    def _listener(self, partition: Partition) -> Callable[[], None]:
+        def wake() -> None:
+            if self._waiting[partition] and partition not in self._grown:
+                self._grown.add(partition)
+                self._processor.post(lambda: self._wake(partition))
+
+        return wake
+
+    def _wake(self, partition: Partition) -> None:
+        self._grown.discard(partition)
+        for waiting in list(self._waiting[partition]):
+            self._try(waiting)
+
+    def _try(self, waiting: Waiting, *, over: bool = False) -> None:
+        if waiting.future.done():
+            return
+        answer = waiting.attempt(over)
+        if answer is None:
+            return
+        if isinstance(answer, Future):
+            answer.add_done_callback(lambda done: _pass_on(done, waiting.future))
+        else:
+            _complete(waiting.future, answer)
+
+    def _leave(self, waiting: Waiting) -> None:
+        if waiting.timer is not None:
+            waiting.timer.cancel()
+        for partition in waiting.partitions:
+            self._waiting[partition].discard(waiting)
+
+
+def _complete(future: Future[FetchResponse], response: FetchResponse) -> None:
+    if future.set_running_or_notify_cancel():
+        future.set_result(response)
+
+
+def _pass_on(done: Future[FetchResponse], future: Future[FetchResponse]) -> None:
+    _complete(future, done.result())

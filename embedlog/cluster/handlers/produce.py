@@ -1,0 +1,170 @@
+"""Produce and InitProducerId: how records get into the log.
+
+A batch is checked in the bytes that the socket filled (produced.py) and appended from there: the page cache
+has it when the answer leaves. What has to wait for a disk (flush_messages, a new segment), or computes for
+long, goes to another thread with a copy of its own; the connection's next request waits for it.
+
+acks=0 gets no answer, and an error closes the connection: that is how the client learns of it. acks=1 and
+acks=all are the same while a partition has one replica: appended. When it is durable the topic's flush policy
+says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import Final, cast
+
+from ...errors import EmbedlogError
+from ...model import Appended
+from ...partition import Partition
+from ..connection import CloseConnection
+from ..legacy import as_batches
+from ..node import Call, Handler, Node, gathered, then
+from ..problems import Refusal, code_of
+from ..produced import FIRST_WITH_BATCHES, checked, header_of, takes_long
+from ..protocol import ErrorCode
+from ..protocol.produce_fetch import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from ..protocol.producers import InitProducerIdRequest, InitProducerIdResponse
+
+_FIRST_WITH_TOPIC_IDS: Final = 13
+_ACKS: Final = frozenset({-1, 0, 1})
+_LAST_EPOCH: Final = (1 << 15) - 2  # behind it a producer gets another id
+
+_Answered = PartitionProduceResponse | Future[PartitionProduceResponse]
+
+
+class ProduceHandlers:
+    """Implements the APIs of producers."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def handlers(self) -> dict[str, Handler]:
+        """API -> who answers it."""
+        return {"Produce": self.produce, "InitProducerId": self.init_producer_id}
+
+    def produce(
+        self, call: Call, request: ProduceRequest
+    ) -> ProduceResponse | Future[ProduceResponse | None] | None:
+        answers: list[list[_Answered]] = []
+        later: list[Future[PartitionProduceResponse]] = []
+        for topic in request.topic_data:
+            name = self._name(call, topic)
+            of_topic: list[_Answered] = []
+            for data in topic.partition_data:
+                records = memoryview(data.records or b"")  # type: ignore[arg-type]
+                answer = self._append(call, request, name, data.index, records)
+                if isinstance(answer, Future):
+                    later.append(answer)
+                of_topic.append(answer)
+            answers.append(of_topic)
+        finish = partial(self._response, call, request, answers)
+        if later:
+            return then(gathered(later), lambda _: finish())
+        return finish()
+
+    def _name(self, call: Call, topic: TopicProduceData) -> str | None:
+        if call.version >= _FIRST_WITH_TOPIC_IDS:
+            return self._node.topic_named(topic.topic_id)
+        return topic.name
+
+    def _response(
+        self, call: Call, request: ProduceRequest, answers: list[list[_Answered]]
+    ) -> ProduceResponse | None:
+        response = ProduceResponse()
+        for topic, of_topic in zip(request.topic_data, answers, strict=True):
+            parts = [answer.result() if isinstance(answer, Future) else answer for answer in of_topic]
+            response.responses.append(
+                TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=parts)
+            )
+        if request.acks:
+            return response
+        for of in response.responses:
+            for part in of.partition_responses:
+                if part.error_code:
+                    raise CloseConnection(
+                        f"produce with acks=0 to {of.name!r} {part.index} failed: "
+                        f"{ErrorCode(part.error_code).name}"
+                    )
+        return None
+
+    def _append(
+        self, call: Call, request: ProduceRequest, topic: str | None, index: int, records: memoryview
+    ) -> _Answered:
+        try:
+            if topic is None:
+                raise Refusal(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
+            if request.acks not in _ACKS:
+                raise Refusal(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}")
+            if request.transactional_id is not None:
+                raise Refusal(ErrorCode.INVALID_TXN_STATE, "transactions are not supported yet")
+            partition = self._node.partition(topic, index)
+            if self._node.is_internal(topic):
+                raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is the broker's own")
+            if not self._node.leads(partition.name):
+                raise Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another broker leads this partition")
+            settings = partition.settings
+            if call.version < FIRST_WITH_BATCHES:
+                return self._node.offload(self._append_old, partition, bytes(records))
+            header = header_of(records, call.version, settings)
+            now_ms = self._node.store.clock_ms()
+            if takes_long(header, settings) or partition.append_may_wait(header.size):
+                own = memoryview(bytearray(records))
+                return self._node.offload(
+                    self._appended, partition, lambda: checked(own, header, settings, now_ms)
+                )
+            return self._appended(partition, lambda: checked(records, header, settings, now_ms))
+        except EmbedlogError as error:
+            return self._failed(index, error)
+
+    def _append_old(self, partition: Partition, message_set: bytes) -> PartitionProduceResponse:
+        now_ms = self._node.store.clock_ms()
+        return self._appended(partition, lambda: as_batches(message_set, partition.settings, now_ms))
+
+    def _appended(
+        self, partition: Partition, batches: Callable[[], bytearray | memoryview]
+    ) -> PartitionProduceResponse:
+        try:
+            # The socket's buffer is as writable as a bytearray, and appended from before it is used anew.
+            appended: Appended = partition.append(cast(bytearray, batches()))
+        except EmbedlogError as error:
+            return self._failed(partition.name.partition, error)
+        return PartitionProduceResponse(
+            index=partition.name.partition,
+            base_offset=appended.base_offset,
+            log_append_time_ms=appended.timestamp_ms if partition.settings.append_time else -1,
+            log_start_offset=partition.offsets().log_start_offset,
+        )
+
+    def _failed(self, index: int, error: EmbedlogError) -> PartitionProduceResponse:
+        return PartitionProduceResponse(
+            index=index, error_code=code_of(error), base_offset=-1, error_message=str(error)
+        )
+
+    # -- producer ids ----------------------------------------------------------------------------------
+
+    def init_producer_id(
+        self, call: Call, request: InitProducerIdRequest
+    ) -> InitProducerIdResponse | Future[InitProducerIdResponse]:
+        """A new id; or, for a producer that has one, its next epoch."""
+        if request.transactional_id is not None:
+            return InitProducerIdResponse(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        if request.producer_id >= 0 and 0 <= request.producer_epoch < _LAST_EPOCH:
+            return InitProducerIdResponse(
+                producer_id=request.producer_id, producer_epoch=request.producer_epoch + 1
+            )
+        return self._node.offload(self._new_producer)
+
+    def _new_producer(self) -> InitProducerIdResponse:
+        try:
+            return InitProducerIdResponse(producer_id=self._node.new_producer_id())
+        except EmbedlogError as error:
+            return InitProducerIdResponse(error_code=code_of(error))

@@ -1,0 +1,159 @@
+"""What every handler of a broker works with: the log, its groups, the cluster, the settings."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final, NamedTuple, ParamSpec, TypeAlias, TypeVar
+
+from ..coordinator import GroupCoordinator
+from ..filenames import INTERNAL_TOPICS
+from ..model import TopicPartition
+from ..partition import Partition
+from ..store import Store
+from .connection import Connection
+from .coordination import Coordination
+from .problems import Refusal
+from .protocol import ErrorCode
+from .settings import BrokerSettings
+
+_PRODUCER_IDS_AT_ONCE: Final = 1_000
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+
+Handler: TypeAlias = Callable[["Call", Any], Any]
+"""Answers a request: with a response, a future of one, or (a produce request with acks=0) with None."""
+
+
+class Call(NamedTuple):
+    """A request's circumstances: its version, and who asks."""
+
+    version: int
+    client_id: str
+    connection: Connection
+
+
+class Node:
+    """One broker's parts. Handlers know it, and not each other.
+
+    Args:
+        executor: where goes what waits for a disk or computes for long; nothing waits in a processor.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        groups: GroupCoordinator,
+        coordination: Coordination,
+        settings: BrokerSettings,
+        executor: ThreadPoolExecutor,
+    ) -> None:
+        self.store = store
+        self.groups = groups
+        self.coordination = coordination
+        self.settings = settings
+        self._executor = executor
+        self._ids_lock = threading.Lock()
+        self._producer_ids = range(0)
+        self._names: dict[bytes, str] = {}
+
+    def offload(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
+        """Have it done by another thread."""
+        return self._executor.submit(work, *args, **kwargs)
+
+    def partition(self, topic: str, number: int) -> Partition:
+        """Raises TopicNotFound, PartitionNotFound, Closed."""
+        return self.store.partition(topic, number)
+
+    def leads(self, partition: TopicPartition) -> bool:
+        """Whether this broker appends to the partition and answers for it."""
+        return self.coordination.leader(partition) == self.coordination.node_id
+
+    def is_internal(self, topic: str) -> bool:
+        """Whether only the broker itself writes to it."""
+        return topic in INTERNAL_TOPICS
+
+    def new_producer_id(self) -> int:
+        """One that nobody had before. Takes a block of them at a time. Raises StorageError."""
+        with self._ids_lock:
+            if not self._producer_ids:
+                self._producer_ids = self.coordination.next_producer_ids(_PRODUCER_IDS_AT_ONCE)
+            first, self._producer_ids = self._producer_ids[0], self._producer_ids[1:]
+            return first
+
+    def topic_id(self, topic: str) -> bytes:
+        """The topic's id, 16 bytes. Raises TopicNotFound."""
+        return _uuid(self.store.topic(topic).topic_id)
+
+    def topic_named(self, topic_id: bytes) -> str | None:
+        """The name of the topic that has this id; None where there is none (any more)."""
+        name = self._names.get(topic_id)
+        if name is None or not self._has_id(name, topic_id):
+            self._names = {self.topic_id(topic): topic for topic in self.store.topics()}
+            name = self._names.get(topic_id)
+        return name
+
+    def check_room_for(self, partitions: int) -> None:
+        """May so many partitions be added? Raises Refusal."""
+        there = len(self.store.partitions())
+        if there + partitions > self.settings.max_partitions:
+            raise Refusal(
+                ErrorCode.POLICY_VIOLATION,
+                f"{partitions:,} more partitions would be more than {self.settings.max_partitions:,} in all "
+                "(max.partitions)",
+            )
+
+    def _has_id(self, name: str, topic_id: bytes) -> bool:
+        return name in self.store.topics() and self.topic_id(name) == topic_id
+
+
+def current_epoch(partition: Partition) -> int:
+    """The leader epoch in which the next append will be: what clients are told, so that it does not change
+    under them with the first append after a crash."""
+    return partition.leader_epoch + (1 if partition.begins_epoch else 0)
+
+
+def then(before: Future[_T], step: Callable[[_T], _R]) -> Future[_R]:
+    """A future of step(result), called in the thread that completes `before`."""
+    after: Future[_R] = Future()
+
+    def go_on(done: Future[_T]) -> None:
+        if not after.set_running_or_notify_cancel():
+            return
+        try:
+            result = step(done.result())
+        except BaseException as error:
+            after.set_exception(error)
+        else:
+            after.set_result(result)
+
+    before.add_done_callback(go_on)
+    return after
+
+
+def gathered(futures: Sequence[Future[Any]]) -> Future[None]:
+    """Completed when all of these are. Nothing is waited for."""
+    all_done: Future[None] = Future()
+    left = len(futures)
+    lock = threading.Lock()
+
+    def one_is_done(_: Future[Any]) -> None:
+        nonlocal left
+        with lock:
+            left -= 1
+            last = not left
+        if last and all_done.set_running_or_notify_cancel():
+            all_done.set_result(None)
+
+    for future in futures:
+        future.add_done_callback(one_is_done)
+    return all_done
+
+
+def _uuid(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "==")

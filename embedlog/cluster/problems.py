@@ -1,0 +1,57 @@
+"""From embedlog's errors to Kafka's error codes. The only place where both are known."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .. import errors
+from .protocol import ErrorCode
+
+
+class Refusal(errors.EmbedlogError):
+    """A request cannot be done, for a reason that has a code of its own in Kafka."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+_CODES: Final[tuple[tuple[type[Exception], ErrorCode], ...]] = (  # the more special before the more general
+    (errors.TopicNotFound, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    (errors.PartitionNotFound, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    (errors.TopicExists, ErrorCode.TOPIC_ALREADY_EXISTS),
+    (errors.InvalidTopicName, ErrorCode.INVALID_TOPIC_EXCEPTION),
+    (errors.RecordTooLarge, ErrorCode.MESSAGE_TOO_LARGE),
+    (errors.OffsetOutOfRange, ErrorCode.OFFSET_OUT_OF_RANGE),
+    (errors.LogTruncated, ErrorCode.OFFSET_OUT_OF_RANGE),
+    (errors.OutOfOrderSequence, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+    (errors.DuplicateSequence, ErrorCode.DUPLICATE_SEQUENCE_NUMBER),
+    (errors.InvalidProducerEpoch, ErrorCode.INVALID_PRODUCER_EPOCH),
+    (errors.CompressionUnavailable, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
+    (errors.CorruptRecord, ErrorCode.CORRUPT_MESSAGE),
+    (errors.StorageError, ErrorCode.KAFKA_STORAGE_ERROR),
+    (errors.UnknownMember, ErrorCode.UNKNOWN_MEMBER_ID),
+    (errors.IllegalGeneration, ErrorCode.ILLEGAL_GENERATION),
+    (errors.RebalanceInProgress, ErrorCode.REBALANCE_IN_PROGRESS),
+    (errors.FencedInstance, ErrorCode.FENCED_INSTANCE_ID),
+    (errors.MemberIdRequired, ErrorCode.MEMBER_ID_REQUIRED),
+    (errors.InconsistentProtocol, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+    (errors.InvalidGroup, ErrorCode.INVALID_GROUP_ID),
+    (errors.GroupNotFound, ErrorCode.GROUP_ID_NOT_FOUND),
+    (errors.GroupNotEmpty, ErrorCode.NON_EMPTY_GROUP),
+    (errors.InvalidSetting, ErrorCode.INVALID_CONFIG),
+    (errors.UnknownSetting, ErrorCode.INVALID_CONFIG),
+    (errors.InvalidArgument, ErrorCode.INVALID_REQUEST),
+    (errors.InvalidType, ErrorCode.INVALID_REQUEST),
+    (errors.Closed, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+)
+
+
+def code_of(error: errors.EmbedlogError) -> ErrorCode:
+    """The code by which a client is told of an error."""
+    if isinstance(error, Refusal):
+        return error.code
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return code
+    return ErrorCode.UNKNOWN_SERVER_ERROR

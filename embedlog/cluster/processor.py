@@ -1,0 +1,272 @@
+"""An event loop in a thread, with its share of the connections.
+
+The documents' network layer: one acceptor hands connections to N processors, each of which reads requests
+and writes answers. Here a processor also runs the requests themselves, as far as they do not wait: an append
+to the page cache is cheaper than handing it to another thread. What waits for a disk or for other members
+of a group goes on elsewhere, and its answer comes back by `post`.
+
+Invariants: everything but `post`, `adopt` and `stop` happens in the processor's own thread; a callback that
+raises is logged and harms nobody else.
+
+Source: Kafka 0.10 design, "Network layer" (one acceptor, N processors); the selector is Python's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import itertools
+import logging
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from .connection import Answer, Connection
+
+logger = logging.getLogger(__name__)
+
+_BUFFER_BYTES: Final = 256 << 10
+_CANCELLED_TIMERS: Final = 1_000
+_IDLE_CHECKS: Final = 4  # how often in an idle time somebody looks for connections that have been idle
+
+
+class Application(Protocol):
+    """What a server serves: it makes answers out of frames."""
+
+    def handle(self, connection: Connection, frame: memoryview) -> Answer:
+        """The answer to one frame (without its length; each chunk is sent as it is), now or later.
+
+        `frame` is good until this returns. A future may be completed by any thread; it is cancelled when
+        the connection goes. Raises CloseConnection.
+        """
+
+    def disconnected(self, connection: Connection) -> None:
+        """It is gone; what was kept for it may go, too."""
+
+
+class Timer:
+    """A call that is due at some time, unless it is cancelled before."""
+
+    __slots__ = ("_owner", "call")
+
+    def __init__(self, owner: Processor, call: Callable[[], object]) -> None:
+        self._owner = owner
+        self.call: Callable[[], object] | None = call
+
+    def cancel(self) -> None:
+        self.call = None
+        self._owner.timer_cancelled()
+
+
+class Processor:
+    """One event loop.
+
+    Args:
+        number: of the processor, for its thread's name.
+        max_frame_bytes: a longer frame closes its connection.
+        max_held_bytes: what the large frames being received may hold in memory, all together.
+        max_idle_ms: a connection on which nothing moves for that long is closed.
+        left: called for each connection that is gone.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        application: Application,
+        *,
+        max_frame_bytes: int,
+        max_held_bytes: int,
+        max_idle_ms: int,
+        left: Callable[[Connection], object],
+    ) -> None:
+        self.application = application
+        self.max_frame_bytes = max_frame_bytes
+        self.buffer = bytearray(_BUFFER_BYTES)
+        self.bytes_out = 0
+        self.connections: set[Connection] = set()
+        self._view = memoryview(self.buffer)
+        self._max_held_bytes = max_held_bytes
+        self._held_bytes = 0
+        self._max_idle_s = max_idle_ms / 1000
+        self._left = left
+        self._selector = selectors.DefaultSelector()
+        self._interests: dict[Connection, int] = {}
+        self._posted: deque[Callable[[], object]] = deque()
+        self._timers: list[tuple[float, int, Timer]] = []
+        self._cancelled = 0
+        self._numbers = itertools.count()
+        self._without_room: list[Connection] = []
+        self._now = time.monotonic()
+        self._stopping = False
+        self._deadline = 0.0
+        self._next_idle_check = self._now + self._max_idle_s / _IDLE_CHECKS
+        self._asleep = False
+        self._waker, self._woken = socket.socketpair()
+        for end in (self._waker, self._woken):
+            end.setblocking(False)
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        self.thread = threading.Thread(target=self._run, name=f"embedlog-processor-{number}", daemon=True)
+
+    # -- from any thread ---------------------------------------------------------------------------------
+
+    def post(self, call: Callable[[], object]) -> None:
+        """Have the processor's thread call this soon."""
+        self._posted.append(call)
+        if self._asleep and threading.get_ident() != self.thread.ident:
+            with contextlib.suppress(OSError):  # it is awake already, or gone
+                self._waker.send(b"\0")
+
+    def adopt(self, sock: socket.socket, host: str, port: int) -> None:
+        """Serve a connection from now on."""
+        self.post(lambda: self._adopt(sock, host, port))
+
+    def stop(self, timeout_s: float) -> None:
+        """Answer what has been begun, for timeout_s at most; then close every connection."""
+        deadline = time.monotonic() + timeout_s
+        self.post(lambda: self._stop(deadline))
+        self.thread.join()
+
+    # -- in its own thread -------------------------------------------------------------------------------
+
+    def now(self) -> float:
+        """Seconds on a clock of its own, as of this turn of the loop."""
+        return self._now
+
+    def call_later(self, delay_s: float, call: Callable[[], object]) -> Timer:
+        """Have it called when delay_s are over."""
+        timer = Timer(self, call)
+        heapq.heappush(self._timers, (time.monotonic() + delay_s, next(self._numbers), timer))
+        return timer
+
+    def timer_cancelled(self) -> None:
+        """Timers that will not be called must not pile up until their time comes."""
+        self._cancelled += 1
+        if self._cancelled > max(_CANCELLED_TIMERS, len(self._timers) // 2):
+            self._timers = [entry for entry in self._timers if entry[2].call is not None]
+            heapq.heapify(self._timers)
+            self._cancelled = 0
+
+    def watch(self, connection: Connection) -> None:
+        """Look for what the connection wants now."""
+        wanted = selectors.EVENT_READ if connection.wants_read else 0
+        if connection.wants_write:
+            wanted |= selectors.EVENT_WRITE
+        before = self._interests.get(connection)
+        if wanted == before or before is None:
+            return
+        self._interests[connection] = wanted
+        if not wanted:
+            self._selector.unregister(connection)
+        elif before:
+            self._selector.modify(connection, wanted, connection)
+        else:
+            self._selector.register(connection, wanted, connection)
+
+    def may_hold(self, connection: Connection, size: int) -> bool:
+        """May a frame grow by `size` bytes? If not, the connection's `go_on` is called when it may."""
+        if self._held_bytes - size <= 0 or self._held_bytes + size <= self._max_held_bytes:
+            return True  # the only large frame always goes on: it has a limit of its own
+        self._without_room.append(connection)
+        return False
+
+    def holds(self, size: int) -> None:
+        """So much more (or less) is held for large frames."""
+        self._held_bytes += size
+        if size < 0 and self._without_room:
+            waiting, self._without_room = self._without_room, []
+            for connection in waiting:
+                if not connection.closed:
+                    connection.go_on()
+
+    def sent(self, size: int) -> None:
+        self.bytes_out += size
+
+    def gone(self, connection: Connection) -> None:
+        """The connection closes: nothing looks for it any more."""
+        if self._interests.pop(connection, 0):
+            self._selector.unregister(connection)
+        self.connections.discard(connection)
+        self.application.disconnected(connection)
+        self._left(connection)
+
+    def _adopt(self, sock: socket.socket, host: str, port: int) -> None:
+        connection = Connection(self, sock, host, port)
+        if self._stopping:
+            self._left(connection)
+            sock.close()
+            return
+        self.connections.add(connection)
+        self._interests[connection] = 0
+        self.watch(connection)
+
+    def _stop(self, deadline: float) -> None:
+        self._stopping = True
+        self._deadline = deadline
+
+    def _run(self) -> None:
+        try:
+            while not (self._stopping and self._may_end()):
+                self._turn()
+        finally:
+            for connection in list(self.connections):
+                connection.close(None)
+            self._selector.close()
+            self._waker.close()
+            self._woken.close()
+
+    def _may_end(self) -> bool:
+        if time.monotonic() >= self._deadline:
+            return True
+        for connection in list(self.connections):
+            if connection.is_idle:
+                connection.close(None)
+        return not self.connections
+
+    def _turn(self) -> None:
+        self._asleep = True
+        timeout = 0 if self._posted else self._sleep_s()
+        events = self._selector.select(timeout)
+        self._asleep = False
+        self._now = time.monotonic()
+        for key, ready in events:
+            connection = key.data
+            if connection is None:
+                with contextlib.suppress(BlockingIOError):
+                    self._woken.recv(4096)
+                continue
+            if ready & selectors.EVENT_WRITE and not connection.closed:
+                connection.writable()
+            if ready & selectors.EVENT_READ and not connection.closed:
+                connection.readable(self.buffer, self._view)
+        while self._posted:
+            self._safely(self._posted.popleft())
+        while self._timers and self._timers[0][0] <= self._now:
+            _, _, timer = heapq.heappop(self._timers)
+            if timer.call is not None:
+                self._safely(timer.call)
+        if self._now >= self._next_idle_check:
+            self._close_idle()
+
+    def _sleep_s(self) -> float:
+        while self._timers and self._timers[0][2].call is None:
+            heapq.heappop(self._timers)
+        due = self._timers[0][0] if self._timers else self._next_idle_check
+        if self._stopping:
+            due = min(due, self._deadline, self._now + 0.05)
+        return max(min(due, self._next_idle_check) - time.monotonic(), 0)
+
+    def _close_idle(self) -> None:
+        self._next_idle_check = self._now + self._max_idle_s / _IDLE_CHECKS
+        for connection in list(self.connections):
+            if self._now - connection.active_at >= self._max_idle_s and connection.may_expire:
+                connection.close(None)
+
+    def _safely(self, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except Exception:
+            logger.exception("a callback failed")

@@ -1,0 +1,164 @@
+"""The network half of a broker: one acceptor, N processors. It moves frames, and decides nothing.
+
+    acceptor ---connections---> processor 0 .. N-1 ---frames---> application
+
+The acceptor is a thread that does nothing but accept: it counts connections, refuses those beyond the limits,
+and deals the others to the processor with the fewest.
+
+Invariants: the port is bound when the server is made (so that a taken one is an error at once), and accepts
+nobody before `start`; `stop` closes the port first, and then lets the processors finish what was begun.
+
+Source: Kafka 0.10 design, "Network layer".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import socket
+import threading
+from collections import Counter
+from typing import Final
+
+from ..errors import EmbedlogError
+from .connection import Connection
+from .processor import Application, Processor
+from .settings import BrokerSettings
+
+logger = logging.getLogger(__name__)
+
+_BACKLOG: Final = 512
+_OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_BREATHER_S: Final = 0.1
+
+
+class AddressInUse(EmbedlogError):
+    """Somebody else listens on that address and port."""
+
+
+class Server:
+    """A listening socket, and the threads behind it.
+
+    Args:
+        host, port: where to listen; port 0 takes a free one. An IPv6 address is one with a colon in it.
+        settings: the limits.
+
+    Raises AddressInUse, OSError for an address that is not this machine's.
+    """
+
+    def __init__(self, host: str, port: int, settings: BrokerSettings) -> None:
+        self._settings = settings
+        self._socket = _listening(host, port)
+        self.host: str = host
+        self.port: int = self._socket.getsockname()[1]
+        self._lock = threading.Lock()
+        self._per_address: Counter[str] = Counter()
+        self._accepted = self._refused = 0
+        self._stopping = False
+        self.processors: list[Processor] = []
+        self._acceptor = threading.Thread(target=self._accept_all, name="embedlog-acceptor", daemon=True)
+
+    def start(self, application: Application) -> None:
+        """Begin to accept connections; the application makes answers out of their requests."""
+        settings = self._settings
+        self.processors = [
+            Processor(
+                number,
+                application,
+                max_frame_bytes=settings.socket_request_max_bytes,
+                max_held_bytes=settings.queued_max_request_bytes,
+                max_idle_ms=settings.connections_max_idle_ms,
+                left=self._left,
+            )
+            for number in range(settings.num_network_threads)
+        ]
+        for processor in self.processors:
+            processor.thread.start()
+        self._socket.listen(_BACKLOG)
+        self._acceptor.start()
+
+    def stop(self, timeout_s: float) -> None:
+        """Close the port; answer what has been begun, for timeout_s at most; close every connection."""
+        self._stopping = True
+        with contextlib.suppress(OSError):  # ends the acceptor's wait
+            self._socket.shutdown(socket.SHUT_RDWR)
+        if self._acceptor.ident is not None:
+            self._acceptor.join()
+        self._socket.close()
+        for processor in self.processors:
+            processor.stop(timeout_s)
+
+    @property
+    def connections(self) -> int:
+        """How many there are now."""
+        with self._lock:
+            return self._per_address.total()
+
+    @property
+    def accepted(self) -> int:
+        """How many there were, since the start."""
+        return self._accepted
+
+    @property
+    def refused(self) -> int:
+        """How many were turned away by a limit."""
+        return self._refused
+
+    def _accept_all(self) -> None:
+        while not self._stopping:
+            try:
+                sock, address = self._socket.accept()
+            except OSError as error:
+                if self._stopping:
+                    return
+                if error.errno in _OUT_OF_DESCRIPTORS:
+                    logger.warning("a connection could not be accepted: %s", error)
+                    threading.Event().wait(_BREATHER_S)  # it stays in the backlog; others may leave
+                continue
+            host, port = address[:2]
+            refusal = self._enter(host)
+            if refusal is not None:
+                logger.warning("%s:%d: connection refused: %s", host, port, refusal)
+                sock.close()
+                continue
+            sock.setblocking(False)
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            min(self.processors, key=lambda processor: len(processor.connections)).adopt(sock, host, port)
+
+    def _enter(self, host: str) -> str | None:
+        with self._lock:
+            total, own = self._per_address.total(), self._per_address[host]
+            if total >= self._settings.max_connections:
+                why = f"there are {total:,} connections (max.connections)"
+            elif own >= self._settings.max_connections_per_ip:
+                why = f"there are {own:,} from this address (max.connections.per.ip)"
+            else:
+                self._per_address[host] += 1
+                self._accepted += 1
+                return None
+            self._refused += 1
+            return why
+
+    def _left(self, connection: Connection) -> None:
+        with self._lock:
+            self._per_address[connection.host] -= 1
+            if not self._per_address[connection.host]:
+                del self._per_address[connection.host]
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    found = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind((host, port))
+    except OSError as error:
+        found.close()
+        if error.errno == errno.EADDRINUSE:
+            raise AddressInUse(
+                f"{host}:{port} is taken by another program: choose another port, or 0 for a free one"
+            ) from error
+        raise
+    return found

@@ -1,0 +1,62 @@
+"""A broker's settings: Kafka's names in Python's spelling, as in config.py.
+
+Those of the log itself (LogSettings) and the defaults of its topics (TopicSettings) stand beside these in a
+configuration file; `sorted_settings` tells them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ..config import DAY_MS, MAX_INT32, MIB, Settings
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings(Settings):
+    """What a broker allows and how it behaves. Times in milliseconds (minutes where the name says so)."""
+
+    rules: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "broker_id": {"low": 0, "high": MAX_INT32},
+        "connections_max_idle_ms": {"low": 1, "high": MAX_INT32},
+        "fetch_max_bytes": {"low": 1024, "high": MAX_INT32},
+        "group_max_size": {"low": 1, "high": MAX_INT32},
+        "group_min_session_timeout_ms": {"low": 1, "high": MAX_INT32},
+        "max_connections": {"low": 1, "high": MAX_INT32},
+        "max_connections_per_ip": {"low": 1, "high": MAX_INT32},
+        "max_groups": {"low": 1, "high": MAX_INT32},
+        "max_incremental_fetch_session_cache_slots": {"low": 0, "high": MAX_INT32},
+        "max_partitions": {"low": 1, "high": MAX_INT32},
+        "num_io_threads": {"low": 1, "high": 1024},
+        "num_network_threads": {"low": 1, "high": 1024},
+        "num_partitions": {"low": 1, "high": 100_000},
+        "offset_metadata_max_bytes": {"low": 0, "high": MAX_INT32},
+        "offsets_commit_timeout_ms": {"low": 1, "high": MAX_INT32},
+        "offsets_retention_check_interval_ms": {"low": 1, "high": MAX_INT32},
+        "offsets_retention_minutes": {"low": 1, "high": MAX_INT32},
+        "queued_max_request_bytes": {"low": MIB, "high": 1 << 50},
+        "socket_request_max_bytes": {"low": 1024, "high": MAX_INT32},
+    }
+
+    auto_create_topics_enable: bool = True
+    broker_id: int = 0
+    connections_max_idle_ms: int = 600_000
+    delete_topic_enable: bool = True
+    fetch_max_bytes: int = 55 * MIB
+    group_max_size: int = 1_000
+    group_min_session_timeout_ms: int = 6_000
+    max_connections: int = 4_000
+    max_connections_per_ip: int = 2_000
+    max_groups: int = 10_000
+    max_incremental_fetch_session_cache_slots: int = 1_000
+    max_partitions: int = 100_000
+    num_io_threads: int = 8
+    num_network_threads: int = 1
+    num_partitions: int = 1
+    offset_metadata_max_bytes: int = 4_096
+    offsets_commit_timeout_ms: int = 5_000
+    offsets_retention_check_interval_ms: int = 600_000
+    offsets_retention_minutes: int = 7 * DAY_MS // 60_000
+    queued_max_request_bytes: int = 512 * MIB
+    socket_request_max_bytes: int = 100 * MIB
