@@ -50,6 +50,12 @@ _REQUEST: Final = struct.Struct(">hhih")
 _REQUEST_FRAME: Final = struct.Struct(">ihhih")
 _RESPONSE_FRAMES: Final = (struct.Struct(">ii"), struct.Struct(">iix"))
 _CORRELATION: Final = struct.Struct(">i")
+_FLEXIBLE: Final = frozenset(
+    (key, version)
+    for key, (api, *_) in APIS.items()
+    for version in range(api.min_version, api.max_version + 1)
+    if api.is_flexible(version)
+)
 
 
 class RequestHeader(NamedTuple):
@@ -87,8 +93,7 @@ def decode_request_header(frame: Readable) -> RequestHeader:
         pos = stop
     elif length != -1:
         raise ProtocolError(f"request header: a client_id of {length} bytes")
-    exchange = APIS.get(key)
-    if exchange is not None and exchange.api.is_flexible(version) and exchange.api.knows(version):
+    if (key, version) in _FLEXIBLE:
         pos = _skip_tags(frame, pos, "request")
     return RequestHeader(key, version, correlation_id, client_id, pos)
 
@@ -151,6 +156,8 @@ def _has_tags(api: Api, version: int) -> bool:
 
 def _skip_tags(frame: Readable, pos: int, of: str) -> int:
     try:
+        if frame[pos] == 0:  # as good as always
+            return pos + 1
         count, pos = read_varint(frame, pos)
         return skip_tagged(frame, pos, count)
     except (IndexError, ProtocolError) as error:
