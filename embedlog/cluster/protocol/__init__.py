@@ -11,7 +11,7 @@
     exchange = APIS[header.api_key]
     request = exchange.request.decode(frame, header.api_version, header.body_pos)
     ...
-    encode_response(response, header.api_version, header.correlation_id)
+    encode_response_chunks(response, header.api_version, header.correlation_id)
 
 Nothing here knows a socket, a file, a thread or a clock, nor the log. The bytes of a peer are never trusted:
 decoding costs what they are long, and all that can be wrong with them is a ProtocolError.
@@ -28,7 +28,6 @@ from .frames import (
     decode_request_header,
     decode_response_header,
     encode_request,
-    encode_response,
     encode_response_chunks,
     frame_size,
     unsupported_api_versions,
@@ -53,7 +52,6 @@ __all__ = [
     "decode_request_header",
     "decode_response_header",
     "encode_request",
-    "encode_response",
     "encode_response_chunks",
     "frame_size",
     "unsupported_api_versions",

@@ -39,7 +39,6 @@ __all__ = [
     "decode_request_header",
     "decode_response_header",
     "encode_request",
-    "encode_response",
     "encode_response_chunks",
     "frame_size",
     "unsupported_api_versions",
@@ -128,13 +127,6 @@ def decode_response_header(frame: Readable, api: Api, version: int) -> tuple[int
     return correlation_id, _skip_tags(frame, pos, "response") if _has_tags(api, version) else pos
 
 
-def encode_response(response: Response, version: int, correlation_id: int) -> bytes:
-    """A response's frame, size and header included; records are copied into it."""
-    prefix = _RESPONSE_FRAMES[_has_tags(response.api, version)].pack(0, correlation_id)
-    frame = response.encode(version, prefix)
-    return _SIZE.pack(len(frame) - _SIZE.size) + frame[_SIZE.size :]
-
-
 def encode_response_chunks(response: Response, version: int, correlation_id: int) -> list[Chunk]:
     """A response's frame, size and header included, in pieces as `Message.encode_chunks` gives them."""
     prefix = _RESPONSE_FRAMES[_has_tags(response.api, version)].pack(0, correlation_id)
@@ -203,8 +195,8 @@ class FrameSplitter:
     several threads. After a ProtocolError it is of no more use: the connection is to be closed.
     """
 
-    def __init__(self, max_request_bytes: int) -> None:
-        self._limit = max_request_bytes
+    def __init__(self, max_frame_bytes: int) -> None:
+        self._limit = max_frame_bytes
         self._held = bytearray()
 
     def feed(self, data: Readable) -> list[bytes]:
