@@ -45,9 +45,9 @@ def rows(scale: float) -> list[Row]:
             "records/s",
             True,
             [
-                Contender("embedlog", _embedlog(thousands, 1000, _sum_of_values, keyed=False)),
-                Contender("sqlite", _sqlite(thousands, "SELECT value FROM log ORDER BY id", _sum_columns)),
-                Contender("lmdb", _lmdb_values(thousands)),
+                Contender("embedlog", embedlog_values(thousands)),
+                Contender("sqlite", sqlite_values(thousands)),
+                Contender("lmdb", lmdb_values(thousands)),
                 Contender("persist-queue sqlite", _persist_sqlite(few)),
                 Contender("persist-queue file", _persist_file(few)),
                 Contender("raw os.read", _raw(thousands)),
@@ -123,6 +123,11 @@ def _embedlog(
     return prepare
 
 
+def embedlog_values(thousands: int) -> Prepare:
+    """All values, in batches of 1,000."""
+    return _embedlog(thousands, 1000, _sum_of_values, keyed=False)
+
+
 def _offsets(thousands: int) -> list[int]:
     chosen = random.Random(0)
     return [chosen.randrange(thousands * 1000) for _ in range(_SEEKS)]
@@ -166,6 +171,11 @@ def _sqlite(thousands: int, query: str, consume: Callable[[Iterable[Any]], objec
     return prepare
 
 
+def sqlite_values(thousands: int) -> Prepare:
+    """All values."""
+    return _sqlite(thousands, "SELECT value FROM log ORDER BY id", _sum_columns)
+
+
 def _sqlite_seek(thousands: int) -> Prepare:
     @contextmanager
     def prepare(where: Path) -> Iterator[Work]:
@@ -195,7 +205,9 @@ def _fill_lmdb(where: Path, thousands: int, *, keyed: bool) -> None:
                 cursor.putmulti(items, append=True)
 
 
-def _lmdb_values(thousands: int) -> Prepare:
+def lmdb_values(thousands: int) -> Prepare:
+    """All values."""
+
     @contextmanager
     def prepare(where: Path) -> Iterator[Work]:
         _fill_lmdb(where, thousands, keyed=False)

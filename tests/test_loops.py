@@ -22,6 +22,7 @@ from embedlog.codec import (
     plain_encoding,
     read_header,
 )
+from embedlog.codec.plain_stretches import stretch_at
 from embedlog.codec.rules import ANY_OFFSET, Rules
 from embedlog.errors import EmbedlogError
 
@@ -134,6 +135,59 @@ def test_damaged_records(given_rows: list[Any], data: st.DataObject) -> None:
     for damaged in (bytes(body), bytes(body[:cut]), bytes(body) + b"\0"):
         arguments = (damaged, len(given_rows), len(given_rows) - 1, 0, 1000)
         assert decoded(compiled_decoding, *arguments) == decoded(plain_decoding, *arguments)
+
+
+def alike(key_size: int, value_size: int, count: int, times: int) -> bytes:
+    """Records of one shape, whose timestamp deltas go round."""
+    chosen = random.Random(key_size + value_size + count)
+    key = None if key_size < 0 else chosen.randbytes(key_size)
+    given_rows = [(key, chosen.randbytes(value_size), (), i % times) for i in range(count)]
+    return bytes(plain_encoding.encode_records(b"", given_rows, 0))
+
+
+@pytest.mark.parametrize("key_size", [-1, 0, 3, 63, 64])
+@pytest.mark.parametrize("value_size", [0, 1, 50, 63, 64, 100, 9000])
+def test_records_of_one_shape(key_size: int, value_size: int) -> None:
+    for count, times in ((7, 1), (8, 1), (9, 1), (64, 3), (72, 64), (300, 65)):
+        body = alike(key_size, value_size, count, times)
+        for base in (0, MAX64 - 30):
+            for start in (0, 1000, 1005, 1000 + count // 2, 1000 + count):
+                arguments = (body, count, count - 1, base, start)
+                assert decoded(compiled_decoding, *arguments) == decoded(plain_decoding, *arguments)
+        for stop in (0, 3, 70, count):
+            arguments = (body, count, count - 1, 2, stop)
+            wanted = plain_decoding.decode_values(body, count, count - 1)[2:stop]
+            assert plain_decoding.decode_values(*arguments) == wanted
+
+
+def test_more_records_of_one_shape_than_two_bytes_can_count() -> None:
+    body = alike(-1, 20, 8300, 1)
+    arguments = (body, 8300, 8299, 0, 1000)
+    assert decoded(compiled_decoding, *arguments) == decoded(plain_decoding, *arguments)
+
+
+@pytest.mark.parametrize("count", [12, 80])
+@pytest.mark.parametrize("key_size", [-1, 2])
+def test_a_byte_wrong_among_records_of_one_shape(key_size: int, count: int) -> None:
+    body = alike(key_size, 4, count, 1)
+    for at in range(len(body)):
+        for change in (0x01, 0x02, 0x80):
+            damaged = bytearray(body)
+            damaged[at] ^= change
+            for end in (len(body), len(body) - 5):
+                arguments = (bytes(damaged[:end]), count, count - 1, 0, 1000)
+                assert decoded(compiled_decoding, *arguments) == decoded(plain_decoding, *arguments)
+
+
+def test_records_of_one_shape_are_taken_together() -> None:
+    body = alike(3, 20, 500, 1)
+    found = stretch_at(body, 0, 0, 500)
+    assert found is not None
+    assert found.number == 64  # the next one has a longer offset delta
+    found = stretch_at(body, found.end, 64, 436)
+    assert found is not None
+    assert (found.number, found.end) == (436, len(body))
+    assert stretch_at(body, 0, 1, 500) is None
 
 
 @given(st.binary(max_size=60), st.integers(0, 5))

@@ -1,7 +1,8 @@
 """The hot loops from bytes to records, in plain Python; `compiled_decoding` is the same, compiled.
 
-The walk goes record by record (their layout: `plain_encoding`) with the one- and two-byte varints spelled
-out; longer ones, and whatever is wrong, leave the loop for `varint`.
+Records of one shape are taken together (plain_stretches.py). Else the walk goes record by record (their
+layout: `plain_encoding`) with the one- and two-byte varints spelled out; longer ones, and whatever is wrong,
+leave the loop for `varint`.
 
 Invariants: every length is checked against what remains before it is used; offset deltas must rise within
 0..last_offset_delta; each record must end where its length says and the last where the bytes end.
@@ -11,13 +12,15 @@ Source: Kafka 2.7 implementation, section 5.3.2 (record).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import repeat
 from struct import Struct
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from ..errors import CorruptRecord
 from ..model import Header, Headers, Record
 from .plain_encoding import wrapped
+from .plain_stretches import Stretch, stretch_at
 from .record_batch import (
     HEADER_SIZE,
     LAST_OFFSET_DELTA_POS,
@@ -28,7 +31,7 @@ from .record_batch import (
     read_header,
 )
 from .rules import ANY_OFFSET, Rules
-from .varint import MAX_VARINT_BYTES, MAX_VARLONG_BYTES, decode_unsigned
+from .varint import MAX_INT64, MAX_VARINT_BYTES, MAX_VARLONG_BYTES, MIN_INT64, decode_unsigned
 
 if TYPE_CHECKING:
     from .record_batch import ReadBuffer
@@ -37,6 +40,7 @@ IMPLEMENTATION = "plain"
 
 _BASE_AND_LENGTH = Struct(">qi")
 _LAST_OFFSET_DELTA = Struct(">i")
+_ONE_BY_ONE: Final = 32  # records, before it is looked again whether the next ones are all alike
 
 
 def decode_records(
@@ -64,98 +68,111 @@ def decode_records(
     last = -1
     index = -1
     try:
-        for index in range(count):  # noqa: B007 (it is read where an error is made)
-            # record length
-            number = body[pos]
-            if number < 128:
-                pos += 1
-            else:
-                byte = body[pos + 1]
-                if byte < 128:
-                    number += (byte << 7) - 128
-                    pos += 2
-                else:
-                    number, pos = decode_unsigned(body, pos, end, MAX_VARINT_BYTES, 32)
-            stop = pos + (number >> 1)
-            if number & 1 or stop > end:
-                _fail("its length is negative" if number & 1 else "it runs past the end")
-            # attributes, timestamp delta
-            number = body[pos + 1]
-            pos += 2
-            if not number:
-                timestamp_ms = base
-            else:
-                if number > 127:
-                    byte = body[pos]
-                    if byte < 128:
-                        number += (byte << 7) - 128
-                        pos += 1
-                    else:
-                        number, pos = decode_unsigned(body, pos - 1, end, MAX_VARLONG_BYTES, 64)
-                timestamp_ms = base + ((number >> 1) ^ -(number & 1))
-                if not -0x8000000000000000 <= timestamp_ms <= 0x7FFFFFFFFFFFFFFF:
-                    timestamp_ms = wrapped(timestamp_ms)
-            # offset delta
-            number = body[pos]
-            if number < 128:
-                pos += 1
-            else:
-                byte = body[pos + 1]
-                if byte < 128:
-                    number += (byte << 7) - 128
-                    pos += 2
-                else:
-                    number, pos = decode_unsigned(body, pos, end, MAX_VARINT_BYTES, 32)
-            delta = number >> 1
-            if number & 1 or not last < delta <= last_offset_delta:
-                _fail_delta(number, last, last_offset_delta)
-            last = delta
-            # key
-            number = body[pos]
-            pos += 1
-            if number == 1:
-                key = None
-            else:
-                if number > 127:
-                    number, pos = decode_unsigned(body, pos - 1, end, MAX_VARINT_BYTES, 32)
-                if number & 1:
-                    _fail("its key's length is negative")
-                start = pos
-                pos += number >> 1
-                key = body[start:pos]
-            # value
-            number = body[pos]
-            if number == 1:
-                value = None
-                pos += 1
-            else:
+        done = 0
+        while done < count:
+            stretch = stretch_at(body, pos, last + 1, min(count - done, last_offset_delta - last))
+            if stretch is not None:
+                skipped = min(max(start_offset - base_offset - last - 1, 0), stretch.number)
+                records += _of_stretch(
+                    body, stretch, skipped, topic, partition, base_offset + last + 1, base, append_time_ms
+                )
+                done += stretch.number
+                last += stretch.number
+                pos = stretch.end
+                continue
+            start, done = done, min(done + _ONE_BY_ONE, count)
+            for index in range(start, done):  # noqa: B007 (it is read where an error is made)
+                # record length
+                number = body[pos]
                 if number < 128:
-                    start = pos + 1
+                    pos += 1
                 else:
                     byte = body[pos + 1]
                     if byte < 128:
                         number += (byte << 7) - 128
-                        start = pos + 2
+                        pos += 2
                     else:
-                        number, start = decode_unsigned(body, pos, end, MAX_VARINT_BYTES, 32)
-                if number & 1:
-                    _fail("its value's length is negative")
-                pos = start + (number >> 1)
-                value = body[start:pos]
-            # headers
-            if body[pos]:
-                headers, pos = _decode_headers(body, pos, stop)
-            else:
-                headers = ()
+                        number, pos = decode_unsigned(body, pos, end, MAX_VARINT_BYTES, 32)
+                stop = pos + (number >> 1)
+                if number & 1 or stop > end:
+                    _fail("its length is negative" if number & 1 else "it runs past the end")
+                # attributes, timestamp delta
+                number = body[pos + 1]
+                pos += 2
+                if not number:
+                    timestamp_ms = base
+                else:
+                    if number > 127:
+                        byte = body[pos]
+                        if byte < 128:
+                            number += (byte << 7) - 128
+                            pos += 1
+                        else:
+                            number, pos = decode_unsigned(body, pos - 1, end, MAX_VARLONG_BYTES, 64)
+                    timestamp_ms = base + ((number >> 1) ^ -(number & 1))
+                    if not -0x8000000000000000 <= timestamp_ms <= 0x7FFFFFFFFFFFFFFF:
+                        timestamp_ms = wrapped(timestamp_ms)
+                # offset delta
+                number = body[pos]
+                if number < 128:
+                    pos += 1
+                else:
+                    byte = body[pos + 1]
+                    if byte < 128:
+                        number += (byte << 7) - 128
+                        pos += 2
+                    else:
+                        number, pos = decode_unsigned(body, pos, end, MAX_VARINT_BYTES, 32)
+                delta = number >> 1
+                if number & 1 or not last < delta <= last_offset_delta:
+                    _fail_delta(number, last, last_offset_delta)
+                last = delta
+                # key
+                number = body[pos]
                 pos += 1
-            if pos != stop:
-                _fail("its fields do not fill its length")
-            offset = base_offset + last
-            if offset >= start_offset:
-                if append_time_ms is not None:
-                    timestamp_ms = append_time_ms
-                fields = (topic, partition, offset, timestamp_ms, timestamp_type, key, value, headers)
-                append(new(Record, fields))
+                if number == 1:
+                    key = None
+                else:
+                    if number > 127:
+                        number, pos = decode_unsigned(body, pos - 1, end, MAX_VARINT_BYTES, 32)
+                    if number & 1:
+                        _fail("its key's length is negative")
+                    start = pos
+                    pos += number >> 1
+                    key = body[start:pos]
+                # value
+                number = body[pos]
+                if number == 1:
+                    value = None
+                    pos += 1
+                else:
+                    if number < 128:
+                        start = pos + 1
+                    else:
+                        byte = body[pos + 1]
+                        if byte < 128:
+                            number += (byte << 7) - 128
+                            start = pos + 2
+                        else:
+                            number, start = decode_unsigned(body, pos, end, MAX_VARINT_BYTES, 32)
+                    if number & 1:
+                        _fail("its value's length is negative")
+                    pos = start + (number >> 1)
+                    value = body[start:pos]
+                # headers
+                if body[pos]:
+                    headers, pos = _decode_headers(body, pos, stop)
+                else:
+                    headers = ()
+                    pos += 1
+                if pos != stop:
+                    _fail("its fields do not fill its length")
+                offset = base_offset + last
+                if offset >= start_offset:
+                    if append_time_ms is not None:
+                        timestamp_ms = append_time_ms
+                    fields = (topic, partition, offset, timestamp_ms, timestamp_type, key, value, headers)
+                    append(new(Record, fields))
     except (IndexError, CorruptRecord) as error:
         raise _in_record(index, count, error) from None
     if pos != end:
@@ -175,53 +192,21 @@ def decode_values(
     last = -1
     index = -1
     try:
-        for index in range(count):  # noqa: B007 (it is read where an error is made)
-            # record length
-            number = body[pos]
-            pos += 1
-            if number > 127:
-                byte = body[pos]
-                if byte < 128:
-                    number = number & 127 | byte << 7
-                    pos += 1
-                else:
-                    number, pos = decode_unsigned(body, pos - 1, end, MAX_VARINT_BYTES, 32)
-            stop = pos + (number >> 1)
-            if number & 1 or stop > end:
-                _fail("its length is negative" if number & 1 else "it runs past the end")
-            # attributes, timestamp delta
-            if body[pos + 1] > 127:
-                _, pos = decode_unsigned(body, pos + 1, end, MAX_VARLONG_BYTES, 64)
-            else:
-                pos += 2
-            # offset delta
-            number = body[pos]
-            pos += 1
-            if number > 127:
-                byte = body[pos]
-                if byte < 128:
-                    number = number & 127 | byte << 7
-                    pos += 1
-                else:
-                    number, pos = decode_unsigned(body, pos - 1, end, MAX_VARINT_BYTES, 32)
-            if number & 1 or not last < number >> 1 <= last_offset_delta:
-                _fail_delta(number, last, last_offset_delta)
-            last = number >> 1
-            # key
-            number = body[pos]
-            pos += 1
-            if number != 1:
-                if number > 127:
-                    number, pos = decode_unsigned(body, pos - 1, end, MAX_VARINT_BYTES, 32)
-                if number & 1:
-                    _fail("its key's length is negative")
-                pos += number >> 1
-            # value
-            number = body[pos]
-            pos += 1
-            if number == 1:
-                value = None
-            else:
+        done = 0
+        while done < count:
+            stretch = stretch_at(body, pos, last + 1, min(count - done, last_offset_delta - last))
+            if stretch is not None:
+                stop = min(stop_delta - last - 1, stretch.number)
+                values += stretch.values(body, max(first_delta - last - 1, 0), stop)
+                done += stretch.number
+                last += stretch.number
+                pos = stretch.end
+                continue
+            start, done = done, min(done + _ONE_BY_ONE, count)
+            for index in range(start, done):  # noqa: B007 (it is read where an error is made)
+                # record length
+                number = body[pos]
+                pos += 1
                 if number > 127:
                     byte = body[pos]
                     if byte < 128:
@@ -229,25 +214,98 @@ def decode_values(
                         pos += 1
                     else:
                         number, pos = decode_unsigned(body, pos - 1, end, MAX_VARINT_BYTES, 32)
-                if number & 1:
-                    _fail("its value's length is negative")
-                number >>= 1
-                value = body[pos : pos + number]
-                pos += number
-            # headers
-            if body[pos]:
-                _, pos = _decode_headers(body, pos, stop)
-            else:
+                stop = pos + (number >> 1)
+                if number & 1 or stop > end:
+                    _fail("its length is negative" if number & 1 else "it runs past the end")
+                # attributes, timestamp delta
+                if body[pos + 1] > 127:
+                    _, pos = decode_unsigned(body, pos + 1, end, MAX_VARLONG_BYTES, 64)
+                else:
+                    pos += 2
+                # offset delta
+                number = body[pos]
                 pos += 1
-            if pos != stop:
-                _fail("its fields do not fill its length")
-            if first_delta <= last < stop_delta:
-                append(value)
+                if number > 127:
+                    byte = body[pos]
+                    if byte < 128:
+                        number = number & 127 | byte << 7
+                        pos += 1
+                    else:
+                        number, pos = decode_unsigned(body, pos - 1, end, MAX_VARINT_BYTES, 32)
+                if number & 1 or not last < number >> 1 <= last_offset_delta:
+                    _fail_delta(number, last, last_offset_delta)
+                last = number >> 1
+                # key
+                number = body[pos]
+                pos += 1
+                if number != 1:
+                    if number > 127:
+                        number, pos = decode_unsigned(body, pos - 1, end, MAX_VARINT_BYTES, 32)
+                    if number & 1:
+                        _fail("its key's length is negative")
+                    pos += number >> 1
+                # value
+                number = body[pos]
+                pos += 1
+                if number == 1:
+                    value = None
+                else:
+                    if number > 127:
+                        byte = body[pos]
+                        if byte < 128:
+                            number = number & 127 | byte << 7
+                            pos += 1
+                        else:
+                            number, pos = decode_unsigned(body, pos - 1, end, MAX_VARINT_BYTES, 32)
+                    if number & 1:
+                        _fail("its value's length is negative")
+                    number >>= 1
+                    value = body[pos : pos + number]
+                    pos += number
+                # headers
+                if body[pos]:
+                    _, pos = _decode_headers(body, pos, stop)
+                else:
+                    pos += 1
+                if pos != stop:
+                    _fail("its fields do not fill its length")
+                if first_delta <= last < stop_delta:
+                    append(value)
     except (IndexError, CorruptRecord) as error:
         raise _in_record(index, count, error) from None
     if pos != end:
         raise CorruptRecord(f"{end - pos:,} bytes behind the last of {count:,} records")
     return values
+
+
+def _of_stretch(
+    body: bytes,
+    stretch: Stretch,
+    skipped: int,
+    topic: str,
+    partition: int,
+    offset: int,
+    base_timestamp_ms: int,
+    append_time_ms: int | None,
+) -> Iterable[Record]:
+    """The records of a stretch but for so many, the first of all of which has an offset."""
+    times: Iterable[int] = repeat(append_time_ms or 0)
+    if append_time_ms is None:
+        deltas = stretch.times(body)[skipped:]
+        times = [base_timestamp_ms + ((delta >> 1) ^ -(delta & 1)) for delta in deltas]
+        if times and not MIN_INT64 <= min(times) <= max(times) <= MAX_INT64:
+            times = map(wrapped, times)
+    columns: tuple[Iterable[Any], ...] = (
+        repeat(topic),
+        repeat(partition),
+        range(offset + skipped, offset + stretch.number),
+        times,
+        repeat(0 if append_time_ms is None else 1),
+        repeat(None) if stretch.key_size < 0 else stretch.keys(body)[skipped:],
+        stretch.values(body, skipped, stretch.number),
+        repeat(()),
+    )
+    return map(tuple.__new__, repeat(Record), zip(*columns, strict=False))
 
 
 def record_spans(body: bytes, count: int) -> list[tuple[int, int]]:
