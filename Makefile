@@ -5,7 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 # What has to be built anew when it changes.
-BUILT := setup.py $(wildcard embedlog/codec/compiled_*.py embedlog/codec/*.pxd embedlog/codec/*.h)
+BUILT := setup.py $(foreach where, embedlog embedlog/codec, \
+  $(wildcard $(where)/compiled_*.py $(where)/*.pxd $(where)/*.h))
 
 .PHONY: demo test test-plain bench bench-sizes lint clean
 
@@ -17,9 +18,9 @@ test: $(VENV)/.test
 
 # Without the compiled loops, as where there is no compiler: the tests of what goes through them (tests/codec
 # runs on both anyway).
-PLAIN_TESTS := $(addprefix tests/test_, $(addsuffix .py, appender columns compaction decoding \
+PLAIN_TESTS := $(addprefix tests/test_, $(addsuffix .py, append_one appender columns compaction decoding \
   export faults flush format_docs importing kill log log_reader model offset_records processes producer \
-  publication read_committed readme recovery recovery_exhaustive repair segment_index verify))
+  publication read_committed readme recovery recovery_exhaustive repair segment_index short_way verify))
 
 test-plain: $(VENV)/.test
 	EMBEDLOG_LOOPS=plain $(BIN)/python -m pytest $(PLAIN_TESTS) $(PYTEST_ARGS)
@@ -37,7 +38,7 @@ lint: $(VENV)/.test
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) embedlog-demo build dist *.egg-info embedlog/codec/compiled_*.c embedlog/codec/*.so
+	rm -rf $(VENV) embedlog-demo build dist *.egg-info $(foreach where, embedlog embedlog/codec, $(where)/compiled_*.c $(where)/*.so)
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -11,17 +11,21 @@ from setuptools import Extension, setup
 
 WANTED = os.environ.get("EMBEDLOG_LOOPS", "")
 CODEC = "embedlog/codec"
-SHARED = [f"{CODEC}/{name}" for name in ("crc32c.h", "fields.h", "parsing.pxd")]
+SHARED = [
+    *(f"{CODEC}/{name}" for name in ("crc32c.h", "fields.h", "parsing.pxd", "compiled_encoding.pxd")),
+    "embedlog/short_way.h",
+]
+LOOPS = ("compiled_encoding", "compiled_decoding", "compiled_columns", "compiled_scanning")
 
 extensions = [
     Extension(
-        f"embedlog.codec.{name}",
-        [f"{CODEC}/{name}.py"],
-        depends=[f"{CODEC}/{name}.pxd", *SHARED],
+        path.replace("/", "."),
+        [f"{path}.py"],
+        depends=[f"{path}.pxd", *SHARED],
         extra_compile_args=["-O3"],
         optional=WANTED != "compiled",
     )
-    for name in ("compiled_encoding", "compiled_decoding", "compiled_columns", "compiled_scanning")
+    for path in (*(f"{CODEC}/{name}" for name in LOOPS), "embedlog/compiled_short_way")
 ]
 
 DIRECTIVES = {"language_level": 3, "boundscheck": False, "wraparound": False, "cdivision": True}

@@ -26,6 +26,7 @@ from .config import KIB, MIB, TopicSettings
 from .errors import DiskFull, StorageError
 from .fs import FileSystem
 from .model import TopicPartition
+from .short_way import FileFields
 
 _STEP: Final = 512 * KIB
 _SPARE: Final = 64 * MIB  # a disk with less left is not to be filled with zeros
@@ -50,11 +51,12 @@ def append_error(name: TopicPartition, error: OSError, path: str) -> StorageErro
     return StorageError(f"{name}: the append failed, nothing was appended: {error}", path=path)
 
 
-class ActiveFile:
+class ActiveFile(FileFields):
     """The file of a partition's last segment, to be written. Closed at first."""
 
     def __init__(self, fs: FileSystem) -> None:
         self._fs = fs
+        self._direct = type(fs).pwrite_all is FileSystem.pwrite_all  # else asked for each write
         self._fd = -1
         self._path = ""
         self._length = 0  # at least the file's

@@ -44,10 +44,14 @@ class AppendedMany(Sequence[RecordMetadata]):
         """`appended` by partition. `timestamps`: one for all, or one each, or None: those of the appends.
         `places`: partitions and ranks, one each; not needed where there is but one partition."""
         self._topic = topic
-        self._appended = dict(appended)
-        self._timestamps = array("q", timestamps) if isinstance(timestamps, Sequence) else timestamps
+        self._appended = appended
+        if timestamps is not None and not isinstance(timestamps, int):
+            timestamps = array("q", timestamps)
+        self._timestamps = timestamps
         self._places = None if places is None else (array("i", places[0]), array("q", places[1]))
-        self._count = sum(each.last_offset - each.base_offset + 1 for each in self._appended.values())
+        self._count = 0
+        for base, last, _, _ in appended.values():
+            self._count += last - base + 1
 
     @property
     def durable(self) -> bool:

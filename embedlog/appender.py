@@ -34,9 +34,10 @@ from .codec import (
     encode_values,
     loops,
 )
-from .config import MIB
 from .errors import InvalidArgument, InvalidType, PartialAppend, RecordTooLarge, shown
 from .given import (
+    BATCH_BYTES,
+    PLAIN_OVERHEAD,
     RECORD_OVERHEAD,
     Bytes,
     GivenHeaders,
@@ -54,10 +55,6 @@ from .partitioner import Partitioner, StickyPartitioner, choose_partition, notif
 _Row: TypeAlias = tuple[bytes | None, bytes | None, Headers, int]
 Given: TypeAlias = Bytes | tuple[Bytes | None, Bytes | None] | Record | None
 
-BATCH_BYTES = MIB
-
-# Without headers, and of its batch's time, a record takes less than RECORD_OVERHEAD.
-_PLAIN_OVERHEAD = RECORD_OVERHEAD - 13
 _ALONE = HEADER_SIZE + RECORD_OVERHEAD
 
 
@@ -259,12 +256,12 @@ def _checked(records: Iterable[Given], now: int, append_time: bool) -> _Checked:
     given: list[Any] = list(records)
     size = loops.values_size(given)
     if size >= 0:
-        size += len(given) * _PLAIN_OVERHEAD
+        size += len(given) * PLAIN_OVERHEAD
         encode = partial(encode_values, timestamp_ms=now, timestamp_type=append_time)
         return _Checked(given, False, size, _value_sizes, now, encode)
     size = loops.pairs_size(given)
     if size >= 0:
-        size += len(given) * _PLAIN_OVERHEAD
+        size += len(given) * PLAIN_OVERHEAD
         encode = partial(encode_pairs, timestamp_ms=now, timestamp_type=append_time)
         return _Checked(given, True, size, _pair_sizes, now, encode)
     rows = _rows(given, now, append_time)
@@ -283,11 +280,11 @@ def _check_iterable(records: object) -> None:
 
 
 def _value_sizes(values: Sequence[bytes | None]) -> list[int]:
-    return [len(value or b"") + _PLAIN_OVERHEAD for value in values]
+    return [len(value or b"") + PLAIN_OVERHEAD for value in values]
 
 
 def _pair_sizes(pairs: Sequence[tuple[bytes | None, bytes | None]]) -> list[int]:
-    return [len(key or b"") + len(value or b"") + _PLAIN_OVERHEAD for key, value in pairs]
+    return [len(key or b"") + len(value or b"") + PLAIN_OVERHEAD for key, value in pairs]
 
 
 def _row_sizes(rows: Sequence[_Row]) -> list[int]:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import mmap
 import threading
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
@@ -47,6 +48,7 @@ from .producer_state import ProducerState
 from .reading import Committed, End, Glimpse, Look, ReadablePartition
 from .segment import Files, LeftBehind, Segment, create_segment, total_size
 from .shared_state import State
+from .short_way import Lock, ShortWay
 
 logger = logging.getLogger(__name__)
 
@@ -69,8 +71,11 @@ class Opened(NamedTuple):
     damage: str | None
 
 
-class GrowingPartition(ReadablePartition):
+class GrowingPartition(ShortWay, ReadablePartition):
     """A partition as its appenders know it. All public methods are safe between threads."""
+
+    _active_file: ActiveFile
+    _ledger: ProducerLedger
 
     def __init__(
         self,
@@ -87,12 +92,14 @@ class GrowingPartition(ReadablePartition):
         self._files = files
         self._keeper = keeper
         self._bounded = keeper.bounded
-        self._append_lock = threading.Lock()
+        self._tally = keeper.appends
+        self._where = (name.topic, name.partition)
+        self._append_lock = Lock()
         self._sync_lock = threading.Lock()
         self._group_commit = GroupCommit(self._serve, lambda: self._flushed.offset)
         self._publish_lock = threading.Lock()
         self._listeners: tuple[Callable[[], None], ...] = ()
-        self._store_edges: Callable[..., None] | None = None
+        self._slot = None
         self._layout_version = 0
         self._active_file = ActiveFile(files.fs)
         self._install(opened)
@@ -110,7 +117,7 @@ class GrowingPartition(ReadablePartition):
         self._log_start_offset = opened.log_start_offset
         self._segments = tuple(opened.segments)
         self._next_offset = opened.log_end_offset
-        self._tail: tuple[int, int, Segment] = (opened.log_end_offset, active.size, active)
+        self._tail = (opened.log_end_offset, active.size, active)
         self._flushed = self._end
         self._damaged_from = opened.flushed_offset if opened.damage else None
         self._dirty = False
@@ -235,47 +242,16 @@ class GrowingPartition(ReadablePartition):
     ) -> RecordMetadata:
         """Append one record: as `append` of its batch, uncompressed and without headers.
 
-        The short way: the batch is made under the lock, complete with its offset and epoch, and where
-        nothing is out of the ordinary it is written as it is. Else it goes the way of all batches.
+        By the short way, where nothing is out of the ordinary.
         """
-        settings = self.settings
-        attributes = TIMESTAMP_TYPE_BIT if settings.append_time else 0
-        if (flush or settings.flush_messages <= 1) and self._group_commit.is_busy:
-            batch = encode_one(key, value, timestamp_ms, attributes, 0, 0)
-            appended = self.append(batch, flush=True, expected_offset=expected_offset)
-            return RecordMetadata(*self.name, appended.base_offset, timestamp_ms, True)
-        with self._append_lock:
-            offset = self._next_offset
-            batch = encode_one(key, value, timestamp_ms, attributes, offset, self._epoch)
-            segment = self._segments[-1]
-            pos = segment.size
-            ordinary = (
-                self._state is _ONLINE
-                and expected_offset is None
-                and pos + len(batch) <= settings.segment_bytes
-                and offset - segment.base_offset < MAX_INT32
-                and self._active_file.is_open
-                and not (self._halfway or self._new_epoch or self._bounded)
-            )
-            if ordinary:
-                try:
-                    self._write(segment, batch)
-                    segment.grow(len(batch), offset, timestamp_ms)
-                    self._take_in(segment, offset + 1)
-                except BaseException:
-                    self._take_back(segment, pos, offset)
-                    raise
-        if ordinary:
-            for wake in self._listeners:
-                wake()
-            durable = flush or offset + 1 - self._flushed.offset >= settings.flush_messages
-            if durable:
-                self._active_file.durable_append()
-                self.flush(offset + 1)
-        else:
-            offset, _, _, durable = self.append(batch, flush=flush, expected_offset=expected_offset)
-        topic, partition = self.name
-        return _new(RecordMetadata, (topic, partition, offset, timestamp_ms, durable))
+        if expected_offset is None and not flush:
+            metadata = self.append_short(key, value, timestamp_ms)
+            if metadata is not None:
+                return metadata
+        attributes = TIMESTAMP_TYPE_BIT if self.settings.append_time else 0
+        batch = encode_one(key, value, timestamp_ms, attributes, 0, 0)
+        appended = self.append(batch, flush=flush, expected_offset=expected_offset)
+        return RecordMetadata(*self.name, appended.base_offset, timestamp_ms, appended.durable)
 
     def _append(
         self, batches: bytearray, expected_offset: int | None, *, as_is: bool = False
@@ -341,8 +317,18 @@ class GrowingPartition(ReadablePartition):
         if not self._dirty:
             self._keeper.became_dirty(self)
             self._dirty = True
-        self._keeper.appends += 1
+        self._tally.number += 1
         self.publish()
+
+    def _grow(self, segment: Segment, batch: bytearray, last_offset: int, timestamp_ms: int) -> None:
+        pos, offset = segment.size, self._next_offset
+        try:
+            self._write(segment, batch)
+            segment.grow(len(batch), last_offset, timestamp_ms)
+            self._take_in(segment, last_offset + 1)
+        except BaseException:
+            self._take_back(segment, pos, offset)
+            raise
 
     def _write(self, segment: Segment, batches: bytearray) -> None:
         self._halfway = True
@@ -534,30 +520,15 @@ class GrowingPartition(ReadablePartition):
 
     # -- telling ---------------------------------------------------------------------------------------
 
-    def publish_through(self, store: Callable[..., None] | None) -> None:
+    def publish_through(self, slot: tuple[mmap.mmap, int] | None) -> None:
         """Where reader processes are told (None: nowhere). Stores the present edges at once."""
         with self._publish_lock:
-            self._store_edges = store
+            self._slot = slot
         self.publish()
 
     def publish(self) -> None:
         with self._publish_lock:
-            store = self._store_edges
-            if store is None:
-                return
-            offset, pos, segment = self._tail
-            stable = self._ledger.published_stable_offset
-            store(
-                self._log_start_offset,
-                offset,
-                self._flushed.offset,
-                offset if stable is None or stable > offset else stable,
-                segment.base_offset,
-                pos,
-                self._epoch,
-                self._state,
-                self._layout_version,
-            )
+            self._store_edges()
 
     def add_listener(self, wake: Callable[[], None]) -> None:
         """`wake` is called after each append and when the partition fails: quickly, and from any thread."""

@@ -28,6 +28,7 @@ from .model import (
     TopicDescription,
     TopicPartition,
 )
+from .short_way import ShortCut
 from .waiting import Bell
 
 
@@ -161,6 +162,10 @@ class Lane(Protocol):
 
 class Backend(Protocol):
     """A log as its clients see it."""
+
+    @property
+    def short_cut(self) -> ShortCut:
+        """Where appends to topics with one partition begin; for what it does not take there are the lanes."""
 
     def topics(self) -> list[str]:
         """Names of the topics, internal ones included, sorted."""

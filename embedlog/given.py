@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from .codec import HEADER_SIZE, NONE, codec_number
 from .codec.varint import varint_size
-from .config import MAX_INT64, TopicSettings
+from .config import MAX_INT64, MIB, TopicSettings
 from .errors import EmbedlogError, InvalidArgument, InvalidType, RecordTooLarge, shown
 from .model import NO_TIMESTAMP, Header, Headers
 
@@ -25,6 +25,13 @@ GivenHeaders: TypeAlias = Iterable[tuple[str, Bytes | None]] | Mapping[str, Byte
 RECORD_OVERHEAD = 36
 """What a record takes at most besides key, value and headers: length 5, attributes 1, timestamp delta 10,
 offset delta 5, key length 5, value length 5, header count 5."""
+
+
+PLAIN_OVERHEAD = RECORD_OVERHEAD - 13
+"""What one without headers, and of its batch's time, takes at most."""
+
+BATCH_BYTES = MIB
+"""A batch is cut where its records would take more."""
 
 
 def now_ms() -> int:

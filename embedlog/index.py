@@ -31,6 +31,7 @@ from .codec.loops import increasing
 from .codec.rules import Marking, Scanned
 from .errors import CorruptIndex
 from .fs import FileSystem
+from .short_way import IndexFields
 
 OFFSET_ENTRY: Final = struct.Struct(">II")
 TIME_ENTRY: Final = struct.Struct(">qI")
@@ -133,22 +134,14 @@ def lookup_time(entries: TimeEntries, timestamp_ms: int) -> tuple[int, int] | No
     return (entries.timestamps[i], entries.offsets[i]) if i >= 0 else None
 
 
-class IndexBuilder:
+class IndexBuilder(IndexFields):
     """Collects the entries of one segment as its batches go by: in append, recovery and compaction.
 
     Not safe between threads for writing (the partition's append lock guards it); readers may search the
     columns meanwhile, which only ever grow.
     """
 
-    __slots__ = (
-        "_base",
-        "_interval",
-        "_largest_offset",
-        "due_behind",
-        "largest_timestamp_ms",
-        "offsets",
-        "times",
-    )
+    __slots__ = ()
 
     def __init__(
         self,
@@ -165,17 +158,6 @@ class IndexBuilder:
         self.due_behind = interval_bytes + (self.offsets.positions[-1] if self.offsets.positions else 0)
         self.largest_timestamp_ms = self.times.timestamps[-1] if self.times.timestamps else -1
         self._largest_offset = self.times.offsets[-1] if self.times.offsets else 0
-
-    def add(self, pos: int, last_offset: int, max_timestamp_ms: int) -> None:
-        """One append at `pos`, ending with last_offset: news only if it lies behind `due_behind`, or is the
-        first with a timestamp above `largest_timestamp_ms`."""
-        self.see(last_offset, max_timestamp_ms)
-        if pos > self.due_behind:
-            # Positions first: a reader that sees the offset must find its position.
-            self.offsets.positions.append(pos)
-            self.offsets.offsets.append(last_offset - self._base)
-            self.add_time_entry()
-            self.due_behind = pos + self._interval
 
     @property
     def marking(self) -> Marking:
@@ -200,24 +182,6 @@ class IndexBuilder:
         self.due_behind = run.marking.due_behind
         self.largest_timestamp_ms = run.marking.largest_timestamp_ms
         self._largest_offset = run.marking.largest_offset
-
-    def see(self, last_offset: int, max_timestamp_ms: int) -> None:
-        """Take in a batch's timestamp, as far as it is news."""
-        if max_timestamp_ms > self.largest_timestamp_ms:
-            self.largest_timestamp_ms = max_timestamp_ms
-            self._largest_offset = last_offset - self._base
-
-    def add_time_entry(self) -> None:
-        """Note the largest timestamp so far, where it is news (also when the segment is sealed)."""
-        times = self.times
-        if self.largest_timestamp_ms < 0:
-            return
-        if times.timestamps and (
-            self.largest_timestamp_ms <= times.timestamps[-1] or self._largest_offset <= times.offsets[-1]
-        ):
-            return
-        times.offsets.append(self._largest_offset)
-        times.timestamps.append(self.largest_timestamp_ms)
 
     def truncate(self, end_offset: int, end_pos: int) -> None:
         """Forget entries at or past an end (after an append was undone)."""

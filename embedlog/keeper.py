@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from .errors import EmbedlogError
 from .model import TopicPartition
+from .short_way import Tally
 
 if TYPE_CHECKING:
     from .appending import GrowingPartition
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 class Keeper(Protocol):
     """What a partition asks of the store that keeps it."""
 
-    appends: int
+    appends: Tally
     """How many there were. Roughly: those of two partitions at the same moment may count as one."""
 
     def now_ms(self) -> int: ...

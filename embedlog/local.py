@@ -26,6 +26,7 @@ from .model import (
     TopicPartition,
 )
 from .reading import ReadablePartition
+from .short_way import ShortCut
 from .store import Store
 from .waiting import Bell
 from .watch import Watch
@@ -110,6 +111,7 @@ class WriterBackend(EngineBackend):
         self._store = store
         self.store = store
         self.lanes = store.partitions_of
+        self.short_cut = ShortCut(store.by_topic)
         self.coordinator = GroupCoordinator(store)
 
     def append(
@@ -155,6 +157,7 @@ class ReaderBackend(EngineBackend):
     """Over a follower: reading only."""
 
     coordinator = None
+    short_cut = ShortCut({})
 
     def lanes(self, topic: str) -> Sequence[Lane]:
         raise self._read_only()

@@ -38,6 +38,7 @@ from .model import (
 from .partitioner import Partitioner, StickyPartitioner
 from .producer import Producer
 from .recovery import PartitionRecovery, RecoveryReport
+from .short_way import many_by_short_cut, one_by_short_cut
 from .store import Store
 from .topic_watch import Topics
 
@@ -74,6 +75,7 @@ class Log:
         self._engine = engine
         self._store = engine if isinstance(engine, Store) else None
         self.backend = WriterBackend(engine) if isinstance(engine, Store) else ReaderBackend(engine)
+        self._short_cut = self.backend.short_cut
         self._partitioner: Partitioner = StickyPartitioner()
         self._clients: weakref.WeakSet[Producer | Consumer] = weakref.WeakSet()
         self._pid = os.getpid()
@@ -159,6 +161,7 @@ class Log:
 
     # -- appending -------------------------------------------------------------------------------------
 
+    @one_by_short_cut
     def append(
         self,
         topic: str,
@@ -198,6 +201,7 @@ class Log:
             expected_offset,
         )
 
+    @many_by_short_cut(AppendedMany)
     def append_many(
         self,
         topic: str,

@@ -19,11 +19,12 @@ from .filenames import SNAPSHOT, TXN_INDEX
 from .model import AbortedTransaction, TopicPartition
 from .producer_state import ABORTED_SIZE, Producer, ProducerState, SentBatch, encode_aborted
 from .segment import Files
+from .short_way import LedgerFields
 
 _SNAPSHOTS_KEPT: Final = 2
 
 
-class ProducerLedger:
+class ProducerLedger(LedgerFields):
     """The producers of one partition, and the files that remember them."""
 
     def __init__(

@@ -43,6 +43,7 @@ from .index import (
     lookup_time,
 )
 from .runs import Run, runs_and_odd_ones
+from .short_way import SegmentFields
 
 logger = logging.getLogger(__name__)
 
@@ -88,14 +89,13 @@ class _OfTheFile:
         def __set__(self, segment: Segment, number: int) -> None: ...
 
 
-class Segment:
+class Segment(SegmentFields):
     """One segment file and its indexes. Reading is safe between threads; growing is for the appender.
 
     `size`, `created_ms` and `modified_ms` are what the file has (the creation time is not on disk: the last
     change stands in) unless they are set. Asking for them may raise OSError until then.
     """
 
-    size = _OfTheFile()
     created_ms = _OfTheFile()
     modified_ms = _OfTheFile()
 
@@ -109,7 +109,7 @@ class Segment:
         self.base_offset = base_offset
         self.next_offset = next_offset
         self.inode = 0  # which file a listing of the directory had under its name; 0 where nobody noted it
-        self.builder: IndexBuilder | None = None
+        self.builder = None
         self.grows_elsewhere = False  # the active segment of another process: its index files are behind
         self._handle = ReadHandle(self.path)
         self._saved = (0, 0)  # entries of the builder that are in the files
@@ -124,9 +124,10 @@ class Segment:
         """Ask the file for what is not known of it yet. Raises OSError."""
         stat = self._files.fs.stat(self._handle.path)
         known = self.__dict__
-        known.setdefault("size", stat.st_size)
         known.setdefault("modified_ms", stat.st_mtime_ns // 1_000_000)
         known.setdefault("created_ms", self.modified_ms)
+        if self._size < 0:
+            self._size = stat.st_size
 
     # -- reading -----------------------------------------------------------------------------------
 

@@ -110,7 +110,7 @@ class Store:
         self.topics_lock = threading.RLock()  # held while topics come, change or go
         self._progress = progress
         self._topics: dict[str, Topic] = {}
-        self._partitions: dict[str, tuple[Partition, ...]] = {}
+        self.by_topic: dict[str, tuple[Partition, ...]] = {}
         self._state: StateWriter | None = None
         self._writer_id = int.from_bytes(os.urandom(8), "little") >> 1
         self._closed = self._forked = False
@@ -184,7 +184,7 @@ class Store:
             zip(names, abreast(open_one, names) if clean is None else map(open_one, names), strict=True)
         )
         for topic in self._topics.values():
-            self._partitions[topic.name] = tuple(opened[name][0] for name in topic.names())
+            self.by_topic[topic.name] = tuple(opened[name][0] for name in topic.names())
         self.recovery.partitions += [report for _, report in opened.values() if report is not None]
         self.upkeep.adopt(self.partitions())
         roll_forward(self)
@@ -252,7 +252,7 @@ class Store:
             logger.exception("%s: readers cannot be told of a change of topics", self.path)
             return
         for partition in self.partitions():
-            partition.publish_through(state.storer(partition.name))
+            partition.publish_through(state.slot(partition.name))
         if self._state is not None:
             self._state.supersede()
         self._state = state
@@ -350,7 +350,7 @@ class Store:
                 raise StorageError(message, path=self.path) from error
             raise
         added = [begun[name] for name in topic.names()[first:]]
-        self._partitions[topic.name] = (*self._partitions.get(topic.name, ()), *added)
+        self.by_topic[topic.name] = (*self.by_topic.get(topic.name, ()), *added)
         self._topics[topic.name] = topic
         self.upkeep.adopt(added)
         self._tell_readers()
@@ -383,7 +383,7 @@ class Store:
             altered = replace(altered, gaps=topic.gaps or resolved.compacts)
             self._save_topics({**self._topics, name: altered})
             self._topics[name] = altered
-            for partition in self._partitions[name]:
+            for partition in self.by_topic[name]:
                 partition.settings = resolved
                 partition.may_have_gaps = altered.gaps
         self.upkeep.settings_changed()
@@ -399,7 +399,7 @@ class Store:
             marked = Topic(name, topic.topic_id, topic.partitions, topic.settings, gaps)
             self._save_topics({**self._topics, name: marked})
             self._topics[name] = marked
-            for partition in self._partitions[name]:
+            for partition in self.by_topic[name]:
                 partition.may_have_gaps = gaps or partition.settings.compacts
 
     def delete_topic(self, name: str) -> None:
@@ -411,7 +411,7 @@ class Store:
             self._save_topics(remaining, {**self.catalog.deleting, name: topic})
             self._topics = remaining
             with self.upkeep.room_lock:  # or it would count, and nobody could drop it
-                for partition in self._partitions.pop(name):
+                for partition in self.by_topic.pop(name):
                     partition.publish_through(None)  # the file they have slots in goes
                     partition.close()
                     self.upkeep.dismiss(partition)
@@ -439,7 +439,7 @@ class Store:
         """Raises TopicNotFound, PartitionNotFound, Closed."""
         try:
             if number >= 0:
-                return self._partitions[topic][number]
+                return self.by_topic[topic][number]
         except (KeyError, IndexError, TypeError, ValueError):
             pass
         found = self.topic(topic)
@@ -448,11 +448,11 @@ class Store:
         )
 
     def partitions(self) -> list[Partition]:
-        return [partition for group in list(self._partitions.values()) for partition in group]
+        return [partition for group in list(self.by_topic.values()) for partition in group]
 
     def partitions_of(self, topic: str) -> tuple[Partition, ...]:
         try:
-            return self._partitions[topic]
+            return self.by_topic[topic]
         except (KeyError, TypeError, ValueError):  # deleted just now, or no topic at all: the next look tells
             return self.partitions_of(self.topic(topic).name)
 
@@ -539,7 +539,7 @@ class Store:
                 logger.exception("%s: closing; the next open will check the tail", self.path)
             for partition in self.partitions():
                 partition.publish_through(None)
-            self._topics, self._partitions = {}, {}  # looking one up now says that the log is closed
+            self._topics, self.by_topic = {}, {}  # looking one up now says that the log is closed
             self._release()
 
     def _release(self) -> None:
@@ -559,7 +559,7 @@ class Store:
         self.topics_lock = threading.RLock()
         for partition in self.partitions():
             partition.abandon()
-        self._partitions, self._topics = {}, {}
+        self.by_topic, self._topics = {}, {}
         self.descriptors.abandon()
         if self._state is not None:
             self._state.abandon()

@@ -35,6 +35,7 @@ from .partition import Partition
 from .retention import apply_retention
 from .segment import Segment, total_size
 from .shared_state import State
+from .short_way import Tally
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +78,7 @@ class Upkeep:
         self.bounded = store.settings.max_bytes >= 0
         self._bytes = 0  # counted where they are bounded only
         self.room_lock = threading.Lock()  # held while records are dropped to make room, and while topics go
-        self.appends = 0
+        self.appends = Tally()
         self._uncounted: list[Segment] = []  # found at opening, not in _bytes yet
         self._later: list[tuple[float, Callable[[], None]]] = []
         self._cleaned_up_to: dict[TopicPartition, int] = {}
@@ -378,7 +379,7 @@ class Upkeep:
 
     def pace(self) -> Pace:
         """What a thread is to call between the small steps of its background work."""
-        return Pace(lambda: self.appends)
+        return Pace(lambda: self.appends.number)
 
     def compact_partition(
         self, partition: Partition, throttle: Throttle | None, pace: Pace, *, force: bool

@@ -18,6 +18,7 @@ from embedlog.model import Headers, Record, TopicPartition
 from embedlog.partition import Partition
 from embedlog.recovery import open_partition
 from embedlog.segment import Files
+from embedlog.short_way import Tally
 
 NAME = TopicPartition("t", 0)
 START_MS = 1_700_000_000_000
@@ -33,7 +34,7 @@ class Bench:
     time_ms: int = START_MS
     recovery_point: int = 0
     bytes_grown: int = 0
-    appends: int = 0
+    appends: Tally = field(default_factory=Tally)
     waiting: list[str] = field(default_factory=list)
     delays: list[int] = field(default_factory=list)
     starts: int = 0

@@ -33,7 +33,7 @@ class Told:
         self.given.add(value)
         return value
 
-    def append(self, log: Log, size: int = 20, **options: bool) -> None:
+    def append(self, log: Log, size: int = 20, **options: Any) -> None:
         value = self.value(size)
         self.acknowledged[log.append("t", value, **options).offset] = value
 
@@ -55,6 +55,7 @@ class Told:
 
 APPENDS: dict[str, Callable[[Told, Log], None]] = {
     "one": lambda told, log: told.append(log),
+    "one with headers": lambda told, log: told.append(log, headers={"h": b"v"}),
     "many": lambda told, log: told.append_many(log, 7, compression="zstd"),
     "durable": lambda told, log: told.append(log, flush=True),
     "rolling": lambda told, log: told.append(log, 1000),
@@ -83,7 +84,7 @@ def test_an_append_that_ctrl_c_stops_has_happened_or_not(path: Path, kind: str, 
             assert "half-way" in str(error)
             assert kind == "rolling", "nothing else cannot be undone"
             log.reopen("t", 0)
-    assert point > 20
+    assert point > (3 if kind == "one" else 20), "compiled, the short way has few such places"
     told.check(log)
     log.close()
     assert verify_log(path).ok

@@ -35,4 +35,14 @@ cdef Data _put_bytes(Data at, object data) noexcept
 cdef int64_t _sized(object item) noexcept
 cdef int64_t _headers_size(object headers) except -2
 cdef Data _put_headers(Data at, object headers) except NULL
-cdef void _seal(Data batch, Py_ssize_t size) noexcept nogil
+
+# Also for who puts batches into buffers of their own.
+cdef int64_t one_size(object key, object value) noexcept
+cdef void put_one(
+    Data at, Py_ssize_t total, object key, object value, int64_t timestamp_ms, int attributes
+) noexcept
+cdef int64_t values_total(list items, int64_t* payload) noexcept
+cdef void put_values(Data at, list items) noexcept
+cdef void put_header(Data at, int attributes, int64_t count, int64_t timestamp_ms) noexcept nogil
+cdef void assign(Data at, int64_t base_offset, int32_t leader_epoch) noexcept nogil
+cdef void seal_at(Data batch, Py_ssize_t size) noexcept nogil

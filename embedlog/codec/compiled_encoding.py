@@ -148,28 +148,28 @@ def pairs_size(pairs: list):
     return total
 
 
-def encode_values(prefix: bytes, values):
-    """See `plain_encoding`."""
-    if type(values) is not list:
-        return plain_encoding.encode_values(prefix, values)
-    items: list = values
-    total: cython.Py_ssize_t = len(prefix)
+def values_total(items, payload):
+    """Bytes of a batch of values, and of the values alone; -1 for what is left to `plain_encoding`."""
+    total: int64_t = _HEADER_SIZE
+    bytes_of_all: int64_t = 0
     size: int64_t
     i: int64_t = 0
     for item in items:
         size = _sized(item)
         if size == _OTHER:
-            return plain_encoding.encode_values(prefix, values)
+            return -1
+        bytes_of_all += max(size, 0)
         size = 4 + _varint_size(_folded(i)) + _varint_size(_folded(size)) + max(size, 0)
         total += size + _varint_size(_folded(size))
         i += 1
-    if total > _MAX_BATCH:
-        return plain_encoding.encode_values(prefix, values)
-    batch: bytearray = PyByteArray_FromStringAndSize(cython.NULL, total)
-    at: Data = cython.cast(Data, PyByteArray_AS_STRING(batch))
-    memcpy(at, PyBytes_AS_STRING(prefix), len(prefix))
-    at += len(prefix)
-    i = 0
+    payload[0] = bytes_of_all
+    return total if total <= _MAX_BATCH else -1
+
+
+def put_values(at, items):
+    """The records of values that `values_total` has measured."""
+    size: int64_t
+    i: int64_t = 0
     for item in items:
         size = _sized(item)
         size = 4 + _varint_size(_folded(i)) + _varint_size(_folded(size)) + max(size, 0)
@@ -182,6 +182,21 @@ def encode_values(prefix: bytes, values):
         at[0] = 0
         at += 1
         i += 1
+
+
+def encode_values(prefix: bytes, values):
+    """See `plain_encoding`."""
+    if type(values) is not list:
+        return plain_encoding.encode_values(prefix, values)
+    payload: int64_t = 0
+    total: cython.Py_ssize_t = values_total(values, cython.address(payload))
+    if total < 0:
+        return plain_encoding.encode_values(prefix, values)
+    total += len(prefix) - _HEADER_SIZE
+    batch: bytearray = PyByteArray_FromStringAndSize(cython.NULL, total)
+    at: Data = cython.cast(Data, PyByteArray_AS_STRING(batch))
+    memcpy(at, PyBytes_AS_STRING(prefix), len(prefix))
+    put_values(at + len(prefix), values)
     return batch
 
 
@@ -284,40 +299,66 @@ def encode_records(prefix: bytes, rows, base_timestamp_ms):
     return batch
 
 
-def encode_one(
-    key, value, timestamp_ms: int64_t, attributes: cython.int, base_offset: int64_t, leader_epoch: int32_t
-):
-    """See `plain_encoding`."""
+def one_size(key, value):
+    """Bytes of a batch of one record without headers; -1 for what is left to `plain_encoding`."""
     key_size: int64_t = _sized(key)
     value_size: int64_t = _sized(value)
     size: int64_t = 4 + _varint_size(_folded(key_size)) + max(key_size, 0)
     size += _varint_size(_folded(value_size)) + max(value_size, 0)
     total: int64_t = _HEADER_SIZE + _varint_size(_folded(size)) + size
-    if key_size == _OTHER or value_size == _OTHER or total > _MAX_BATCH:
-        return plain_encoding.encode_one(key, value, timestamp_ms, attributes, base_offset, leader_epoch)
-    batch: bytearray = PyByteArray_FromStringAndSize(cython.NULL, total)
-    at: Data = cython.cast(Data, PyByteArray_AS_STRING(batch))
-    store_u64(at, base_offset)
-    store_u32(at + 12, leader_epoch)
+    return -1 if key_size == _OTHER or value_size == _OTHER or total > _MAX_BATCH else total
+
+
+def put_one(at, total, key, value, timestamp_ms, attributes):
+    """The batch that `one_size` has measured, but for its offset and epoch."""
+    put_header(at, attributes, 1, timestamp_ms)
+    key_size: int64_t = _sized(key)
+    value_size: int64_t = _sized(value)
+    size: int64_t = 4 + _varint_size(_folded(key_size)) + max(key_size, 0)
+    size += _varint_size(_folded(value_size)) + max(value_size, 0)
+    behind: Data = _put_varint(at + _HEADER_SIZE, _folded(size))
+    behind[0] = 0
+    behind[1] = 0
+    behind[2] = 0
+    behind = _put_bytes(behind + 3, key)
+    behind = _put_bytes(behind, value)
+    behind[0] = 0
+    seal_at(at, total)
+
+
+def put_header(at, attributes, count, timestamp_ms):
+    """The header of a batch of no producer, of one time, but for its offset, epoch, length and CRC."""
     at[16] = 2
     store_u16(at + 21, attributes)
-    store_u32(at + 23, 0)
+    store_u32(at + 23, cython.cast(uint32_t, count - 1))
     store_u64(at + 27, timestamp_ms)
     store_u64(at + 35, timestamp_ms)
     memset(at + 43, 0xFF, 14)  # no producer: id, epoch and sequence are -1
-    store_u32(at + 57, 1)
-    at = _put_varint(at + _HEADER_SIZE, _folded(size))
-    at[0] = 0
-    at[1] = 0
-    at[2] = 0
-    at = _put_bytes(at + 3, key)
-    at = _put_bytes(at, value)
-    at[0] = 0
-    _seal(cython.cast(Data, PyByteArray_AS_STRING(batch)), total)
+    store_u32(at + 57, cython.cast(uint32_t, count))
+
+
+def assign(at, base_offset, leader_epoch):
+    """Give a batch its base offset and leader epoch. The CRC covers neither."""
+    store_u64(at, base_offset)
+    store_u32(at + 12, leader_epoch)
+
+
+def encode_one(
+    key, value, timestamp_ms: int64_t, attributes: cython.int, base_offset: int64_t, leader_epoch: int32_t
+):
+    """See `plain_encoding`."""
+    total: int64_t = one_size(key, value)
+    if total < 0:
+        return plain_encoding.encode_one(key, value, timestamp_ms, attributes, base_offset, leader_epoch)
+    batch: bytearray = PyByteArray_FromStringAndSize(cython.NULL, total)
+    at: Data = cython.cast(Data, PyByteArray_AS_STRING(batch))
+    put_one(at, total, key, value, timestamp_ms, attributes)
+    assign(at, base_offset, leader_epoch)
     return batch
 
 
-def _seal(batch, size):
+def seal_at(batch, size):
+    """Fill in length and CRC."""
     store_u32(batch + 8, cython.cast(uint32_t, size - _LENGTH_OVERHEAD))
     store_u32(batch + 17, crc32c_sum(batch + 21, size - 21))
 
@@ -327,4 +368,4 @@ def seal(batch: bytearray) -> None:
     size: cython.Py_ssize_t = PyByteArray_GET_SIZE(batch)
     if not _HEADER_SIZE <= size <= _MAX_BATCH + _LENGTH_OVERHEAD:
         return plain_encoding.seal(batch)
-    _seal(cython.cast(Data, PyByteArray_AS_STRING(batch)), size)
+    seal_at(cython.cast(Data, PyByteArray_AS_STRING(batch)), size)

@@ -1,0 +1,468 @@
+"""The short way of an append, compiled by Cython: the classes of `plain_short_way`, see there.
+
+What an append looks at and moves are fields of C structs, which the rest of the engine, in Python, sees as
+attributes. Between taking the append lock and letting go of it no Python code runs, but where an index entry
+is due and where a write was short: there everything is as it is on the long way, `_grow` to be precise.
+
+Invariants: the GIL is held, but for the system call; so what is moved after it is moved at once for all other
+threads, and Ctrl-C cannot come between.
+"""
+
+from functools import wraps
+
+import cython
+
+from .config import MAX_INT32
+from .given import BATCH_BYTES, PLAIN_OVERHEAD
+from .model import Appended, RecordMetadata
+from .shared_state import State
+
+if not cython.compiled:
+    raise ImportError("this module works only compiled: plain_short_way is its twin")
+
+_ONLINE = cython.declare(object, State.ONLINE)
+_METADATA = cython.declare(type, RecordMetadata)
+_APPENDED = cython.declare(type, Appended)
+_MAX_DELTA = cython.declare(int64_t, MAX_INT32)
+_BATCH_BYTES = cython.declare(int64_t, BATCH_BYTES)
+_PLAIN_OVERHEAD = cython.declare(int64_t, PLAIN_OVERHEAD)
+_HEADER_SIZE = cython.declare(int64_t, 61)
+_SMALL = cython.declare(cython.Py_ssize_t, 4096)
+_APPEND_TIME = cython.declare(cython.int, 8)
+
+# One buffer is kept for the next batch: where two threads encode at once, one of them makes its own.
+_LEAST = cython.declare(cython.Py_ssize_t, 1 << 16)
+_MOST = cython.declare(cython.Py_ssize_t, 1 << 21)
+_spare = cython.declare(Data, cython.NULL)
+_spare_size = cython.declare(cython.Py_ssize_t, 0)
+
+slots_prepare()
+
+
+def _now_ms():
+    now: timespec
+    clock_gettime(CLOCK_REALTIME, cython.address(now))
+    return cython.cast(int64_t, now.tv_sec) * 1000 + now.tv_nsec // 1_000_000
+
+
+def _take_buffer(size):
+    global _spare
+    if _spare != cython.NULL and size <= _spare_size:
+        buffer: Data = _spare
+        _spare = cython.NULL
+        return buffer
+    made: Data = cython.cast(Data, malloc(max(size, _LEAST)))
+    if made == cython.NULL:
+        raise MemoryError
+    return made
+
+
+def _give_back(buffer, size):
+    global _spare, _spare_size
+    size = max(size, _LEAST)
+    if size > _MOST or (_spare != cython.NULL and _spare_size >= size):
+        free(buffer)
+        return
+    if _spare != cython.NULL:
+        free(_spare)
+    _spare, _spare_size = buffer, size
+
+
+@cython.cclass
+class Lock:
+    """threading.Lock, which the short way takes without a call through Python."""
+
+    def __cinit__(self):
+        self._lock = PyThread_allocate_lock()
+        if self._lock == cython.NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        if self._lock != cython.NULL:
+            if self._locked:
+                PyThread_release_lock(self._lock)
+            PyThread_free_lock(self._lock)
+
+    def _take(self):
+        status: PyLockStatus = PyThread_acquire_lock_timed(self._lock, 0, 0)
+        while status != PY_LOCK_ACQUIRED:
+            with cython.nogil:
+                status = PyThread_acquire_lock_timed(self._lock, -1, 1)
+            if status == PY_LOCK_INTR:
+                PyErr_CheckSignals()
+        self._locked = True
+        return 0
+
+    def _let_go(self):
+        if not self._locked:
+            raise RuntimeError("release unlocked lock")
+        self._locked = False
+        PyThread_release_lock(self._lock)
+        return 0
+
+    def acquire(self, blocking: cython.bint = True):
+        """As threading.Lock; without a time-out."""
+        if blocking:
+            self._take()
+            return True
+        if PyThread_acquire_lock_timed(self._lock, 0, 0) != PY_LOCK_ACQUIRED:
+            return False
+        self._locked = True
+        return True
+
+    def release(self):
+        """As threading.Lock."""
+        self._let_go()
+
+    def locked(self):
+        """As threading.Lock."""
+        return self._locked
+
+    def __enter__(self):
+        self._take()
+        return True
+
+    def __exit__(self, kind, error, traceback):
+        self._let_go()
+
+
+@cython.cclass
+class LedgerFields:
+    """See `plain_short_way`."""
+
+
+@cython.cclass
+class Tally:
+    """See `plain_short_way`."""
+
+
+@cython.cclass
+class FileFields:
+    """See `plain_short_way`."""
+
+
+def _add(index, pos, last_offset, timestamp_ms):
+    if timestamp_ms > index.largest_timestamp_ms:
+        index.largest_timestamp_ms = timestamp_ms
+        index._largest_offset = last_offset - index._base
+    if pos > index.due_behind:
+        offsets = cython.cast(tuple, index.offsets)[0]
+        positions = cython.cast(tuple, index.offsets)[1]
+        # Positions first: a reader that sees the offset must find its position.
+        positions.append(pos)
+        offsets.append(last_offset - index._base)
+        _add_time_entry(index)
+        index.due_behind = pos + index._interval
+    return 0
+
+
+def _add_time_entry(index):
+    if index.largest_timestamp_ms < 0:
+        return 0
+    timestamps = cython.cast(tuple, index.times)[0]
+    offsets = cython.cast(tuple, index.times)[1]
+    count: cython.Py_ssize_t = len(timestamps)
+    if count and (
+        index.largest_timestamp_ms <= cython.cast(int64_t, timestamps[count - 1])
+        or index._largest_offset <= cython.cast(int64_t, offsets[count - 1])
+    ):
+        return 0
+    offsets.append(index._largest_offset)
+    timestamps.append(index.largest_timestamp_ms)
+    return 0
+
+
+@cython.cclass
+class IndexFields:
+    """See `plain_short_way`."""
+
+    def add(self, pos: int64_t, last_offset: int64_t, max_timestamp_ms: int64_t):
+        """See `plain_short_way`."""
+        _add(self, pos, last_offset, max_timestamp_ms)
+
+    def see(self, last_offset: int64_t, max_timestamp_ms: int64_t):
+        """See `plain_short_way`."""
+        if max_timestamp_ms > self.largest_timestamp_ms:
+            self.largest_timestamp_ms = max_timestamp_ms
+            self._largest_offset = last_offset - self._base
+
+    def add_time_entry(self):
+        """See `plain_short_way`."""
+        _add_time_entry(self)
+
+
+@cython.cclass
+class SegmentFields:
+    """See `plain_short_way`."""
+
+    def __cinit__(self):
+        self._size = -1
+
+    @property
+    def size(self):
+        """See `plain_short_way`."""
+        if self._size < 0:
+            self.measure()
+        return self._size
+
+    @size.setter
+    def size(self, size: int64_t):
+        self._size = size
+
+
+@cython.cclass
+class ShortWay:
+    """See `plain_short_way`."""
+
+    @property
+    def settings(self):
+        return self._settings
+
+    @settings.setter
+    def settings(self, settings):
+        self._settings = settings
+        self._append_time = settings.append_time
+        self._compresses = settings.compresses
+        self._segment_bytes = settings.segment_bytes
+        self._flush_messages = settings.flush_messages
+        self._max_message_bytes = settings.max_message_bytes
+
+    @property
+    def _tail(self):
+        return self._end_offset, self._end_pos, self._end_segment
+
+    @_tail.setter
+    def _tail(self, tail):
+        self._end_offset, self._end_pos, self._end_segment = tail
+
+    @property
+    def _flushed(self):
+        return self._flushed_end
+
+    @_flushed.setter
+    def _flushed(self, end):
+        self._flushed_offset = end[0]
+        self._flushed_end = end
+
+    def append_short(self, key, value, timestamp_ms: int64_t):
+        """See `plain_short_way`."""
+        return self._one(key, value, timestamp_ms)
+
+    def _store_edges(self):
+        self._store_slot()
+
+    def _one(self, key, value, timestamp_ms):
+        size: int64_t = one_size(key, value)
+        if size < 0 or size > self._max_message_bytes or self._state is not _ONLINE:
+            return None
+        small: uint8_t[4096]
+        buffer: Data = cython.cast(Data, small) if size <= _SMALL else _take_buffer(size)
+        offset: int64_t
+        try:
+            self._append_lock._take()
+            try:
+                if not self._is_ordinary(size, 1):
+                    return None
+                offset = self._next_offset
+                put_one(buffer, size, key, value, timestamp_ms, _APPEND_TIME if self._append_time else 0)
+                assign(buffer, offset, self._epoch)
+                self._put(buffer, size, 1, timestamp_ms)
+            finally:
+                self._append_lock._let_go()
+        finally:
+            if size > _SMALL:
+                _give_back(buffer, size)
+        for wake in self._listeners:
+            wake()
+        where: tuple = named_tuple(_METADATA, 5)
+        _set_item(where, 0, self._where[0])
+        _set_item(where, 1, self._where[1])
+        _set_item(where, 2, offset)
+        _set_item(where, 3, timestamp_ms)
+        _set_item(where, 4, False)
+        return where
+
+    def _many(self, values, timestamp_ms):
+        payload: int64_t = 0
+        count: int64_t = len(values)
+        size: int64_t = values_total(values, cython.address(payload))
+        most: int64_t = min(self._max_message_bytes, _BATCH_BYTES) - _HEADER_SIZE
+        if size < 0 or not count or payload + count * _PLAIN_OVERHEAD > most or self._state is not _ONLINE:
+            return None
+        buffer: Data = _take_buffer(size)
+        base: int64_t
+        try:
+            put_header(buffer, _APPEND_TIME if self._append_time else 0, count, timestamp_ms)
+            put_values(buffer + _HEADER_SIZE, values)
+            seal_at(buffer, size)
+            self._append_lock._take()
+            try:
+                if not self._is_ordinary(size, count):
+                    return None
+                base = self._next_offset
+                assign(buffer, base, self._epoch)
+                self._put(buffer, size, count, timestamp_ms)
+            finally:
+                self._append_lock._let_go()
+        finally:
+            _give_back(buffer, size)
+        for wake in self._listeners:
+            wake()
+        appended: tuple = named_tuple(_APPENDED, 4)
+        _set_item(appended, 0, base)
+        _set_item(appended, 1, base + count - 1)
+        _set_item(appended, 2, timestamp_ms)
+        _set_item(appended, 3, False)
+        return appended
+
+    def _is_ordinary(self, size, count):
+        """Append lock held. Is there nothing to be decided about a batch of so many bytes and records?"""
+        segment: SegmentFields = self._segments[len(self._segments) - 1]
+        next_offset: int64_t = self._next_offset + count
+        file: FileFields = self._active_file
+        return (
+            self._state is _ONLINE
+            and self._dirty
+            and not (self._halfway or self._new_epoch or self._bounded)
+            and self._end_segment is segment
+            and self._end_offset == self._next_offset
+            and self._end_pos + size <= self._segment_bytes
+            and next_offset - segment.base_offset <= _MAX_DELTA
+            and next_offset - self._flushed_offset < self._flush_messages
+            and file._fd >= 0
+            and file._direct
+            and (file._durable == 0 or self._end_pos + size <= file._length)
+        )
+
+    def _put(self, batch, size, count, timestamp_ms):
+        """Append lock held: what `_grow` does."""
+        segment: SegmentFields = self._end_segment
+        file: FileFields = self._active_file
+        pos: int64_t = self._end_pos
+        next_offset: int64_t = self._next_offset + count
+        fd: cython.int = file._fd
+        written: cython.Py_ssize_t
+        self._halfway = True
+        with cython.nogil:
+            written = pwrite(fd, batch, size, pos)
+        if written != size or self._state is not _ONLINE:  # the disk is full, or a flush has failed meanwhile
+            copy = PyByteArray_FromStringAndSize(cython.cast(cython.p_char, batch), size)
+            self._grow(segment, copy, next_offset - 1, timestamp_ms)
+            return 0
+        index: IndexFields = segment.builder
+        if pos > index.due_behind or timestamp_ms > index.largest_timestamp_ms:
+            _add(index, pos, next_offset - 1, timestamp_ms)
+        if pos + size > file._length:
+            file._length = pos + size
+        segment._size = pos + size
+        segment.next_offset = next_offset
+        self._end_offset = self._next_offset = next_offset
+        self._end_pos = pos + size
+        self._halfway = False
+        self._tally.number += 1
+        return self._store_slot()
+
+    def _store_slot(self):
+        if self._slot is None:
+            return 0
+        fields: uint8_t[64]
+        at: Data = cython.cast(Data, fields)
+        offset: int64_t = self._end_offset
+        stable: int64_t = offset
+        if self._ledger.published_stable_offset is not None:
+            stable = min(stable, cython.cast(int64_t, self._ledger.published_stable_offset))
+        slots_store_u64(at, self._log_start_offset)
+        slots_store_u64(at + 8, offset)
+        slots_store_u64(at + 16, self._flushed_offset)
+        slots_store_u64(at + 24, stable)
+        slots_store_u64(at + 32, self._end_segment.base_offset)
+        slots_store_u64(at + 40, self._end_pos)
+        slots_store_u32(at + 48, self._epoch)
+        slots_store_u32(at + 52, cython.cast(int32_t, self._state))
+        slots_store_u32(at + 56, cython.cast(uint32_t, self._layout_version))
+        slots_store_u32(at + 60, slots_crc32(at, 60))
+        start: cython.Py_ssize_t = self._slot[1]
+        view: Py_buffer
+        PyObject_GetBuffer(self._slot[0], cython.address(view), PyBUF_WRITABLE)
+        # In one go: a reader that comes between would look again and again until it is done.
+        memcpy(cython.cast(Data, view.buf) + start, at, 64)
+        PyBuffer_Release(cython.address(view))
+        return 0
+
+
+@cython.cclass
+class ShortCut:
+    """See `plain_short_way`."""
+
+    def __init__(self, partitions: dict):
+        self._partitions = partitions
+
+    def _found(self, topic):
+        if not PyUnicode_CheckExact(topic):
+            return None
+        partitions = self._partitions.get(topic)
+        if type(partitions) is not tuple or len(cython.cast(tuple, partitions)) != 1:
+            return None
+        way: ShortWay = cython.cast(tuple, partitions)[0]
+        return None if way._compresses else way
+
+
+def one_by_short_cut(long_way):
+    """See `plain_short_way`."""
+
+    @wraps(long_way)
+    def append(
+        self,
+        topic,
+        value,
+        *,
+        key=None,
+        headers=(),
+        timestamp_ms=None,
+        partition=None,
+        flush=False,
+        expected_offset=None,
+    ):
+        if timestamp_ms is None and partition is None and expected_offset is None and not (headers or flush):
+            way: ShortWay = cython.cast(ShortCut, self._short_cut)._found(topic)
+            if way is not None:
+                metadata = way._one(key, value, _now_ms())
+                if metadata is not None:
+                    return metadata
+        return long_way(
+            self,
+            topic,
+            value,
+            key=key,
+            headers=headers,
+            timestamp_ms=timestamp_ms,
+            partition=partition,
+            flush=flush,
+            expected_offset=expected_offset,
+        )
+
+    return append
+
+
+def many_by_short_cut(result):
+    """See `plain_short_way`."""
+    return lambda long_way: _many_by_short_cut(long_way, result)
+
+
+def _many_by_short_cut(long_way, result):
+    @wraps(long_way)
+    def append_many(self, topic, records, *, partition=None, compression=None, flush=False):
+        if partition is None and compression is None and type(records) is list and not flush:
+            way: ShortWay = cython.cast(ShortCut, self._short_cut)._found(topic)
+            if way is not None:
+                appended = way._many(records, _now_ms())
+                if appended is not None:
+                    return result(topic, {0: appended}, None)
+        return long_way(self, topic, records, partition=partition, compression=compression, flush=flush)
+
+    return append_many
+
+
+def _set_item(items, i, item):
+    Py_INCREF(item)
+    PyTuple_SET_ITEM(items, i, item)

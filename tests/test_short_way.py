@@ -1,0 +1,256 @@
+"""The short way of an append: who takes it, what it leaves behind, and the lock that it takes."""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faults import FaultyFileSystem, UnsyncedFileSystem, open_log, partition_of
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+import embedlog
+from embedlog import Log
+from embedlog.codec import loops, scan
+from embedlog.follower import Follower
+from embedlog.short_way import Lock
+from embedlog.verify import verify_log
+
+compiled = pytest.mark.skipif(
+    loops.IMPLEMENTATION != "compiled", reason="there is no short cut in plain Python"
+)
+
+
+@compiled
+def test_what_is_ordinary_takes_it(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    log.create_topic("t", max_message_bytes=5000)
+    log.append("t", b"0")
+    for longer in ("log.append", "log.append_many", "appending.GrowingPartition.append"):
+        monkeypatch.delattr(f"embedlog.{longer}")
+    wheres = [log.append("t", b"1"), log.append("t", None, key=b"2"), log.append("t", b"3" * 4900)]
+    assert [where[:3] for where in wheres] == [("t", 0, 1), ("t", 0, 2), ("t", 0, 3)]
+    many = log.append_many("t", [b"4", None, b"6" * 4000])
+    assert [where[:3] for where in many] == [("t", 0, 4), ("t", 0, 5), ("t", 0, 6)]
+    assert many.by_partition[0].timestamp_ms >= wheres[-1].timestamp_ms
+    monkeypatch.undo()
+    assert [record.value for record in log.read("t")] == [
+        b"0",
+        b"1",
+        None,
+        b"3" * 4900,
+        b"4",
+        None,
+        b"6" * 4000,
+    ]
+
+
+def test_what_is_not_does_not(tmp_path: Path) -> None:
+    """Neither raises anything that the long way would not, nor lands anywhere else."""
+    with embedlog.open(tmp_path, compression_type="none") as log:
+        log.create_topic("one", max_message_bytes=1000)
+        log.create_topic("packed", compression_type="zstd")
+        log.create_topic("each", flush_messages=1)
+        log.create_topic("two", partitions=2)
+        for topic in log.topics():
+            for _ in range(2):
+                log.append(topic, b"first", partition=0)
+        with pytest.raises(embedlog.RecordTooLarge):
+            log.append("one", b"x" * 1000)
+        with pytest.raises(embedlog.InvalidType):
+            log.append("one", "text")  # type: ignore[arg-type]
+        with pytest.raises(embedlog.InvalidType):
+            log.append_many("one", [b"x", "text"])  # type: ignore[list-item]
+        for unknown in ("unknown", ["one"], None):
+            with pytest.raises((embedlog.TopicNotFound, embedlog.InvalidType, embedlog.InvalidTopicName)):
+                log.append(unknown, b"x")  # type: ignore[arg-type]
+        with pytest.raises(TypeError):
+            log.append("one", b"x", keys=b"y")  # type: ignore[call-arg]
+        assert list(log.append_many("one", [])) == []
+        assert [where.offset for where in log.append_many("one", [b"x" * 600, b"y" * 600])] == [2, 3]
+        assert [where.offset for where in log.append_many("one", [(b"k", b"v"), bytearray(b"w")])] == [4, 5]
+        assert log.append("one", memoryview(b"z")).offset == 6
+        assert log.append("packed", b"z" * 500).offset == 2
+        assert partition_of(log, "packed").size < 500
+        assert log.append("each", b"z").durable
+        assert log.append_many("each", [b"z"]).durable
+        where = log.append("two", b"z", key=b"k")
+        assert where.offset == (2 if where.partition == 0 else 0)
+        log.alter_topic("one", compression_type="zstd")
+        size = partition_of(log, "one").size
+        log.append("one", b"z" * 900)
+        log.append_many("one", [b"z" * 900])
+        assert partition_of(log, "one").size - size < 500
+
+
+@pytest.mark.parametrize("flush_messages", [1, 3, 1 << 60])
+def test_the_append_that_completes_flush_messages_is_durable(path: Path, flush_messages: int) -> None:
+    with open_log(path) as log:
+        log.create_topic("t", flush_messages=flush_messages)
+        durable = [log.append("t", b"%d" % number).durable for number in range(7)]
+        durable += [log.append_many("t", [b"x"]).durable for _ in range(4)]
+    assert durable == [(number + 1) % flush_messages == 0 for number in range(11)]
+
+
+def many_written(
+    path: Path, kind: Callable[[list[Any]], Any], lists: list[Any], **settings: Any
+) -> list[Any]:
+    """All that is to be seen of a log but for its times, which are those of the day."""
+    seen: list[Any] = []
+    with open_log(path, UnsyncedFileSystem()) as log:
+        log.create_topic("t", **settings)
+        follower = Follower(str(path))
+        for values in lists:
+            seen += [where[:3] + where[4:] for where in log.append_many("t", kind(values))]
+            seen += [follower.offsets("t"), log.offsets("t")]
+        follower.close()
+        for segment in partition_of(log).segments():
+            headers = scan(Path(segment.path).read_bytes()).headers
+            seen += [(each.base_offset, each.size, each.leader_epoch, each.attributes) for each in headers]
+            seen.append(list(segment.entries()[0].positions))
+    assert verify_log(path).ok
+    return seen
+
+
+@given(
+    st.lists(st.lists(st.none() | st.binary(max_size=300), max_size=70), max_size=8),
+    st.fixed_dictionaries(
+        {
+            "segment_bytes": st.sampled_from([1024, 20_000, 1 << 20]),
+            "max_message_bytes": st.sampled_from([1000, 1 << 20]),
+            "index_interval_bytes": st.sampled_from([0, 300]),
+            "message_timestamp_type": st.sampled_from(["CreateTime", "LogAppendTime"]),
+            "flush_messages": st.sampled_from([1, 90, 1 << 60]),
+        }
+    ),
+)
+@hypothesis_settings(deadline=None, max_examples=25)
+def test_many_values_leave_the_same_by_both_ways(
+    tmp_path_factory: pytest.TempPathFactory, lists: list[Any], settings: dict[str, Any]
+) -> None:
+    here = tmp_path_factory.mktemp("many")
+    short = many_written(here / "short", list, lists, **settings)
+    assert short == many_written(here / "long", tuple, lists, **settings)
+
+
+def test_threads_that_go_all_ways_use_no_offset_twice(tmp_path: Path) -> None:
+    told: dict[int, bytes] = {}
+    with embedlog.open(tmp_path) as log:
+        log.create_topic("t", segment_bytes=20_000, index_interval_bytes=100, flush_ms=1)
+
+        def append(number: int) -> None:
+            chosen = random.Random(number)
+            for i in range(400):
+                values = [b"%d %d %d" % (number, i, k) for k in range(chosen.randrange(1, 40))]
+                if len(values) % 3 == 0:
+                    wheres = [log.append("t", value, flush=not i % 50) for value in values]
+                else:
+                    wheres = list(log.append_many("t", values if i % 5 else tuple(values)))
+                assert [where.offset for where in wheres] == sorted(where.offset for where in wheres)
+                told.update(zip((where.offset for where in wheres), values, strict=True))
+
+        threads = [threading.Thread(target=append, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert {record.offset: record.value for record in log.read("t")} == told
+    assert sorted(told) == list(range(len(told)))
+    assert verify_log(tmp_path).ok
+
+
+def test_a_result_that_somebody_has_stays_what_it_is(log: Log) -> None:
+    log.create_topic("t")
+    kept = [log.append("t", b"%d" % number) for number in range(5)]
+    assert [where.offset for where in kept] == [0, 1, 2, 3, 4]
+    first = kept[0]
+    del kept
+    for _ in range(5):
+        log.append("t", b"x")
+    assert first[:3] == ("t", 0, 0)
+
+
+def test_a_file_system_of_ones_own_is_asked_for_each_write(path: Path) -> None:
+    fs = FaultyFileSystem(path)
+    with open_log(path, fs) as log:
+        log.create_topic("t")
+        log.append("t", b"0")
+        fs.forget()
+        log.append("t", b"1")
+        log.append_many("t", [b"2"])
+        assert fs.count("write", ".kafka") == 2
+
+
+# -- the lock ---------------------------------------------------------------------------------------------
+
+
+def test_the_lock_is_held_by_one_at_a_time() -> None:
+    lock, inside, most = Lock(), [0], [0]
+
+    def work() -> None:
+        for _ in range(300):
+            with lock:
+                inside[0] += 1
+                most[0] = max(most[0], inside[0])
+                time.sleep(0)
+                inside[0] -= 1
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1]
+    assert not lock.locked()
+    with pytest.raises(RuntimeError):
+        lock.release()
+
+
+def test_who_does_not_wait_for_the_lock_is_told() -> None:
+    lock = Lock()
+    assert lock.acquire()
+    assert lock.locked()
+    assert not lock.acquire(blocking=False)
+    lock.release()
+    assert lock.acquire(blocking=False)
+    with pytest.raises(ZeroDivisionError), Lock():
+        raise ZeroDivisionError
+
+
+def test_ctrl_c_ends_waiting_for_the_lock() -> None:
+    lock = Lock()
+    lock.acquire()
+    waiting = threading.Event()
+
+    def interrupt() -> None:
+        waiting.wait()
+        while not interrupted:  # until the main thread waits, it is somewhere else
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            time.sleep(0)
+
+    interrupted: list[None] = []
+
+    def noted(number: int, frame: object) -> None:
+        if not interrupted:
+            interrupted.append(None)
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, noted)
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            waiting.set()
+            lock.acquire()
+    finally:
+        thread.join()
+        signal.signal(signal.SIGINT, before)
+    assert lock.locked(), "by who had it"
+    lock.release()
+    assert lock.acquire(blocking=False)
