@@ -25,7 +25,7 @@ from .codec.rules import Rules
 from .decoding import Chunk
 from .errors import EmbedlogError, InvalidArgument, InvalidType, shown
 from .log_reader import DEFAULT_FETCH_BYTES, PartitionReader, Where, partition_readers
-from .model import Record
+from .model import Record, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow
@@ -89,45 +89,76 @@ def read_arrow(
 def _batches(
     readers: list[PartitionReader], wanted: Sequence[str], interrupt: Interrupt | None
 ) -> Iterator[pyarrow.RecordBatch]:
+    pa = _pyarrow()
     for reader in readers:
         sink = _Columns(wanted)
+        form = _Form(pa, reader.tp, wanted)
         while reader.read_into(sink):
             if sink.columns.rows:
-                yield _record_batch(reader, wanted, sink.columns)
+                yield form.record_batch(sink.columns)
             if interrupt is not None and interrupt.is_set():
                 return
 
 
-def _record_batch(
-    reader: PartitionReader, wanted: Sequence[str], columns: loops.Columns
-) -> pyarrow.RecordBatch:
-    pa = _pyarrow()
-    rows = columns.rows
-    taken = columns.take()
-    arrays = []
-    for name in wanted:
-        if name == "topic":
-            arrays.append(pa.repeat(pa.scalar(reader.tp.topic), rows))
-        elif name == "partition":
-            arrays.append(pa.repeat(pa.scalar(reader.tp.partition, pa.int32()), rows))
-        else:
-            arrays.append(_array(pa, name, taken[name], rows))
-    return pa.RecordBatch.from_arrays(arrays, names=list(wanted))
+class _Form:
+    """How columns become the record batches of one partition. What is the same in all rows is made once, and
+    a part of it given to each batch."""
 
+    def __init__(self, pa: Any, tp: TopicPartition, wanted: Sequence[str]) -> None:
+        self._pa = pa
+        self._tp = tp
+        self._wanted = wanted
+        self._numbers = {
+            "offset": pa.int64(),
+            "timestamp_ms": pa.timestamp("ms", tz="UTC"),
+            "timestamp_type": pa.int32(),
+        }
+        self._header = [pa.field("name", pa.string(), nullable=False), pa.field("value", pa.binary())]
+        kinds = self._numbers | {
+            "topic": pa.string(),
+            "partition": pa.int32(),
+            "key": pa.binary(),
+            "value": pa.binary(),
+            "headers": pa.list_(pa.struct(self._header)),
+        }
+        self._schema = pa.schema([(name, kinds[name]) for name in wanted])
+        self._same: dict[str, Any] = {}
+        self._no_pairs = pa.array([], pa.struct(self._header))
 
-def _array(pa: Any, name: str, column: Any, rows: int) -> Any:
-    if isinstance(column, BytesColumn):
-        return _binary(pa, pa.binary(), column, rows)
-    if isinstance(column, HeadersColumn):
-        count = len(column.names.ends) // 4 - 1
-        pairs = pa.StructArray.from_arrays(
-            [_binary(pa, pa.string(), column.names, count), _binary(pa, pa.binary(), column.values, count)],
-            fields=[pa.field("name", pa.string(), nullable=False), pa.field("value", pa.binary())],
-        )
-        kind = pa.list_(pairs.type)
+    def record_batch(self, columns: loops.Columns) -> pyarrow.RecordBatch:
+        rows = columns.rows
+        taken = columns.take()
+        arrays = []
+        for name in self._wanted:
+            if name == "topic":
+                arrays.append(self._repeated(name, self._tp.topic, rows))
+            elif name == "partition":
+                arrays.append(self._repeated(name, self._tp.partition, rows))
+            else:
+                arrays.append(self._array(name, taken[name], rows))
+        return self._pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _repeated(self, name: str, value: object, rows: int) -> Any:
+        same = self._same.get(name)
+        if same is None or len(same) < rows:
+            kind = self._schema.field(name).type
+            same = self._same[name] = self._pa.repeat(self._pa.scalar(value, kind), rows + rows // 8)
+        return same.slice(0, rows)
+
+    def _array(self, name: str, column: Any, rows: int) -> Any:
+        pa = self._pa
+        if isinstance(column, BytesColumn):
+            return _binary(pa, pa.binary(), column, rows)
+        if not isinstance(column, HeadersColumn):
+            return pa.Array.from_buffers(self._numbers[name], rows, [None, pa.py_buffer(column)])
+        pairs = self._pairs(column) if len(column.names.ends) > 4 else self._no_pairs
+        kind = self._schema.field(name).type
         return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(column.ends)], children=[pairs])
-    kinds = {"offset": pa.int64(), "timestamp_ms": pa.timestamp("ms", tz="UTC"), "timestamp_type": pa.int32()}
-    return pa.Array.from_buffers(kinds[name], rows, [None, pa.py_buffer(column)])
+
+    def _pairs(self, column: HeadersColumn) -> Any:
+        pa, count = self._pa, len(column.names.ends) // 4 - 1
+        both = [_binary(pa, pa.string(), column.names, count), _binary(pa, pa.binary(), column.values, count)]
+        return pa.StructArray.from_arrays(both, fields=self._header)
 
 
 def _binary(pa: Any, kind: Any, column: BytesColumn, rows: int) -> Any:

@@ -36,20 +36,41 @@ ctypedef uint8_t* Data
 
 cdef enum:
     MAX_BYTES = 0x7FFFFFFF
+    MOST_AT_ONCE = 0x4000000
 
 cdef int _grow(bytearray array, int64_t size) except -1
+
+
+# Where the next row of a column goes.
+cdef struct Out:
+    Data valid
+    int32_t* ends
+    Data data
+    int64_t rows
+    int64_t used
+    int64_t nulls
+
+
+# One more row, for which there is room; a size of -1 is a null.
+cdef inline void put(Out* out, Reading at, int64_t size) noexcept nogil:
+    if size < 0:
+        out.nulls += 1
+        out.valid[out.rows >> 3] &= ~(1 << (out.rows & 7))
+    else:
+        memcpy(out.data + out.used, at, size)
+        out.used += size
+    out.rows += 1
+    out.ends[out.rows] = <int32_t>out.used
 
 
 cdef class _Bytes:
     cdef bytearray valid
     cdef bytearray ends
     cdef bytearray data
-    cdef int64_t rows
-    cdef int64_t used
-    cdef int64_t nulls
+    cdef Out out
 
+    cdef void _point(self) noexcept
     cdef int reserve(self, int64_t rows, int64_t size) except -1
-    cdef void put(self, Reading at, int64_t size) noexcept
     cdef void cut(self, int64_t rows) noexcept
     cdef object take(self)
 
@@ -68,6 +89,8 @@ cdef class Columns:
 
     cdef int _begin(self) except -1
     cdef int _add_headers(self, Fields* fields, Reading end) except -1
+    cdef int _reserve(self, int64_t more, int64_t size) except -1
+    cdef bint _reserve_for(self, Reading at, Reading stop) except -1
     cdef bint _add(self, Reading at, Header* batch, int64_t start_offset, int64_t end_offset) except -1
     cdef bint _add_rows(self, Reading at, Header* batch, int64_t start_offset, int64_t end_offset) except -1
     cdef void _cut(self, int64_t rows) noexcept

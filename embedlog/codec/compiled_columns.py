@@ -1,7 +1,7 @@
 """Records as columns, compiled by Cython: the class of `plain_columns`, see there.
 
-A batch's records cannot have more bytes than the batch, so the columns are made large enough once a batch,
-and filled without further questions.
+A batch's records cannot have more bytes than the batch, so the columns are made large enough before a run,
+by the headers of its batches, and filled without further questions.
 
 Invariants: as `compiled_decoding`. What has been added of a batch that turns out damaged is taken back.
 
@@ -20,63 +20,61 @@ crc32c_prepare()
 
 
 def _grow(array, size):
-    """Make a buffer hold at least `size` bytes; those that are new are zeros."""
+    """Make a buffer hold at least `size` bytes. What is in the new ones is for the caller to say."""
     held: int64_t = PyByteArray_GET_SIZE(array)
     if size > held:
-        size = max(size, 2 * held)
-        PyByteArray_Resize(array, size)
-        memset(PyByteArray_AS_STRING(array) + held, 0, size - held)
+        PyByteArray_Resize(array, max(size, 2 * held))
     return 0
 
 
 class _Bytes:
-    """One column of keys, values or names."""
+    """One column of keys, values or names. All rows are valid until one is put that is not."""
 
     def __init__(self):
-        self.rows = self.used = self.nulls = 0
         self.valid = bytearray()
         self.ends = bytearray(4)
         self.data = bytearray()
+        self.out.rows = self.out.used = self.out.nulls = 0
+        self._point()
+
+    def _point(self):
+        self.out.valid = cython.cast(Data, PyByteArray_AS_STRING(self.valid))
+        self.out.ends = cython.cast(cython.pointer(int32_t), PyByteArray_AS_STRING(self.ends))
+        self.out.data = cython.cast(Data, PyByteArray_AS_STRING(self.data))
 
     def reserve(self, rows, size):
         """Make room for so many more, of so many bytes together."""
-        if self.used + size > MAX_BYTES:
+        held: int64_t = PyByteArray_GET_SIZE(self.valid)
+        if self.out.used + size > MAX_BYTES:
             raise too_long()
-        _grow(self.valid, (self.rows + rows + 7) // 8)
-        _grow(self.ends, 4 * (self.rows + rows + 1))
-        _grow(self.data, self.used + size)
+        _grow(self.valid, (self.out.rows + rows + 7) // 8)
+        _grow(self.ends, 4 * (self.out.rows + rows + 1))
+        _grow(self.data, self.out.used + size)
+        self._point()
+        memset(self.out.valid + held, 0xFF, PyByteArray_GET_SIZE(self.valid) - held)
         return 0
-
-    def put(self, at, size):
-        """One more; a size of -1 is a null."""
-        if size < 0:
-            self.nulls += 1
-        else:
-            memcpy(PyByteArray_AS_STRING(self.data) + self.used, at, size)
-            self.used += size
-            cython.cast(Data, PyByteArray_AS_STRING(self.valid))[self.rows >> 3] |= 1 << (self.rows & 7)
-        self.rows += 1
-        cython.cast(cython.pointer(int32_t), PyByteArray_AS_STRING(self.ends))[self.rows] = cython.cast(
-            int32_t, self.used
-        )
 
     def cut(self, rows):
         """Take back what is behind so many."""
-        valid: Data = cython.cast(Data, PyByteArray_AS_STRING(self.valid))
-        while self.rows > rows:
-            self.rows -= 1
-            bit: cython.int = 1 << (self.rows & 7)
-            if valid[self.rows >> 3] & bit:
-                valid[self.rows >> 3] ^= bit
-            else:
-                self.nulls -= 1
-        self.used = cython.cast(cython.pointer(int32_t), PyByteArray_AS_STRING(self.ends))[rows]
+        while self.out.rows > rows:
+            self.out.rows -= 1
+            bit: cython.int = 1 << (self.out.rows & 7)
+            if not self.out.valid[self.out.rows >> 3] & bit:
+                self.out.valid[self.out.rows >> 3] |= bit
+                self.out.nulls -= 1
+        self.out.used = self.out.ends[rows]
 
     def take(self):
-        PyByteArray_Resize(self.valid, (self.rows + 7) // 8)
-        PyByteArray_Resize(self.ends, 4 * (self.rows + 1))
-        PyByteArray_Resize(self.data, self.used)
-        return BytesColumn(self.valid if self.nulls else None, self.ends, self.data)
+        rows: int64_t = self.out.rows
+        valid = None
+        if self.out.nulls:
+            if rows & 7:
+                self.out.valid[rows >> 3] &= (1 << (rows & 7)) - 1
+            PyByteArray_Resize(self.valid, (rows + 7) // 8)
+            valid = self.valid
+        PyByteArray_Resize(self.ends, 4 * (rows + 1))
+        PyByteArray_Resize(self.data, self.out.used)
+        return BytesColumn(valid, self.ends, self.data)
 
 
 class Columns:
@@ -104,11 +102,9 @@ class Columns:
         """See `plain_columns`."""
         return self._rows
 
-    def _add(self, at, batch, start_offset, end_offset):
-        """Add a batch's records; False, and nothing is added, where they are no such records."""
+    def _reserve(self, more, size):
+        """Make room for so many more rows, of so many bytes together."""
         rows: int64_t = self._rows
-        more: int64_t = batch.record_count
-        size: int64_t = batch.end - at
         if self._offsets is not None:
             _grow(self._offsets, 8 * (rows + more))
         if self._timestamps is not None:
@@ -121,10 +117,30 @@ class Columns:
             self._value.reserve(more, size)
         if self._header_ends is not None:
             _grow(self._header_ends, 4 * (rows + more + 1))
+        return 0
+
+    def _add(self, at, batch, start_offset, end_offset):
+        """Add a batch's records, for which there is room; False, and nothing is added, where they are no such
+        records."""
+        rows: int64_t = self._rows
         added: cython.bint = self._add_rows(at, batch, start_offset, end_offset)
         if not added:
             self._cut(rows)
         return added
+
+    def _reserve_for(self, at, stop):
+        """Make room for the batches there, by their headers. False where that is very much."""
+        batch: Header
+        rows: int64_t = 0
+        size: int64_t = 0
+        while header(at, stop, cython.address(batch)) and not batch.attributes & CODEC_MASK:
+            rows += batch.record_count
+            size += batch.end - at
+            at = batch.end
+        if size > MOST_AT_ONCE:
+            return False
+        self._reserve(rows, size)
+        return True
 
     def _add_rows(self, at, batch, start_offset, end_offset):
         fields: Fields
@@ -133,8 +149,9 @@ class Columns:
         i: int32_t
         append_time: cython.bint = batch.attributes & TIMESTAMP_TYPE_BIT != 0
         want_headers: cython.bint = self._header_ends is not None
-        want_key: cython.bint = self._key is not None
-        want_value: cython.bint = self._value is not None
+        rows: int64_t = self._rows
+        keys: cython.pointer(Out) = cython.NULL
+        values: cython.pointer(Out) = cython.NULL
         offsets: cython.pointer(int64_t) = cython.NULL
         timestamps: cython.pointer(int64_t) = cython.NULL
         types: cython.pointer(int32_t) = cython.NULL
@@ -144,6 +161,10 @@ class Columns:
             timestamps = cython.cast(cython.pointer(int64_t), PyByteArray_AS_STRING(self._timestamps))
         if self._types is not None:
             types = cython.cast(cython.pointer(int32_t), PyByteArray_AS_STRING(self._types))
+        if self._key is not None:
+            keys = cython.address(self._key.out)
+        if self._value is not None:
+            values = cython.address(self._value.out)
         for i in range(batch.record_count):
             at = record(at, batch.end, last, batch.last_offset_delta, cython.address(fields))
             if at == cython.NULL:
@@ -153,29 +174,30 @@ class Columns:
             if offset < start_offset or offset >= end_offset:
                 continue
             if offsets != cython.NULL:
-                offsets[self._rows] = offset
+                offsets[rows] = offset
             if timestamps != cython.NULL:
                 if append_time:
-                    timestamps[self._rows] = batch.max_timestamp_ms
+                    timestamps[rows] = batch.max_timestamp_ms
                 else:
-                    timestamps[self._rows] = cython.cast(
+                    timestamps[rows] = cython.cast(
                         int64_t,
                         cython.cast(uint64_t, batch.base_timestamp_ms)
                         + cython.cast(uint64_t, fields.timestamp_delta),
                     )
             if types != cython.NULL:
-                types[self._rows] = append_time
-            if want_key:
-                self._key.put(fields.key, fields.key_size)
-            if want_value:
-                self._value.put(fields.value, fields.value_size)
-            self._rows += 1
+                types[rows] = append_time
+            if keys != cython.NULL:
+                put(keys, fields.key, fields.key_size)
+            if values != cython.NULL:
+                put(values, fields.value, fields.value_size)
+            rows += 1
             if want_headers:
                 if fields.header_count:
                     self._add_headers(cython.address(fields), at)
-                cython.cast(cython.pointer(int32_t), PyByteArray_AS_STRING(self._header_ends))[self._rows] = (
-                    cython.cast(int32_t, self._names.rows)
+                cython.cast(cython.pointer(int32_t), PyByteArray_AS_STRING(self._header_ends))[rows] = (
+                    cython.cast(int32_t, self._names.out.rows)
                 )
+        self._rows = rows
         return at == batch.end
 
     def _add_headers(self, fields, end):
@@ -191,9 +213,9 @@ class Columns:
             name = PyUnicode_DecodeUTF8(cython.cast(cython.p_char, data), size, "replace")
             raw: cython.p_const_char = PyUnicode_AsUTF8AndSize(name, cython.address(length))
             self._names.reserve(1, length)
-            self._names.put(cython.cast(Reading, raw), length)
+            put(cython.address(self._names.out), cython.cast(Reading, raw), length)
             at = field(at, end, cython.address(data), cython.address(size))
-            self._header_values.put(data, size)
+            put(cython.address(self._header_values.out), data, size)
         return 0
 
     def _cut(self, rows):
@@ -232,11 +254,14 @@ class Columns:
             start: Reading = cython.cast(Reading, view.buf)
             at: Reading = start + min(max(cython.cast(cython.Py_ssize_t, pos), 0), view.len)
             stop: Reading = start + min(cython.cast(cython.Py_ssize_t, end), view.len)
+            has_room: cython.bint = self._reserve_for(at, stop)
             while header(at, stop, cython.address(batch)):
                 if batch.attributes & unusual or not intact(at, batch.end):
                     break
                 if not fits(cython.address(place), cython.address(batch)):
                     break
+                if not has_room:
+                    self._reserve(batch.record_count, batch.end - at)
                 if not self._add(at + HEADER_SIZE, cython.address(batch), start_offset, stop_offset):
                     break
                 before = place
@@ -266,6 +291,7 @@ class Columns:
         batch.record_count = count
         at: Reading = cython.cast(Reading, PyBytes_AS_STRING(body))
         batch.end = at + PyBytes_GET_SIZE(body)
+        self._reserve(batch.record_count, batch.end - at)
         if not self._add(at, cython.address(batch), start_offset, end_offset):
             plain_decoding.decode_records(  # says what is wrong
                 body,
