@@ -35,7 +35,6 @@ logger = logging.getLogger(__name__)
 
 _LENGTH: Final = struct.Struct(">i")
 _LARGE: Final = 16 << 10  # a frame beyond this gets memory of its own if it does not come in one read
-_FIRST_BYTES: Final = 1 << 20  # how much at first; doubled as it fills
 _UNREAD: Final = 64 << 10
 _COALESCED: Final = 256 << 10  # answers leave at once when they come to this much
 _VECTORS: Final = 64
@@ -184,10 +183,10 @@ class Connection:
 
     def _begin_frame(self, size: int, received: memoryview) -> None:
         self._frame_size = size
-        self._frame = bytearray(min(size, max(_FIRST_BYTES, len(received))))
+        self._frame = bytearray(max(self.processor.first_bytes(size), len(received)))
         self._filled = len(received)
         self._frame[: self._filled] = received
-        self.processor.holds(len(self._frame))
+        self.processor.holds(self, len(self._frame))
 
     def _fill(self) -> None:
         assert self._frame is not None
@@ -198,7 +197,7 @@ class Connection:
                 return
             grown = bytearray(min(self._frame_size, 2 * len(self._frame)))
             grown[: self._filled] = self._frame
-            self.processor.holds(len(grown) - len(self._frame))
+            self.processor.holds(self, len(grown) - len(self._frame))
             self._frame = grown
         with memoryview(self._frame) as view, view[self._filled :] as room:
             count = self._sock.recv_into(room)
@@ -212,7 +211,7 @@ class Connection:
             try:
                 self._handle(memoryview(frame))
             finally:
-                self.processor.holds(-len(frame))
+                self.processor.holds(self, -len(frame))
             self._after()
 
     def go_on(self) -> None:
@@ -352,7 +351,7 @@ class Connection:
         _release(self._outbox)
         self._outbox.clear()
         if self._frame is not None:
-            self.processor.holds(-len(self._frame))
+            self.processor.holds(self, -len(self._frame))
             self._frame = None
         self._unread.clear()
         self.processor.gone(self)

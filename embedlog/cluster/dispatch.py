@@ -28,7 +28,9 @@ from .protocol import (
     unsupported_api_versions,
 )
 
+_PRODUCE: Final = 0
 _API_VERSIONS: Final = 18
+_LARGEST_FRAME: Final = 8 << 20  # a message of nothing but small things takes some forty times its bytes
 
 
 class Route(NamedTuple):
@@ -70,6 +72,11 @@ class Dispatcher:
             if route is None or not route.low <= version <= route.high:
                 return self._unsupported(key, version, header.correlation_id)
             connection.client_id = client_id = header.client_id or ""
+            if len(frame) > _LARGEST_FRAME and key != _PRODUCE:
+                raise CloseConnection(
+                    f"a {route.exchange.api.name} request of {len(frame):,} bytes: only Produce may have "
+                    f"more than {_LARGEST_FRAME:,}"
+                )
             request = route.exchange.request.decode(frame, version, header.body_pos)
         except ProtocolError as error:
             raise CloseConnection(f"a request that is not Kafka's protocol: {error}") from None

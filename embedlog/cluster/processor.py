@@ -30,6 +30,8 @@ from .connection import Answer, Connection
 logger = logging.getLogger(__name__)
 
 _BUFFER_BYTES: Final = 256 << 10
+_FIRST_BYTES: Final = 1 << 20  # of a large frame; doubled as it fills
+_FIRST_BYTES_IN_NEED: Final = 64 << 10
 _CANCELLED_TIMERS: Final = 1_000
 _IDLE_CHECKS: Final = 4  # how often in an idle time somebody looks for connections that have been idle
 
@@ -91,6 +93,7 @@ class Processor:
         self._view = memoryview(self.buffer)
         self._max_held_bytes = max_held_bytes
         self._held_bytes = 0
+        self._favoured: Connection | None = None
         self._max_idle_s = max_idle_ms / 1000
         self._left = left
         self._selector = selectors.DefaultSelector()
@@ -166,21 +169,32 @@ class Processor:
         else:
             self._selector.register(connection, wanted, connection)
 
+    def first_bytes(self, size: int) -> int:
+        """How much memory a large frame gets at first."""
+        plenty = self._held_bytes + _FIRST_BYTES <= self._max_held_bytes // 2
+        return min(size, _FIRST_BYTES if plenty else _FIRST_BYTES_IN_NEED)
+
     def may_hold(self, connection: Connection, size: int) -> bool:
         """May a frame grow by `size` bytes? If not, the connection's `go_on` is called when it may."""
-        if self._held_bytes - size <= 0 or self._held_bytes + size <= self._max_held_bytes:
-            return True  # the only large frame always goes on: it has a limit of its own
-        self._without_room.append(connection)
-        return False
+        if self._held_bytes + size > self._max_held_bytes:
+            # One of them always goes on, up to its own limit: else all might wait for each other.
+            if self._favoured is None:
+                self._favoured = connection
+            if self._favoured is not connection:
+                self._without_room.append(connection)
+                return False
+        return True
 
-    def holds(self, size: int) -> None:
-        """So much more (or less) is held for large frames."""
+    def holds(self, connection: Connection, size: int) -> None:
+        """So much more (or less: its frame is complete or given up) is held for a connection's frame."""
         self._held_bytes += size
-        if size < 0 and self._without_room:
+        if size < 0:
+            if self._favoured is connection:
+                self._favoured = None
             waiting, self._without_room = self._without_room, []
-            for connection in waiting:
-                if not connection.closed:
-                    connection.go_on()
+            for other in waiting:
+                if not other.closed:
+                    other.go_on()
 
     def sent(self, size: int) -> None:
         self.bytes_out += size

@@ -54,6 +54,7 @@ class Server:
         self.port: int = self._socket.getsockname()[1]
         self._lock = threading.Lock()
         self._per_address: Counter[str] = Counter()
+        self._dealt: Counter[Processor] = Counter()
         self._accepted = self._refused = 0
         self._stopping = False
         self.processors: list[Processor] = []
@@ -125,7 +126,10 @@ class Server:
             sock.setblocking(False)
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            min(self.processors, key=lambda processor: len(processor.connections)).adopt(sock, host, port)
+            with self._lock:
+                processor = min(self.processors, key=self._dealt.__getitem__)
+                self._dealt[processor] += 1
+            processor.adopt(sock, host, port)
 
     def _enter(self, host: str) -> str | None:
         with self._lock:
@@ -143,6 +147,7 @@ class Server:
 
     def _left(self, connection: Connection) -> None:
         with self._lock:
+            self._dealt[connection.processor] -= 1
             self._per_address[connection.host] -= 1
             if not self._per_address[connection.host]:
                 del self._per_address[connection.host]

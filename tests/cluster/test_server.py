@@ -1,0 +1,343 @@
+"""The network: what clients may do to a broker, and that others notice nothing of it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+from wire import Wire, batch_of, fetch, produce, records_of
+
+import embedlog
+from embedlog.cluster import AddressInUse, Broker
+from embedlog.cluster.protocol import encode_request
+from embedlog.cluster.protocol.metadata import ApiVersionsRequest, MetadataRequest, MetadataRequestTopic
+from embedlog.cluster.protocol.produce_fetch import FetchRequest, ProduceRequest
+
+T = "t"
+
+
+@pytest.fixture(autouse=True)
+def topic(request: pytest.FixtureRequest) -> None:
+    if "broker" in request.fixturenames:
+        request.getfixturevalue("broker").log.create_topic(T)
+
+
+@pytest.fixture
+def bystander(broker: Broker) -> Iterator[Wire]:
+    """A client that has done nothing wrong: whatever the test does, it is served."""
+    with Wire(broker) as wire:
+        before = wire.produce(T, batch_of(b"before")).base_offset
+        yield wire
+        assert wire.produce(T, batch_of(b"after")).base_offset > before
+
+
+def rss() -> int:
+    with open("/proc/self/status") as status:
+        return int(re.search(r"VmRSS:\s+(\d+) kB", status.read())[1]) << 10  # type: ignore[index]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that another thread is about to do."""
+    while not condition():
+        time.sleep(0.001)
+
+
+HOSTILE = {
+    "HTTP": (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "HTTP"),
+    "TLS": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "TLS"),
+    "size -1": (struct.pack(">i", -1) + b"x" * 100, "outside"),
+    "size 0": (struct.pack(">i", 0), "outside"),
+    "size 2^31-1": (struct.pack(">i", 2**31 - 1) + b"x" * 100, "outside"),
+    "too short for a header": (struct.pack(">i", 3) + b"abc", "not Kafka's protocol"),
+    "an unknown API": (struct.pack(">ihhih", 10, 999, 0, 1, -1), "API 999"),
+    "a negative API": (struct.pack(">ihhih", 10, -5, 0, 1, -1), "API -5"),
+    "a version from the future": (struct.pack(">ihhih", 10, 0, 99, 1, -1), "version 99"),
+    "a client id past the end": (struct.pack(">ihhih", 10, 3, 1, 1, 500), "client_id"),
+    "a lying array": (struct.pack(">ihhihi", 14, 3, 1, 1, -1, 2**31 - 1), "topics"),
+    "garbage": (struct.pack(">i", 64) + bytes(range(64)), "client_id"),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_what_is_no_request_closes_that_connection_with_one_line(
+    broker: Broker, bystander: Wire, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    data, reason = HOSTILE[what]
+    with Wire(broker) as wire, caplog.at_level(logging.WARNING):
+        wire.socket.sendall(data)
+        assert wire.is_closed_by_peer()
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert reason in line
+    assert "127.0.0.1" in line
+
+
+def test_client_ids_are_escaped_in_the_log(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    with Wire(broker, "evil\n\x1b[31m" + "x" * 500) as wire, caplog.at_level(logging.WARNING):
+        wire.ask(ApiVersionsRequest(), 2)
+        wire.socket.sendall(b"GET / HTTP/1.1\r\n")
+        assert wire.is_closed_by_peer()
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "evil\\n" in line
+    assert "\n" not in line
+    assert "\x1b" not in line
+    assert len(line) < 400
+
+
+def test_an_unknown_version_of_api_versions_is_answered_in_version_0(broker: Broker) -> None:
+    with Wire(broker) as wire:
+        wire.socket.sendall(struct.pack(">ihhihBB", 12, 18, 99, 7, -1, 0, 0))
+        frame = wire.receive_frame()
+        assert struct.unpack_from(">ih", frame) == (7, 35)
+        assert wire.ask(ApiVersionsRequest(client_software_name="x"), 3).error_code == 0
+
+
+def test_claims_of_size_cost_nothing(broker: Broker, bystander: Wire) -> None:
+    before = rss()
+    with ExitStack() as wires:
+        for _ in range(100):
+            wire = wires.enter_context(Wire(broker))
+            wire.socket.sendall(struct.pack(">ihh", 90 << 20, 0, 9))
+        bystander.ask(MetadataRequest(topics=[]), 4)
+        assert rss() - before < 200 << 20  # of 9 GB claimed
+
+
+def test_only_produce_may_be_large(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    with Wire(broker) as wire, caplog.at_level(logging.WARNING):
+        wire.socket.sendall(struct.pack(">ihhih", 9 << 20, 3, 1, 1, -1) + bytes((9 << 20) - 10))
+        assert wire.is_closed_by_peer()
+    assert "only Produce" in caplog.text
+
+
+def test_a_slow_drip_is_served_and_hurts_nobody(broker: Broker, bystander: Wire) -> None:
+    with Wire(broker) as wire:
+        frame = b"".join(map(bytes, encode_request(produce(T, batch_of(b"slow")), 9, 1, "drip")))  # type: ignore[arg-type]
+        for byte in frame:
+            wire.socket.send(bytes([byte]))
+        wire.receive(ProduceRequest, 9, 1)
+        assert bystander.produce(T, batch_of(b"x")).error_code == 0
+
+
+@pytest.mark.parametrize("size", [1_000, 300_000, 5_000_000])
+def test_frames_in_pieces_of_every_kind(broker: Broker, size: int) -> None:
+    broker.log.create_topic("large", max_message_bytes=10_000_000)
+    frame = b"".join(
+        map(bytes, encode_request(produce("large", batch_of(b"v" * size)), 9, 1, "pieces"))  # type: ignore[arg-type]
+    )
+    three = frame * 3
+    with Wire(broker) as wire:
+        for piece in (7, 4096, len(frame) // 2, len(frame) + 5, len(three)):
+            sent = threading.Thread(target=_send_in_pieces, args=(wire.socket, three, piece))
+            sent.start()
+            for _ in range(3):
+                answer = wire.receive(ProduceRequest, 9, 1)
+                assert answer.responses[0].partition_responses[0].error_code == 0
+            sent.join()
+    records = list(broker.log.read("large", 0, follow=False))
+    assert len(records) == 15
+    assert all(record.value == b"v" * size for record in records)
+
+
+def _send_in_pieces(sock: socket.socket, data: bytes, piece: int) -> None:
+    piece = max(piece, len(data) // 2000)
+    for start in range(0, len(data), piece):
+        sock.sendall(data[start : start + piece])
+
+
+def test_requests_sent_ahead_are_answered_in_order(broker: Broker) -> None:
+    with Wire(broker) as wire:
+        numbers = [wire.send(produce(T, batch_of(b"%d" % n)), 9) for n in range(500)]
+        for position, number in enumerate(numbers):
+            answer = wire.receive(ProduceRequest, 9, number)
+            assert answer.responses[0].partition_responses[0].base_offset == position
+
+
+def test_requests_sent_ahead_wait_for_a_long_poll(broker: Broker) -> None:
+    with Wire(broker) as wire:
+        first = wire.send(fetch(T, 0, max_wait_ms=200), 11)
+        second = wire.send(produce(T, batch_of(b"x")), 9)
+        assert wire.receive(FetchRequest, 11, first).responses[0].partitions[0].high_watermark == 0
+        assert wire.receive(ProduceRequest, 9, second).responses[0].partition_responses[0].base_offset == 0
+
+
+def test_who_never_reads_is_waited_for_and_costs_no_memory(broker: Broker, bystander: Wire) -> None:
+    for _ in range(50):
+        broker.log.append(T, bytes(1_000_000))
+    before = rss()
+    with ExitStack() as wires:
+        for _ in range(20):
+            wire = wires.enter_context(Wire(broker))
+            for _ in range(10):
+                wire.send(fetch(T, 0, max_bytes=50 << 20, partition_max_bytes=50 << 20), 11)
+        bystander.fetch(T, 0)
+        assert rss() - before < 100 << 20  # of 10 GB asked for
+
+
+def test_half_a_frame_and_gone(broker: Broker, bystander: Wire) -> None:
+    for size in (10, 1000, 1 << 20):
+        with Wire(broker) as wire:
+            wire.socket.sendall(struct.pack(">i", size) + bytes(min(size // 2, 100_000)))
+    until(lambda: broker.server.connections == 1)
+
+
+def test_limits_of_connections(caplog: pytest.LogCaptureFixture) -> None:
+    with Broker(max_connections=5, max_connections_per_ip=3) as broker, ExitStack() as wires:
+        for _ in range(3):
+            wires.enter_context(Wire(broker)).ask(ApiVersionsRequest(), 0)
+        with caplog.at_level(logging.WARNING), Wire(broker) as fourth:
+            assert fourth.is_closed_by_peer()
+        assert "max.connections.per.ip" in caplog.text
+        wires.close()
+        until(lambda: broker.server.connections == 0)
+        with Wire(broker) as again:
+            again.ask(ApiVersionsRequest(), 0)
+
+
+def test_idle_connections_are_closed_and_waiting_ones_are_not() -> None:
+    with Broker(connections_max_idle_ms=100) as broker, Wire(broker) as idle, Wire(broker) as waiting:
+        broker.log.create_topic(T)
+        number = waiting.send(fetch(T, 0, max_wait_ms=600_000), 11)
+        assert idle.is_closed_by_peer()
+        broker.log.append(T, b"x")
+        waiting.receive(FetchRequest, 11, number)
+
+
+def test_frames_share_the_memory_for_them() -> None:
+    with Broker(queued_max_request_bytes=2 << 20) as broker, ExitStack() as wires:
+        broker.log.create_topic("large", max_message_bytes=10_000_000)
+        batch = batch_of(bytes(4_000_000))
+        sending = [(wires.enter_context(Wire(broker)), produce("large", batch)) for _ in range(8)]
+        threads = [threading.Thread(target=wire.send, args=(request, 9)) for wire, request in sending]
+        for thread in threads:
+            thread.start()
+        for wire, _ in sending:
+            answer = wire.receive(ProduceRequest, 9, 1)
+            assert answer.responses[0].partition_responses[0].error_code == 0
+        for thread in threads:
+            thread.join()
+
+
+def test_metadata_of_a_thousand_partitions(broker: Broker, wire: Wire) -> None:
+    broker.log.create_topic("wide", partitions=1_000)
+    (wide,) = wire.ask(MetadataRequest(topics=[MetadataRequestTopic(name="wide")]), 9).topics
+    assert [part.partition_index for part in wide.partitions] == list(range(1_000))
+    assert {part.error_code for part in wide.partitions} == {0}
+
+
+def test_topics_are_made_when_they_are_asked_for(broker: Broker, wire: Wire) -> None:
+    def ask(name: str, allow: bool) -> int:
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=allow)
+        code: int = wire.ask(request, 9).topics[0].error_code
+        return code
+
+    assert ask("new", False) == 3
+    assert ask("new", True) == 0
+    assert ask("not a name!", True) == 17
+    assert broker.log.topics() == ["new", T]
+
+
+def test_no_topics_are_made_where_that_is_off() -> None:
+    with Broker(auto_create_topics_enable=False) as broker, Wire(broker) as wire:
+        request = MetadataRequest(topics=[MetadataRequestTopic(name="new")])
+        assert wire.ask(request, 9).topics[0].error_code == 3
+        assert broker.log.topics() == []
+
+
+def test_topics_have_a_limit() -> None:
+    with Broker(max_partitions=3, num_partitions=2) as broker, Wire(broker) as wire:
+        codes = [
+            wire.ask(MetadataRequest(topics=[MetadataRequestTopic(name=name)]), 9).topics[0].error_code
+            for name in ("a", "b")
+        ]
+        assert codes == [0, 44]
+
+
+def test_only_this_machine_unless_told_otherwise() -> None:
+    for host in ("0.0.0.0", "::", "", "192.0.2.1"):
+        with pytest.raises(embedlog.errors.InvalidArgument, match="allow_remote"):
+            Broker(host=host)
+    with (
+        Broker(host="0.0.0.0", allow_remote=True, advertised_host="127.0.0.1") as broker,
+        Wire(broker) as wire,
+    ):
+        (address,) = wire.ask(MetadataRequest(topics=[]), 4).brokers
+        assert (address.host, address.port) == ("127.0.0.1", broker.port)
+
+
+def test_a_port_that_is_taken_and_a_directory_that_is(broker: Broker, tmp_path: object) -> None:
+    with pytest.raises(AddressInUse, match="another port"):
+        Broker(port=broker.port)
+    with pytest.raises(embedlog.errors.DirectoryLocked):
+        Broker(broker.log.path)
+
+
+def test_an_open_log_is_served_while_it_is_used(tmp_path: object) -> None:
+    with embedlog.open(f"{tmp_path}/log") as log:
+        log.create_topic(T)
+        with Broker(log) as broker, Wire(broker) as wire:
+            log.append(T, b"from inside")
+            wire.produce(T, batch_of(b"from outside"))
+            assert [record.value for record in records_of(wire.fetch(T, 0))] == [
+                b"from inside",
+                b"from outside",
+            ]
+        assert log.append(T, b"still open").offset == 2
+
+
+def test_closing_answers_what_was_begun(tmp_path: object) -> None:
+    broker = Broker(f"{tmp_path}/log")
+    broker.log.create_topic(T, flush_messages=1)
+    with Wire(broker) as wire:
+        numbers = [wire.send(produce(T, batch_of(b"%d" % n)), 9) for n in range(50)]
+        wire.receive(ProduceRequest, 9, numbers[0])
+        broker.close()
+        answered = 1
+        try:
+            for number in numbers[1:]:
+                wire.receive(ProduceRequest, 9, number)
+                answered += 1
+        except ConnectionError:
+            pass
+    broker.close()
+    with pytest.raises(ConnectionRefusedError):
+        Wire(broker)
+    with embedlog.open(f"{tmp_path}/log", mode="r") as log:
+        assert answered <= len(list(log.read(T, 0, follow=False)))
+
+
+def test_a_temporary_directory_goes_with_its_broker() -> None:
+    with Broker() as broker:
+        path = broker.log.path
+        assert os.path.isdir(path)
+    assert not os.path.exists(path)
+
+
+def test_several_processors() -> None:
+    with Broker(num_network_threads=3) as broker, ExitStack() as stack:
+        broker.log.create_topic(T)
+        wires = [stack.enter_context(Wire(broker)) for _ in range(9)]
+        waiting = [wire.send(fetch(T, 0, max_wait_ms=600_000), 11) for wire in wires[:6]]
+        until(lambda: [len(p.connections) for p in broker.server.processors] == [3, 3, 3])
+        assert wires[8].produce(T, batch_of(b"x")).error_code == 0
+        for wire, number in zip(wires, waiting, strict=False):
+            data = wire.receive(FetchRequest, 11, number).responses[0].partitions[0]
+            assert len(records_of(data)) == 1
+
+
+def test_it_starts_without_what_only_clusters_need() -> None:
+    code = (
+        "import sys; sys.modules.update(kazoo=None, pyspark=None, prometheus_client=None)\n"
+        "from embedlog.cluster import Broker\n"
+        "with Broker() as broker: print(broker.bootstrap_servers)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.startswith("127.0.0.1:")

@@ -1,0 +1,145 @@
+"""A raw connection to a broker: requests and responses by hand, and whatever else a client may send."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import struct
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from embedlog.cluster import Broker
+from embedlog.cluster.protocol import Request, Response, decode_response_header, encode_request
+from embedlog.cluster.protocol.apis import APIS
+from embedlog.cluster.protocol.produce_fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from embedlog.codec import decode, encode_batch, scan
+from embedlog.model import Record
+
+TIMEOUT_S = 60.0  # what never comes fails a test; nothing is measured by it
+
+R = TypeVar("R", bound=Response)
+
+
+class Wire:
+    """One connection. Not for several threads."""
+
+    def __init__(self, broker: Broker, client_id: str = "wire") -> None:
+        self.socket = socket.create_connection(("127.0.0.1", broker.port), TIMEOUT_S)
+        self._client_id = client_id
+        self._numbers = itertools.count(1)
+
+    def send(self, request: Request, version: int) -> int:
+        """Send a request; its correlation id."""
+        number = next(self._numbers)
+        self.socket.sendall(b"".join(map(bytes, encode_request(request, version, number, self._client_id))))  # type: ignore[arg-type]
+        return number
+
+    def receive_exactly(self, size: int) -> bytes:
+        """So many bytes. Raises ConnectionError where the connection ends before."""
+        got = bytearray()
+        while len(got) < size:
+            data = self.socket.recv(size - len(got))
+            if not data:
+                raise ConnectionError("the broker closed the connection")
+            got += data
+        return bytes(got)
+
+    def receive_frame(self) -> bytes:
+        (size,) = struct.unpack(">i", self.receive_exactly(4))
+        return self.receive_exactly(size)
+
+    def receive(self, request: type[Request] | Request, version: int, number: int) -> Any:
+        """The response to a request, whose correlation id this is."""
+        exchange = APIS[request.api.key]
+        frame = self.receive_frame()
+        found, pos = decode_response_header(frame, exchange.api, version)
+        assert found == number
+        return exchange.response.decode(frame, version, pos)
+
+    def ask(self, request: Request, version: int) -> Any:
+        return self.receive(request, version, self.send(request, version))
+
+    def is_closed_by_peer(self) -> bool:
+        """Wait for the end of the connection."""
+        try:
+            while self.socket.recv(65536):
+                pass
+        except ConnectionError:
+            pass
+        return True
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- the two requests that most tests are about ------------------------------------------------------
+
+    def produce(
+        self, topic: str, batch: bytes, *, partition: int = 0, version: int = 9, acks: int = 1
+    ) -> PartitionProduceResponse:
+        response: ProduceResponse = self.ask(produce(topic, batch, partition=partition, acks=acks), version)
+        return response.responses[0].partition_responses[0]
+
+    def fetch(self, topic: str, offset: int, *, version: int = 11, **options: Any) -> PartitionData:
+        response: FetchResponse = self.ask(fetch(topic, offset, **options), version)
+        return response.responses[0].partitions[0]
+
+
+def produce(topic: str, batch: bytes, *, partition: int = 0, acks: int = 1) -> ProduceRequest:
+    data = PartitionProduceData(index=partition, records=batch)
+    topics = [TopicProduceData(name=topic, partition_data=[data])]
+    return ProduceRequest(acks=acks, timeout_ms=10_000, topic_data=topics)
+
+
+def fetch(
+    topic: str,
+    offset: int,
+    *,
+    partition: int = 0,
+    max_wait_ms: int = 0,
+    min_bytes: int = 1,
+    max_bytes: int = 1 << 20,
+    partition_max_bytes: int = 1 << 20,
+    **more: Any,
+) -> FetchRequest:
+    part = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=partition_max_bytes)
+    return FetchRequest(
+        max_wait_ms=max_wait_ms,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        topics=[FetchTopic(topic=topic, partitions=[part])],
+        **more,
+    )
+
+
+def batch_of(*values: bytes, **options: Any) -> bytes:
+    """A record batch of values, all of the same time, without keys."""
+    return bytes(encode_batch([(None, value, (), 1_700_000_000_000) for value in values], **options))
+
+
+def records_of(data: PartitionData) -> list[Record]:
+    """The records of whole batches in what was fetched."""
+    assert isinstance(data.records, memoryview)
+    chunk = bytes(data.records)
+    return [record for header in scan(chunk).headers for record in decode(chunk, header, "", 0)]
