@@ -86,6 +86,7 @@ class Upkeep:
         self._recovery_file_lock = threading.Lock()
         self._cleaner_file_lock = threading.Lock()
         self._log_start_lock = threading.Lock()
+        self._in_background = False
         self._stopping = False
         self._throttle = Throttle(store.settings.log_cleaner_io_max_bytes_per_second)
         self._flusher.add("flush", self._flush_cycle)
@@ -95,6 +96,7 @@ class Upkeep:
         self._cleaner.add("delayed", self._run_delayed)
 
     def start(self) -> None:
+        self._in_background = True
         self._flusher.start()
         self._cleaner.start()
 
@@ -379,7 +381,9 @@ class Upkeep:
 
     def pace(self) -> Pace:
         """What a thread is to call between the small steps of its background work."""
-        return Pace(lambda: self.appends.number)
+        # Without threads of ours there is nobody beside whom to rest: it is the caller who waits.
+        rest = time.sleep if self._in_background else _no_rest
+        return Pace(lambda: self.appends.number, sleep=rest)
 
     def compact_partition(
         self, partition: Partition, throttle: Throttle | None, pace: Pace, *, force: bool
@@ -445,6 +449,10 @@ class Upkeep:
             yield
         except (EmbedlogError, OSError):
             logger.exception("%s %s", doing, partition.name)
+
+
+def _no_rest(_: float) -> None:
+    pass
 
 
 def _flush_failure(partition: Partition) -> StorageError | None:

@@ -299,7 +299,6 @@ def clocked(tmp_path: Path) -> tuple[Log, Store, list[int]]:
     return Log(store), store, clock
 
 
-@pytest.mark.timeout(1500)  # its consumers spend most of it waiting for one another
 def test_random_schedules(clocked: tuple[Log, Store, list[int]]) -> None:
     log, store, clock = clocked
     failed_commits = generations = 0

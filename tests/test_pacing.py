@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from pathlib import Path
 
 import pytest
@@ -118,3 +120,18 @@ def test_saving_indexes_keeps_nobody_from_appending(tmp_path: Path) -> None:
         assert saved == segment.entries()
     finally:
         log.close()
+
+
+def test_who_does_the_upkeep_himself_need_not_rest(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the threads in the background keep out of the way of others."""
+    slept: list[float] = []
+    with open_log(path) as log:
+        log.create_topic("t", partitions=30, cleanup_policy="compact")
+        log.append("t", b"v", key=b"k")
+        monkeypatch.setattr(time, "sleep", slept.append)
+        monkeypatch.setattr(time, "thread_time", itertools.count().__next__)  # each step takes a second
+        store_of(log).housekeep()
+        assert slept == []
+        store_of(log).upkeep.start()
+        store_of(log).upkeep.pace()()
+        assert len(slept) >= 1
