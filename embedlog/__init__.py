@@ -12,9 +12,10 @@ from .assignors import Assignor
 from .config import LogSettings, TopicSettings
 from .consumer import Consumer
 from .errors import *  # noqa: F403 - the whole tree is part of the face
-from .log import Health, Log
+from .log import Log
 from .model import (
     CommittedOffset,
+    Health,
     OffsetAndTimestamp,
     PartitionOffsets,
     Record,

@@ -1,6 +1,6 @@
 """The port between clients and a log: what producer, consumer and reader know, and all they know.
 
-`local.py` implements it over the engine in this process; over the wire it will be a Kafka client. What
+`local.py` implements it over the engine in this process, `cluster/remote/` over the wire. What
 crosses it are encoded record batches and plain values, never segments, locks or sockets, so that every
 client is written once.
 
@@ -14,13 +14,14 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from .config import TopicSettings
 from .model import (
     Appended,
     CommittedOffset,
     Fetched,
+    Health,
     OffsetAndTimestamp,
     PartitionOffsets,
     Record,
@@ -30,6 +31,10 @@ from .model import (
 )
 from .short_way import ShortCut
 from .waiting import Bell
+
+if TYPE_CHECKING:
+    from .group_effects import GroupDescription
+    from .recovery import PartitionRecovery, RecoveryReport
 
 
 class Interrupt:
@@ -137,6 +142,22 @@ class Coordinator(Protocol):
     def committed_offsets(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, CommittedOffset]: ...
+
+
+class Groups(Coordinator, Protocol):
+    """A coordinator as an administrator sees it."""
+
+    def list_groups(self) -> list[str]:
+        """The groups with members or offsets, sorted."""
+
+    def describe_group(self, group: str) -> GroupDescription:
+        """Raises GroupNotFound."""
+
+    def delete_group(self, group: str) -> None:
+        """Forget a group without members, and its offsets. Raises GroupNotFound, GroupNotEmpty."""
+
+    def delete_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
+        """Forget offsets of a group that has no members."""
 
 
 class Lane(Protocol):
@@ -249,3 +270,67 @@ class Backend(Protocol):
     @property
     def coordinator(self) -> Coordinator | None:
         """Consumer groups; None where this handle cannot join any (a reader process)."""
+
+
+class Owner(Protocol):
+    """Who can change what is there, and keeps it. What a method does, `Log` says."""
+
+    @property
+    def recovery(self) -> RecoveryReport: ...
+
+    def create_topic(
+        self, name: str, partitions: int, settings: Mapping[str, Any], *, exist_ok: bool = False
+    ) -> TopicDescription: ...
+
+    def alter_topic(self, name: str, settings: Mapping[str, Any]) -> TopicDescription: ...
+
+    def create_partitions(self, name: str, partitions: int) -> TopicDescription: ...
+
+    def delete_topic(self, name: str) -> None: ...
+
+    def delete_records(self, topic: str, partition: int, before_offset: int) -> int: ...
+
+    def check_producer(self, options: Mapping[str, Any]) -> None:
+        """Can there be a producer with these options? Raises Closed, UnsupportedByBackend."""
+
+    def flush(self) -> None: ...
+
+    def reopen(self, topic: str, partition: int) -> PartitionRecovery | None: ...
+
+    def compact(self, topic: str) -> int: ...
+
+    def backup(self, destination: str) -> None: ...
+
+
+class LogBackend(Backend, Protocol):
+    """A backend as its `Log` knows it: what is not for the clients, too."""
+
+    @property
+    def path(self) -> str:
+        """The directory, or the address."""
+
+    @property
+    def mode(self) -> str:
+        """ "rw" or "r"."""
+
+    @property
+    def coordinator(self) -> Groups | None: ...
+
+    def owner(self) -> Owner:
+        """Raises ReadOnly where this handle only reads, Closed."""
+
+    def offsets_before(self, topic: str, partition: int, time_ms: int, max_offsets: int) -> list[int]: ...
+
+    def health(self) -> Health: ...
+
+    def summary(self) -> str:
+        """What there is, in a few words. It may fail where the log is closed."""
+
+    def check_open(self) -> None:
+        """Raises Closed, ForkedHandle."""
+
+    def close(self) -> None:
+        """May be called again. What waits in it is woken, and raises Closed."""
+
+    def abandon(self) -> None:
+        """In a forked child: let go of what is the parent's, and wait for nobody."""

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from .model import RecordMetadata
 
 __all__ = [
+    "BrokerError",
+    "BrokerUnavailable",
     "BufferExhausted",
     "Closed",
     "CommitFailed",
@@ -68,6 +70,7 @@ __all__ = [
     "UnknownMagic",
     "UnknownMember",
     "UnknownSetting",
+    "UnsupportedByBackend",
     "UnsupportedFormat",
 ]
 
@@ -196,6 +199,29 @@ class ForkedHandle(EmbedlogError):
 
 class ReadOnly(EmbedlogError):
     """The log was opened with mode="r", or the directory cannot be written."""
+
+
+# -- over the wire -----------------------------------------------------------------------------------
+
+
+class UnsupportedByBackend(EmbedlogError):
+    """This cannot be done by a log of this kind: brokers have no request for it, say."""
+
+
+class BrokerUnavailable(EmbedlogError, ConnectionError):
+    """No broker could be reached, or none answered in time. What was asked for may have been done."""
+
+
+class BrokerError(EmbedlogError):
+    """A broker refused, for a reason that has no error of its own here.
+
+    `code` is Kafka's number for the reason, `name` its name.
+    """
+
+    def __init__(self, message: str, *, code: int, name: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.name = name
 
 
 # -- the directory -----------------------------------------------------------------------------------

@@ -9,16 +9,19 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Any, ClassVar, Final, NoReturn
 
 from .backend import Interrupt, Lane
+from .backup import backup
 from .config import TopicSettings
 from .coordinator import GroupCoordinator
-from .errors import ReadOnly, StorageError, TopicNotFound
+from .errors import InvalidArgument, ReadOnly, StorageError, TopicNotFound
+from .filenames import FORGETTING_OFFSETS, check_not_internal
 from .follower import Follower
 from .model import (
     Appended,
     Fetched,
+    Health,
     OffsetAndTimestamp,
     PartitionOffsets,
     Record,
@@ -26,6 +29,7 @@ from .model import (
     TopicPartition,
 )
 from .reading import ReadablePartition
+from .recovery import RecoveryReport
 from .short_way import ShortCut
 from .store import Store
 from .waiting import Bell
@@ -36,10 +40,16 @@ _PUBLICATION_DELAYS_MS: Final = (0.0, 0.2, 1.0, 5.0, 20.0)
 
 
 class EngineBackend:
-    """What both kinds of engine share: reading. Implements `backend.Backend`."""
+    """What both kinds of engine share: reading. Implements `backend.LogBackend`."""
+
+    mode: ClassVar[str]
 
     def __init__(self, engine: Store | Follower) -> None:
         self._engine = engine
+
+    @property
+    def path(self) -> str:
+        return self._engine.path
 
     def topics(self) -> list[str]:
         return self._engine.topics()
@@ -87,6 +97,47 @@ class EngineBackend:
     def offsets_before(self, topic: str, partition: int, time_ms: int, max_offsets: int) -> list[int]:
         return self._engine.partition(topic, partition).offsets_before(time_ms, max_offsets)
 
+    def check_open(self) -> None:
+        self._engine.check_open()
+
+    def summary(self) -> str:
+        health = self.health()
+        return (
+            f"{health.topics} topics, {health.partitions} partitions, {health.bytes:,} bytes, "
+            f"mode {health.mode!r}, {health.status}"
+        )
+
+    def health(self) -> Health:
+        """See `Log.health`."""
+        names = self._engine.topics()
+        edges = [offsets for name in names for offsets in self._engine.offsets(name).values()]
+        refusing, damage = self._trouble()
+        return Health(
+            "degraded" if refusing or damage else "ok",
+            self.path,
+            self.mode,
+            len(names),
+            len(edges),
+            self._bytes(names),
+            self._engine.fs.free_bytes(self.path),
+            sum(edge.log_end_offset - edge.flushed_offset for edge in edges),
+            refusing,
+            damage,
+        )
+
+    def _trouble(self) -> tuple[dict[TopicPartition, str], list[str]]:
+        """Which partitions refuse appends and why; what recovery found damaged."""
+        return {}, []
+
+    def _bytes(self, names: list[str]) -> int:
+        """Bytes of the segments of some topics."""
+        return sum(
+            size
+            for name in names
+            for partition in self._engine.partitions_of(name)
+            for _, size in partition.readable_segments()
+        )
+
     def _watched(self, positions: Mapping[TopicPartition, int]) -> list[tuple[ReadablePartition, int]]:
         return [(self._engine.partition(*name), offset) for name, offset in positions.items()]
 
@@ -104,7 +155,9 @@ class EngineBackend:
 
 
 class WriterBackend(EngineBackend):
-    """Over a store: reading, appending, groups."""
+    """Over a store: reading, appending, groups. Implements `backend.Owner` too."""
+
+    mode = "rw"
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
@@ -113,6 +166,19 @@ class WriterBackend(EngineBackend):
         self.lanes = store.partitions_of
         self.short_cut = ShortCut(store.by_topic)
         self.coordinator = GroupCoordinator(store)
+        self.create_topic = store.create_topic
+        self.alter_topic = store.alter_topic
+        self.create_partitions = store.create_partitions
+        self.delete_topic = store.delete_topic
+        self.flush = store.flush
+        self.reopen = store.reopen
+
+    def owner(self) -> WriterBackend:
+        return self
+
+    @property
+    def recovery(self) -> RecoveryReport:
+        return self._store.recovery
 
     def append(
         self,
@@ -152,12 +218,66 @@ class WriterBackend(EngineBackend):
                     return False
                 changed.sleep(left)
 
+    def check_producer(self, options: Mapping[str, Any]) -> None:
+        self._store.check_open()
+
+    def delete_records(self, topic: str, partition: int, before_offset: int) -> int:
+        found = self._store.partition(topic, partition)
+        check_not_internal(topic, FORGETTING_OFFSETS)
+        with found.upkeep_lock:
+            found.advance_log_start(before_offset)
+        return found.offsets().log_start_offset
+
+    def compact(self, topic: str) -> int:
+        store = self._store
+        if not store.topic_settings(topic).compacts:
+            raise InvalidArgument(
+                f"topic {topic!r} keeps every record (cleanup_policy=delete): alter_topic(..., "
+                'cleanup_policy="compact") first'
+            )
+        pace = store.upkeep.pace()
+        return sum(
+            store.upkeep.compact_partition(partition, None, pace, force=True)
+            for partition in store.partitions_of(topic)
+        )
+
+    def backup(self, destination: str) -> None:
+        backup(self._store, destination)
+
+    def close(self) -> None:
+        try:
+            self.coordinator.close()
+        finally:
+            self._store.close()
+
+    def abandon(self) -> None:
+        self.coordinator.abandon()
+        self._store.abandon()
+
+    def _trouble(self) -> tuple[dict[TopicPartition, str], list[str]]:
+        refusing = {name: why for name, (_, why) in self._store.trouble().items()}
+        return refusing, self._store.recovery.damage
+
+    def _bytes(self, names: list[str]) -> int:
+        return self._store.upkeep.bytes
+
 
 class ReaderBackend(EngineBackend):
     """Over a follower: reading only."""
 
+    mode = "r"
     coordinator = None
     short_cut = ShortCut({})
+
+    def owner(self) -> NoReturn:
+        self._engine.check_open()
+        raise ReadOnly(f'{self.path} was opened with mode="r": only its writer can do that')
+
+    def close(self) -> None:
+        self._engine.close()
+
+    def abandon(self) -> None:
+        self._engine.abandon()
 
     def lanes(self, topic: str) -> Sequence[Lane]:
         raise self._read_only()

@@ -12,28 +12,27 @@ import os
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from .appended_many import AppendedMany
 from .appender import Given, append, append_many
 from .arguments import as_path, check_flag, check_int
 from .arrow import read_arrow
-from .backup import backup
+from .backend import LogBackend, Owner
 from .client_options import ConsumerOptions, ProducerOptions, check_options
 from .consumer import Consumer
-from .errors import InvalidArgument, InvalidGroup, ReadOnly
-from .filenames import FORGETTING_OFFSETS, check_not_internal
+from .errors import InvalidGroup, UnsupportedByBackend
 from .follower import Follower
 from .given import Bytes, GivenHeaders
 from .local import ReaderBackend, WriterBackend
 from .log_reader import DEFAULT_FETCH_BYTES, Where, read_at, read_records, read_values
 from .model import (
+    Health,
     OffsetAndTimestamp,
     PartitionOffsets,
     Record,
     RecordMetadata,
     TopicDescription,
-    TopicPartition,
 )
 from .partitioner import Partitioner, StickyPartitioner
 from .producer import Producer
@@ -49,32 +48,22 @@ if TYPE_CHECKING:
 _open_logs: set[Log] = set()
 
 
-class Health(NamedTuple):
-    """How a log is. `status` is "ok", or "degraded" where a partition refuses appends or data is damaged."""
-
-    status: str
-    path: str
-    mode: str
-    topics: int
-    partitions: int
-    bytes: int
-    free_disk_bytes: int
-    unflushed_records: int
-    refusing: dict[TopicPartition, str]
-    damage: list[str]
-
-
 class Log:
-    """A log directory, open. Made by `embedlog.open`; a context manager. Open until `close`, or the exit.
+    """A log, open. Made by `embedlog.open`; a context manager. Open until `close`, or the exit.
 
-    With mode="rw" it is the directory's one writer; with mode="r" it reads what some process writes, and
-    every appending or altering method raises ReadOnly.
+    Of a directory with mode="rw" it is the one writer; with mode="r" it reads what some process writes, and
+    every appending or altering method raises ReadOnly. Of brokers ("kafka://...") it is a client; what
+    cannot be done over the wire raises UnsupportedByBackend, which says what to do instead.
     """
 
-    def __init__(self, engine: Store | Follower) -> None:
-        self._engine = engine
-        self._store = engine if isinstance(engine, Store) else None
-        self.backend = WriterBackend(engine) if isinstance(engine, Store) else ReaderBackend(engine)
+    def __init__(self, engine: Store | Follower | LogBackend) -> None:
+        self.backend: LogBackend
+        if isinstance(engine, Store):
+            self.backend = WriterBackend(engine)
+        elif isinstance(engine, Follower):
+            self.backend = ReaderBackend(engine)
+        else:
+            self.backend = engine
         self._short_cut = self.backend.short_cut
         self._partitioner: Partitioner = StickyPartitioner()
         self._clients: weakref.WeakSet[Producer | Consumer] = weakref.WeakSet()
@@ -83,28 +72,25 @@ class Log:
 
     def __repr__(self) -> str:
         try:
-            health = self.health()
+            summary = self.backend.summary()
         except Exception:
-            return f"<embedlog.Log {self.path!r}: closed>"
-        return (
-            f"<embedlog.Log {self.path!r}: {health.topics} topics, {health.partitions} partitions, "
-            f"{health.bytes:,} bytes, mode {health.mode!r}, {health.status}>"
-        )
+            summary = "closed"
+        return f"<embedlog.Log {self.path!r}: {summary}>"
 
     @property
     def path(self) -> str:
-        """The directory."""
-        return self._engine.path
+        """The directory, or the address of the brokers."""
+        return self.backend.path
 
     @property
     def mode(self) -> str:
         """ "rw" or "r"."""
-        return "r" if self._store is None else "rw"
+        return self.backend.mode
 
     @property
     def recovery(self) -> RecoveryReport:
         """What opening found after a crash; `clean` where the last writer had closed in order."""
-        return self._writer().recovery
+        return self._owner().recovery
 
     # -- topics ----------------------------------------------------------------------------------------
 
@@ -121,19 +107,19 @@ class Log:
 
         Raises TopicExists, InvalidTopicName, InvalidSetting, UnknownSetting, StorageError, ReadOnly.
         """
-        store = self._writer()
+        owner = self._owner()
         check_flag("exist_ok", exist_ok)
-        return store.create_topic(name, partitions, settings, exist_ok=exist_ok)
+        return owner.create_topic(name, partitions, settings, exist_ok=exist_ok)
 
     def topics(self, *, internal: bool = False) -> list[str]:
         """The topics' names, sorted; internal ones (`__consumer_offsets`) only if asked for."""
         check_flag("internal", internal)
-        names = self._engine.topics()
-        return [name for name in names if internal or not self._engine.describe_topic(name).internal]
+        names = self.backend.topics()
+        return [name for name in names if internal or not self.backend.describe_topic(name).internal]
 
     def describe_topic(self, name: str) -> TopicDescription:
         """A topic's id, number of partitions and own settings. Raises TopicNotFound."""
-        description = self._engine.describe_topic(name)
+        description = self.backend.describe_topic(name)
         return description._replace(settings=dict(description.settings))
 
     def alter_topic(self, name: str, **settings: Any) -> TopicDescription:
@@ -142,7 +128,7 @@ class Log:
         Of `__consumer_offsets` only when it is flushed. Raises TopicNotFound, InvalidSetting, UnknownSetting,
         InvalidTopicName, StorageError, ReadOnly.
         """
-        return self._writer().alter_topic(name, settings)
+        return self._owner().alter_topic(name, settings)
 
     def create_partitions(self, name: str, partitions: int) -> TopicDescription:
         """Raise the number of partitions to `partitions`. Keys may go to other partitions from then on.
@@ -150,14 +136,14 @@ class Log:
         Raises TopicNotFound, InvalidArgument (InvalidTopicName for `__consumer_offsets`), StorageError,
         ReadOnly.
         """
-        return self._writer().create_partitions(name, partitions)
+        return self._owner().create_partitions(name, partitions)
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic, durably; its files go after file_delete_delay_ms.
 
         Raises TopicNotFound, InvalidTopicName (`__consumer_offsets`), StorageError, ReadOnly.
         """
-        self._writer().delete_topic(name)
+        self._owner().delete_topic(name)
 
     # -- appending -------------------------------------------------------------------------------------
 
@@ -239,7 +225,7 @@ class Log:
         Raises UnknownSetting, InvalidArgument, InvalidType, ReadOnly, Closed.
         """
         check_options(options, ProducerOptions.__annotations__)
-        self._writer().check_open()
+        self._owner().check_producer(options)
         producer = Producer(self.backend, **options)
         self._clients.add(producer)
         return producer
@@ -352,19 +338,19 @@ class Log:
         InvalidGroup, TopicNotFound, Closed.
         """
         check_options(options, ConsumerOptions.__annotations__)
-        if group is not None and self._store is None and options.get("offset_store") is None:
+        if group is not None and self.backend.coordinator is None and options.get("offset_store") is None:
             raise InvalidGroup(
                 "a process that only reads cannot join a group: its offsets need a store of their own, e.g. "
                 'offset_store=embedlog.FileOffsetStore("billing.offsets")'
             )
-        self._engine.check_open()
+        self.backend.check_open()
         consumer = Consumer(self.backend, topics, group, **options)
         self._clients.add(consumer)
         return consumer
 
     def offsets(self, topic: str) -> dict[int, PartitionOffsets]:
         """Each partition's edges: log_start_offset, log_end_offset, flushed_offset."""
-        return self._engine.offsets(topic)
+        return self.backend.offsets(topic)
 
     def offsets_before(self, topic: str, partition: int, time_ms: int, max_offsets: int) -> list[int]:
         """Offsets where reading may begin, newest first; see reading.ReadablePartition.offsets_before."""
@@ -386,38 +372,24 @@ class Log:
 
         Records in a producer's buffer are not appended yet: `producer.flush()` first.
         """
-        self._writer().flush()
+        self._owner().flush()
 
     def reopen(self, topic: str, partition: int) -> PartitionRecovery | None:
         """Recover a partition that refuses appends since a write or fsync failed; what recovery did."""
-        store = self._writer()
+        owner = self._owner()
         check_int("partition", partition)
-        return store.reopen(topic, partition)
+        return owner.reopen(topic, partition)
 
     def delete_records(self, topic: str, partition: int, before_offset: int) -> int:
         """Make records before an offset unreadable, durably; whole segments go. The new log start offset."""
-        store = self._writer()
+        owner = self._owner()
         check_int("partition", partition)
         check_int("before_offset", before_offset, low=0)
-        found = store.partition(topic, partition)
-        check_not_internal(topic, FORGETTING_OFFSETS)
-        with found.upkeep_lock:
-            found.advance_log_start(before_offset)
-        return found.offsets().log_start_offset
+        return owner.delete_records(topic, partition, before_offset)
 
     def compact(self, topic: str) -> int:
         """Compact a topic now, as far as its sealed segments go; the bytes freed."""
-        store = self._writer()
-        if not store.topic_settings(topic).compacts:
-            raise InvalidArgument(
-                f"topic {topic!r} keeps every record (cleanup_policy=delete): alter_topic(..., "
-                'cleanup_policy="compact") first'
-            )
-        pace = store.upkeep.pace()
-        return sum(
-            store.upkeep.compact_partition(partition, None, pace, force=True)
-            for partition in store.partitions_of(topic)
-        )
+        return self._owner().compact(topic)
 
     def backup(self, destination: str | os.PathLike[str]) -> None:
         """A copy of the log, consistent by partition, group offsets included, while it is being written.
@@ -427,35 +399,12 @@ class Log:
         destination must not exist; it is a log directory of its own. Raises StorageError, DirectoryError,
         InvalidArgument, InvalidType.
         """
-        backup(self._writer(), as_path(destination, "destination"))
+        owner = self._owner()
+        owner.backup(as_path(destination, "destination"))
 
     def health(self) -> Health:
         """How the log is; cheap enough to be asked every second."""
-        names = self._engine.topics()
-        edges = [offsets for name in names for offsets in self._engine.offsets(name).values()]
-        store = self._store
-        refusing = {} if store is None else {name: why for name, (_, why) in store.trouble().items()}
-        damage = [] if store is None else store.recovery.damage
-        size = sum(self._sizes(names)) if store is None else store.upkeep.bytes
-        return Health(
-            "degraded" if refusing or damage else "ok",
-            self.path,
-            self.mode,
-            len(names),
-            len(edges),
-            size,
-            self._engine.fs.free_bytes(self.path),
-            sum(edge.log_end_offset - edge.flushed_offset for edge in edges),
-            refusing,
-            damage,
-        )
-
-    def _sizes(self, names: list[str]) -> Iterator[int]:
-        """Bytes of the segments of some topics."""
-        for name in names:
-            for partition in self._engine.partitions_of(name):
-                for _, size in partition.readable_segments():
-                    yield size
+        return self.backend.health()
 
     def close(self) -> None:
         """Send what producers hold, leave groups, flush, release the lock. Safe to call twice."""
@@ -463,9 +412,7 @@ class Log:
             return
         with contextlib.ExitStack() as last_first:  # each of them, whatever the others raise
             last_first.callback(_open_logs.discard, self)
-            last_first.callback(self._engine.close)
-            if isinstance(self.backend, WriterBackend):
-                last_first.callback(self.backend.coordinator.close)
+            last_first.callback(self.backend.close)
             for client in list(self._clients):
                 last_first.callback(client.close)
 
@@ -480,16 +427,19 @@ class Log:
     ) -> None:
         self.close()
 
+    def _owner(self) -> Owner:
+        """Who can change what is there. Raises ReadOnly, Closed."""
+        return self.backend.owner()
+
     def _writer(self) -> Store:
-        if self._store is None:
-            self._engine.check_open()
-            raise ReadOnly(f'{self.path} was opened with mode="r": only its writer can do that')
-        return self._store
+        """The engine, for what needs all of it. Raises ReadOnly, Closed, UnsupportedByBackend."""
+        owner = self._owner()
+        if not isinstance(owner, WriterBackend):
+            raise UnsupportedByBackend(f"{self.path}: this needs the log's directory: open that")
+        return owner.store
 
     def _abandon(self) -> None:
-        if isinstance(self.backend, WriterBackend):
-            self.backend.coordinator.abandon()
-        self._engine.abandon()
+        self.backend.abandon()
 
 
 @atexit.register

@@ -164,3 +164,18 @@ class GroupMetadata(NamedTuple):
     leader_id: str | None
     state_timestamp_ms: int
     members: tuple[GroupMemberMetadata, ...] = ()
+
+
+class Health(NamedTuple):
+    """How a log is. `status` is "ok", or "degraded" where a partition refuses appends or data is damaged."""
+
+    status: str
+    path: str
+    mode: str
+    topics: int
+    partitions: int
+    bytes: int
+    free_disk_bytes: int
+    unflushed_records: int
+    refusing: dict[TopicPartition, str]
+    damage: list[str]

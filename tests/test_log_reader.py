@@ -320,7 +320,7 @@ def test_a_reader_at_the_end_fetches_when_there_is_something(
 ) -> None:
     """A consumer of a thousand partitions asks each of them at every poll."""
     with embedlog.open(log.path, mode="r") as follower:
-        backend = _Counting((log if mode == "rw" else follower)._engine)
+        backend = _Counting((log if mode == "rw" else follower).backend._engine)
         reader = PartitionReader(backend, TopicPartition("t", 0), 0, read_committed=read_committed)
         assert [record.offset for record in reader.read()] == list(range(10))
         assert reader.read() == []

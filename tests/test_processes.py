@@ -536,7 +536,7 @@ def test_a_child_closes_without_unlocking(log: Log, path: Path, in_child: Callab
         with log, producer, consumer:
             pass
         log.close()
-        del log._store
+        del log.backend
         return True
 
     assert in_child(close_everything) == "True"
