@@ -155,6 +155,10 @@ class FileSystem:
         stat = os.statvfs(path)
         return stat.f_bavail * stat.f_frsize
 
+    def total_bytes(self, path: str) -> int:
+        stat = os.statvfs(path)
+        return stat.f_blocks * stat.f_frsize
+
     def names(self, path: str) -> dict[str, int]:
         """The directory's names, each with the inode it means: all that a listing tells without asking for
         every file."""

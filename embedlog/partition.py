@@ -78,6 +78,16 @@ class Partition(GrowingPartition):
         with self._append_lock:
             return self._ledger.largest_producer_id
 
+    @property
+    def last_stable_offset(self) -> int:
+        """Where read_committed ends: before the first open transaction, or at the log's end."""
+        return self._look().last_stable_offset
+
+    def epoch_of(self, offset: int) -> int:
+        """The leader epoch that an offset lies in; -1 before the first."""
+        starts = reversed(self._look().epochs)
+        return next((epoch for epoch, start in starts if start <= offset), -1)
+
     def producers(self) -> dict[int, Producer]:
         """The idempotent producers it remembers, by id."""
         with self._append_lock:

@@ -314,6 +314,27 @@ class ReadablePartition(ABC):
                         return OffsetAndTimestamp(record.offset, record.timestamp_ms, header.leader_epoch)
         return None
 
+    def largest_timestamp(self) -> OffsetAndTimestamp | None:
+        """The first record with the largest timestamp; None where there are no records."""
+        look = self._look()
+        readable = [(segment, look.end_of(segment)) for segment in look.segments if look.end_of(segment)]
+        largest = max((segment.largest_timestamp_ms for segment, _ in readable), default=-1)
+        found = self.offset_for_time(largest) if largest >= 0 else None
+        if found is not None or largest < 0:
+            return found
+        # It is that of a deleted record, or of a transaction's end: every header has to be looked at.
+        largest = -1
+        for segment, end in readable:
+            for header in segment.from_time(largest + 1, end, may_have_gaps=self.may_have_gaps):
+                if header.is_control or header.last_offset < look.log_start_offset:
+                    continue
+                times = [header.max_timestamp_ms]
+                if header.base_offset < look.log_start_offset:
+                    records = self._decode(segment, header)
+                    times = [r.timestamp_ms for r in records if r.offset >= look.log_start_offset]
+                largest = max(largest, *times)
+        return self.offset_for_time(largest) if largest >= 0 else None
+
     def offsets_before(self, time_ms: int, max_offsets: int) -> list[int]:
         """At most max_offsets offsets where reading may begin, newest first: the log's end and the base
         offsets of segments that were last modified at time_ms or before (LATEST_TIME -1: from the end,

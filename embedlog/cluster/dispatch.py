@@ -14,9 +14,13 @@ from concurrent.futures import Future
 from typing import Final, NamedTuple
 
 from .connection import Answer, Chunk, CloseConnection, Connection
+from .handlers.configs import ConfigHandlers
+from .handlers.describe import DescribeHandlers
 from .handlers.fetch import FetchHandlers
 from .handlers.metadata import MetadataHandlers
+from .handlers.offsets import OffsetHandlers
 from .handlers.produce import ProduceHandlers
+from .handlers.topics import TopicHandlers
 from .node import Call, Handler, Node, then
 from .protocol import (
     APIS,
@@ -52,6 +56,10 @@ class Dispatcher:
             **describing.handlers(),
             **ProduceHandlers(node).handlers(),
             **fetching.handlers(),
+            **OffsetHandlers(node).handlers(),
+            **TopicHandlers(node).handlers(),
+            **ConfigHandlers(node).handlers(),
+            **DescribeHandlers(node).handlers(),
         }
         self._disconnected = [fetching.disconnected]
         self._routes = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
@@ -57,6 +57,8 @@ class Node:
         self.groups = groups
         self.coordination = coordination
         self.settings = settings
+        self.altered: dict[str, Any] = {}  # settings that were changed since the start
+        self._started_with = settings
         self._executor = executor
         self._ids_lock = threading.Lock()
         self._producer_ids = range(0)
@@ -69,6 +71,17 @@ class Node:
     def partition(self, topic: str, number: int) -> Partition:
         """Raises TopicNotFound, PartitionNotFound, Closed."""
         return self.store.partition(topic, number)
+
+    def led(self, topic: str, number: int, leader_epoch: int = -1) -> Partition:
+        """A partition that this broker leads, in the epoch that the client knows (-1: it knows none).
+
+        Raises TopicNotFound, PartitionNotFound, Closed, Refusal.
+        """
+        partition = self.partition(topic, number)
+        if not self.leads(partition.name):
+            raise Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another broker leads this partition")
+        check_epoch(partition, leader_epoch)
+        return partition
 
     def leads(self, partition: TopicPartition) -> bool:
         """Whether this broker appends to the partition and answers for it."""
@@ -108,6 +121,18 @@ class Node:
                 "(max.partitions)",
             )
 
+    def alter_settings(self, own: Mapping[str, Any]) -> None:
+        """Have these settings, and all others as at the start, until the broker stops.
+
+        Whose settings are read once, at the start, does not notice. Raises UnknownSetting, InvalidSetting.
+        """
+        self.settings = self._started_with.with_changes(own)
+        self.altered = dict(own)
+
+    def value_at_start(self, name: str) -> Any:
+        """What a setting of the broker was when it started."""
+        return getattr(self._started_with, name)
+
     def _has_id(self, name: str, topic_id: bytes) -> bool:
         return name in self.store.topics() and self.topic_id(name) == topic_id
 
@@ -116,6 +141,17 @@ def current_epoch(partition: Partition) -> int:
     """The leader epoch in which the next append will be: what clients are told, so that it does not change
     under them with the first append after a crash."""
     return partition.leader_epoch + (1 if partition.begins_epoch else 0)
+
+
+def check_epoch(partition: Partition, epoch: int) -> None:
+    """Is the epoch that a client knows (-1: none) the current one? Raises Refusal."""
+    if epoch < 0:
+        return
+    current = current_epoch(partition)
+    if epoch < current:
+        raise Refusal(ErrorCode.FENCED_LEADER_EPOCH, f"the leader epoch is {current}, not {epoch}")
+    if epoch > current:
+        raise Refusal(ErrorCode.UNKNOWN_LEADER_EPOCH, f"the leader epoch is {current}, not {epoch} yet")
 
 
 def then(before: Future[_T], step: Callable[[_T], _R]) -> Future[_R]:

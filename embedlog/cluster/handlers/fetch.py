@@ -22,7 +22,7 @@ from ...partition import Partition
 from ...reading import Stretch
 from ..connection import Connection, FileRegion
 from ..fetch_sessions import FetchSessions, Wanted
-from ..node import Call, Handler, Node, current_epoch
+from ..node import Call, Handler, Node, check_epoch, current_epoch
 from ..problems import Refusal, code_of
 from ..processor import Processor, Timer
 from ..protocol import ErrorCode, Records
@@ -189,17 +189,6 @@ class FetchHandlers:
             return None
         leader = self._node.coordination.leader(partition.name)
         return LeaderIdAndEpoch(leader_id=leader, leader_epoch=current_epoch(partition))
-
-
-def check_epoch(partition: Partition, epoch: int) -> None:
-    """Is the epoch that a client knows (-1: none) the current one? Raises Refusal."""
-    if epoch < 0:
-        return
-    current = current_epoch(partition)
-    if epoch < current:
-        raise Refusal(ErrorCode.FENCED_LEADER_EPOCH, f"the leader epoch is {current}, not {epoch}")
-    if epoch > current:
-        raise Refusal(ErrorCode.UNKNOWN_LEADER_EPOCH, f"the leader epoch is {current}, not {epoch} yet")
 
 
 def _is_enough(found: Sequence[Found], min_bytes: int) -> bool:

@@ -1,0 +1,278 @@
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs: settings of topics, and of the broker.
+
+A topic's settings are changed durably. The broker's come from where it was started: those that can be changed
+while it runs are changed until it stops; of the others, and of the log's, the values are shown.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Final, TypeAlias
+
+from ...config import LogSettings, unknown_setting
+from ...errors import EmbedlogError, UnknownSetting
+from ...filenames import check_not_internal
+from ..node import Call, Handler, Node
+from ..problems import Refusal, code_of
+from ..protocol import ErrorCode
+from ..protocol.configs import (
+    AlterConfigsRequest,
+    AlterConfigsResourceResponse,
+    AlterConfigsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from ..settings import BrokerSettings
+from ..topic_configs import (
+    CHANGED,
+    DEFAULT,
+    GIVEN_AT_START,
+    LIST,
+    OWN,
+    Value,
+    checked,
+    dotted,
+    topic_values,
+    value_of,
+)
+
+_TOPIC, _BROKER = 2, 4
+_SET, _DELETE, _APPEND, _SUBTRACT = range(4)
+_WHILE_IT_RUNS: Final = frozenset(
+    {
+        "auto_create_topics_enable",
+        "delete_topic_enable",
+        "fetch_max_bytes",
+        "max_partitions",
+        "num_partitions",
+    }
+)
+_SHOWN: Final = 60  # characters of a name that a client has made up
+
+_Texts: TypeAlias = Mapping[str, str]
+_Values: TypeAlias = Mapping[str, Value]
+_Change: TypeAlias = Callable[[Sequence[Any], _Texts, _Values], dict[str, str]]
+
+
+class ConfigHandlers:
+    """Implements the APIs of settings."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def handlers(self) -> dict[str, Handler]:
+        """API -> who answers it."""
+        return {
+            "DescribeConfigs": self.describe_configs,
+            "AlterConfigs": self.alter_configs,
+            "IncrementalAlterConfigs": self.incremental_alter_configs,
+        }
+
+    # -- describing ------------------------------------------------------------------------------------
+
+    def describe_configs(
+        self, call: Call, request: DescribeConfigsRequest
+    ) -> Future[DescribeConfigsResponse]:
+        """In another thread: of a thousand topics that is a lot of text."""
+        return self._node.offload(
+            lambda: DescribeConfigsResponse(
+                results=[self._describe(resource, request.include_synonyms) for resource in request.resources]
+            )
+        )
+
+    def _describe(self, resource: DescribeConfigsResource, synonyms: bool) -> DescribeConfigsResult:
+        result = DescribeConfigsResult(
+            resource_type=resource.resource_type, resource_name=resource.resource_name
+        )
+        try:
+            values = self._values(resource.resource_type, resource.resource_name)
+        except EmbedlogError as error:
+            result.error_code, result.error_message = _told(error)
+            return result
+        keys = resource.configuration_keys
+        wanted = None if keys is None else frozenset(keys)
+        result.configs = [
+            _described(value, synonyms) for value in values if wanted is None or value.name in wanted
+        ]
+        return result
+
+    def _values(self, kind: int, name: str) -> list[Value]:
+        store = self._node.store
+        if kind == _TOPIC:
+            return topic_values(store.defaults, store.topic(name).settings)
+        self._check_broker(kind, name)
+        altered = [
+            value_of(BrokerSettings, each, ((value, CHANGED), self._at_start(each)))
+            for each, value in self._node.altered.items()
+        ]
+        if not name:  # the settings that were changed for all brokers
+            return sorted(altered)
+        fixed = [
+            value_of(BrokerSettings, each, (self._at_start(each),), read_only=each not in _WHILE_IT_RUNS)
+            for each in BrokerSettings.names()
+            if each not in self._node.altered
+        ]
+        of_log = [
+            value_of(LogSettings, each, (_started(value, default),), read_only=True)
+            for (each, value), default in zip(
+                store.settings.as_dict().items(), LogSettings().as_dict().values(), strict=True
+            )
+        ]
+        of_topics = [each._replace(read_only=True) for each in topic_values(store.defaults, {})]
+        return sorted([*altered, *fixed, *of_log, *of_topics])
+
+    def _at_start(self, name: str) -> tuple[Any, int]:
+        return _started(self._node.value_at_start(name), getattr(BrokerSettings(), name))
+
+    def _check_broker(self, kind: int, name: str) -> None:
+        """Is it this broker, or (by an empty name) all of them? Raises Refusal."""
+        if kind != _BROKER:
+            raise Refusal(
+                ErrorCode.INVALID_REQUEST, f"settings are those of topics (2) and brokers (4), not of {kind}"
+            )
+        own = self._node.coordination.node_id
+        if name not in ("", str(own)):
+            raise Refusal(ErrorCode.INVALID_REQUEST, f"this is broker {own}: ask the one that you mean")
+
+    # -- altering --------------------------------------------------------------------------------------
+
+    def alter_configs(self, call: Call, request: AlterConfigsRequest) -> Future[AlterConfigsResponse]:
+        """All settings that the resources are to have of their own."""
+        return self._node.offload(lambda: AlterConfigsResponse(responses=self._alter_all(request, _replaced)))
+
+    def incremental_alter_configs(
+        self, call: Call, request: IncrementalAlterConfigsRequest
+    ) -> Future[IncrementalAlterConfigsResponse]:
+        """Changes to what they have."""
+        return self._node.offload(
+            lambda: IncrementalAlterConfigsResponse(responses=self._alter_all(request, _changed))
+        )
+
+    def _alter_all(
+        self, request: AlterConfigsRequest | IncrementalAlterConfigsRequest, change: _Change
+    ) -> list[AlterConfigsResourceResponse]:
+        counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
+        responses = []
+        for resource in request.resources:
+            kind, name = resource.resource_type, resource.resource_name
+            response = AlterConfigsResourceResponse(resource_type=kind, resource_name=name)
+            try:
+                if counts[kind, name] > 1:
+                    raise Refusal(ErrorCode.INVALID_REQUEST, "the request names the resource more than once")
+                if len({dotted(config.name) for config in resource.configs}) < len(resource.configs):
+                    raise Refusal(ErrorCode.INVALID_REQUEST, "the request names a setting more than once")
+                if kind == _TOPIC:
+                    self._alter_topic(name, resource.configs, change, request.validate_only)
+                else:
+                    self._check_broker(kind, name)
+                    self._alter_broker(resource.configs, change, request.validate_only)
+            except EmbedlogError as error:
+                response.error_code, response.error_message = _told(error)
+            responses.append(response)
+        return responses
+
+    def _alter_topic(self, name: str, configs: Sequence[Any], change: _Change, validate_only: bool) -> None:
+        store = self._node.store
+        with store.topics_lock:
+            shown = {value.name: value for value in topic_values(store.defaults, store.topic(name).settings)}
+            check_not_internal(name, "its settings are not changed over the wire")
+            own = {value.name: value.value for value in shown.values() if value.source == OWN}
+            wanted = change(configs, own, shown)
+            changes = checked({each: value for each, value in wanted.items() if own.get(each) != value})
+            changes |= dict.fromkeys(set(own) - set(wanted))
+            if changes and not validate_only:
+                store.alter_topic(name, changes)
+
+    def _alter_broker(self, configs: Sequence[Any], change: _Change, validate_only: bool) -> None:
+        node = self._node
+        shown = {value.name: value for value in self._values(_BROKER, str(node.coordination.node_id))}
+        own = {value.name: value.value for value in shown.values() if value.source == CHANGED}
+        wanted = change(configs, own, shown)
+        for name in wanted:
+            if shown[name].read_only:
+                raise Refusal(
+                    ErrorCode.INVALID_CONFIG,
+                    f"{name} is read when the broker starts: give it another value there, and start it anew",
+                )
+        settings = BrokerSettings.parse(wanted)
+        if not validate_only:
+            node.alter_settings(settings)
+
+
+def _replaced(configs: Sequence[Any], own: _Texts, shown: _Values) -> dict[str, str]:
+    """What a resource is to have of its own: these, and no others."""
+    return {_known(config.name, shown): _stated(config) for config in configs}
+
+
+def _changed(configs: Sequence[Any], own: _Texts, shown: _Values) -> dict[str, str]:
+    """What a resource is to have of its own: what it has, with these changes."""
+    wanted = dict(own)
+    for config in configs:
+        name, operation = _known(config.name, shown), config.config_operation
+        if operation == _DELETE:
+            wanted.pop(name, None)
+        elif operation == _SET:
+            wanted[name] = _stated(config)
+        elif operation in (_APPEND, _SUBTRACT):
+            if shown[name].type != LIST:
+                raise Refusal(ErrorCode.INVALID_CONFIG, f"{name} is no list: it can be set, or deleted")
+            given = _parts(_stated(config))
+            before = _parts(wanted.get(name, shown[name].value))
+            kept = [part for part in before if part not in given]
+            wanted[name] = ",".join(
+                before + [part for part in given if part not in before] if operation == _APPEND else kept
+            )
+        else:
+            raise Refusal(ErrorCode.INVALID_REQUEST, f"{name}: there is no operation {operation}")
+    return wanted
+
+
+def _known(name: str, shown: _Values) -> str:
+    """The setting's name as it is shown. Raises UnknownSetting."""
+    if dotted(name) not in shown:
+        raise UnknownSetting(unknown_setting(name, tuple(shown)))
+    return dotted(name)
+
+
+def _stated(config: Any) -> str:
+    if config.value is None:
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"{config.name[:_SHOWN]} must have a value")
+    value: str = config.value
+    return value
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _started(value: object, default: object) -> tuple[object, int]:
+    """A value that there has been from the start on, and where it comes from."""
+    return value, DEFAULT if value == default else GIVEN_AT_START
+
+
+def _described(value: Value, synonyms: bool) -> DescribeConfigsResourceResult:
+    return DescribeConfigsResourceResult(
+        name=value.name,
+        value=value.value,
+        read_only=value.read_only,
+        is_default=value.source == DEFAULT,
+        config_source=value.source,
+        synonyms=[
+            DescribeConfigsSynonym(name=value.name, value=text, source=source)
+            for text, source in value.synonyms
+            if synonyms
+        ],
+        config_type=value.type,
+    )
+
+
+def _told(error: EmbedlogError) -> tuple[ErrorCode, str]:
+    return code_of(error), str(error)

@@ -1,0 +1,107 @@
+"""DescribeLogDirs and DescribeProducers: what lies on the disk, and who writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+
+from ...errors import EmbedlogError
+from ...partition import Partition
+from ...producer_state import Producer
+from ..node import Call, Handler, Node
+from ..problems import code_of
+from ..protocol import ErrorCode
+from ..protocol.cluster import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+from ..protocol.producers import (
+    DescribeProducersPartitionResponse,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeProducersTopicResponse,
+    ProducerState,
+)
+
+
+class DescribeHandlers:
+    """Implements the APIs that look below the records."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def handlers(self) -> dict[str, Handler]:
+        """API -> who answers it."""
+        return {"DescribeLogDirs": self.describe_log_dirs, "DescribeProducers": self.describe_producers}
+
+    def describe_log_dirs(
+        self, call: Call, request: DescribeLogDirsRequest
+    ) -> Future[DescribeLogDirsResponse]:
+        return self._node.offload(self._describe_log_dirs, request)
+
+    def _describe_log_dirs(self, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+        """One directory. What is asked for and not there is left out, as Kafka does."""
+        store = self._node.store
+        result = DescribeLogDirsResult(log_dir=store.path)
+        try:
+            result.total_bytes = store.fs.total_bytes(store.path)
+            result.usable_bytes = store.fs.free_bytes(store.path)
+        except OSError:
+            result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+        topics: dict[str, DescribeLogDirsTopic] = {}
+        for partition in self._asked(request):
+            topic, number = partition.name
+            of_topic = topics.setdefault(topic, DescribeLogDirsTopic(name=topic))
+            taken = sum(segment.size for segment in partition.segments())
+            of_topic.partitions.append(DescribeLogDirsPartition(partition_index=number, partition_size=taken))
+        result.topics = list(topics.values())
+        return DescribeLogDirsResponse(results=[result])
+
+    def _asked(self, request: DescribeLogDirsRequest) -> Iterator[Partition]:
+        if request.topics is None:
+            yield from self._node.store.partitions()
+            return
+        for topic in request.topics:
+            for number in dict.fromkeys(topic.partitions):
+                try:
+                    yield self._node.partition(topic.topic, number)
+                except EmbedlogError:
+                    continue
+
+    def describe_producers(self, call: Call, request: DescribeProducersRequest) -> DescribeProducersResponse:
+        return DescribeProducersResponse(
+            topics=[
+                DescribeProducersTopicResponse(
+                    name=topic.name,
+                    partitions=[self._producers(topic.name, number) for number in topic.partition_indexes],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    def _producers(self, topic: str, number: int) -> DescribeProducersPartitionResponse:
+        try:
+            found = self._node.led(topic, number).producers()
+        except EmbedlogError as error:
+            return DescribeProducersPartitionResponse(
+                partition_index=number, error_code=code_of(error), error_message=str(error)
+            )
+        return DescribeProducersPartitionResponse(
+            partition_index=number,
+            active_producers=[_state(producer_id, producer) for producer_id, producer in found.items()],
+        )
+
+
+def _state(producer_id: int, producer: Producer) -> ProducerState:
+    last = producer.batches[-1] if producer.batches else None
+    return ProducerState(
+        producer_id=producer_id,
+        producer_epoch=producer.epoch,
+        last_sequence=-1 if last is None else last.last_sequence,
+        last_timestamp=-1 if last is None else last.timestamp_ms,
+        coordinator_epoch=producer.coordinator_epoch,
+        current_txn_start_offset=producer.transaction_start,
+    )

@@ -1,0 +1,211 @@
+"""ListOffsets, OffsetForLeaderEpoch, DeleteRecords: where a partition's offsets lie.
+
+The edges are known; what is looked up by time reads files, and goes to another thread.
+
+Source: Kafka 0.10 design (getOffsetsBefore, which is version 0); KIP-79 (version 1), KIP-101 and KIP-320
+(leader epochs), KIP-734 (the largest timestamp), KIP-405 and KIP-1005 (tiers, of which there is one here).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from concurrent.futures import Future
+from typing import Final
+
+from ...errors import EmbedlogError, OffsetOutOfRange
+from ...model import NO_OFFSET, NO_TIMESTAMP, OffsetAndTimestamp
+from ...partition import Partition
+from ..node import Call, Handler, Node, current_epoch
+from ..problems import Refusal, code_of
+from ..protocol import ErrorCode
+from ..protocol.offsets_api import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+    PartitionEpochEndOffset,
+)
+
+_LATEST: Final = -1
+_EARLIEST: Final = -2
+_LARGEST_TIMESTAMP: Final = -3
+_EARLIEST_ON_THIS_TIER: Final = -4
+_LATEST_IN_OTHER_TIER: Final = -5
+_EARLIEST_ON_ITS_WAY: Final = -6
+_SINCE: Final = {  # the version of ListOffsets that knows a time that is none
+    _LATEST: 0,
+    _EARLIEST: 0,
+    _LARGEST_TIMESTAMP: 7,
+    _EARLIEST_ON_THIS_TIER: 8,
+    _LATEST_IN_OTHER_TIER: 9,
+    _EARLIEST_ON_ITS_WAY: 11,
+}
+_EDGES: Final = frozenset(_SINCE) - {_LARGEST_TIMESTAMP}
+_NOTHING: Final = OffsetAndTimestamp(NO_OFFSET, NO_TIMESTAMP, -1)
+_HIGH_WATERMARK: Final = -1
+_READ_COMMITTED: Final = 1
+
+
+class OffsetHandlers:
+    """Implements the APIs that look up and move offsets."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def handlers(self) -> dict[str, Handler]:
+        """API -> who answers it."""
+        return {
+            "ListOffsets": self.list_offsets,
+            "OffsetForLeaderEpoch": self.offset_for_leader_epoch,
+            "DeleteRecords": self.delete_records,
+        }
+
+    # -- ListOffsets -----------------------------------------------------------------------------------
+
+    def list_offsets(
+        self, call: Call, request: ListOffsetsRequest
+    ) -> ListOffsetsResponse | Future[ListOffsetsResponse]:
+        asked = (partition.timestamp for topic in request.topics for partition in topic.partitions)
+        if call.version and all(timestamp in _EDGES for timestamp in asked):
+            return self._listed(call, request)
+        return self._node.offload(self._listed, call, request)
+
+    def _listed(self, call: Call, request: ListOffsetsRequest) -> ListOffsetsResponse:
+        twice = _twice((topic.name, p.partition_index) for topic in request.topics for p in topic.partitions)
+        committed = request.isolation_level == _READ_COMMITTED
+        response = ListOffsetsResponse()
+        for topic in request.topics:
+            of_topic = ListOffsetsTopicResponse(name=topic.name)
+            for asked in topic.partitions:
+                index = asked.partition_index
+                try:
+                    if (topic.name, index) in twice:
+                        raise Refusal(ErrorCode.INVALID_REQUEST, "the partition is asked for twice")
+                    found = self._list(call.version, topic.name, asked, committed)
+                except (EmbedlogError, OSError) as error:
+                    found = ListOffsetsPartitionResponse(error_code=self._code(error, topic.name, index))
+                found.partition_index = index
+                of_topic.partitions.append(found)
+            response.topics.append(of_topic)
+        return response
+
+    def _list(
+        self, version: int, topic: str, asked: ListOffsetsPartition, committed: bool
+    ) -> ListOffsetsPartitionResponse:
+        partition = self._node.led(topic, asked.partition_index, asked.current_leader_epoch)
+        if not version:
+            found = partition.offsets_before(asked.timestamp, max(asked.max_num_offsets, 0))
+            return ListOffsetsPartitionResponse(old_style_offsets=found)
+        time_ms = asked.timestamp
+        if time_ms < 0 and (time_ms not in _SINCE or version < _SINCE[time_ms]):
+            raise Refusal(ErrorCode.UNSUPPORTED_VERSION, f"this version knows no time {time_ms}")
+        if time_ms in _EDGES:
+            offset, timestamp, epoch = _edge(partition, time_ms, committed)
+        else:
+            by_time = partition.offset_for_time(time_ms) if time_ms >= 0 else partition.largest_timestamp()
+            if by_time is None or (committed and by_time.offset >= partition.last_stable_offset):
+                by_time = _NOTHING
+            offset, timestamp, epoch = by_time
+        return ListOffsetsPartitionResponse(offset=offset, timestamp=timestamp, leader_epoch=epoch)
+
+    def _code(self, error: EmbedlogError | OSError, topic: str, number: int) -> ErrorCode:
+        """That of a look into files, which may fail because the topic goes just then."""
+        try:
+            self._node.partition(topic, number)
+        except EmbedlogError as gone:
+            return code_of(gone)
+        return code_of(error) if isinstance(error, EmbedlogError) else ErrorCode.KAFKA_STORAGE_ERROR
+
+    # -- OffsetForLeaderEpoch --------------------------------------------------------------------------
+
+    def offset_for_leader_epoch(
+        self, call: Call, request: OffsetForLeaderEpochRequest
+    ) -> OffsetForLeaderEpochResponse:
+        return OffsetForLeaderEpochResponse(
+            topics=[
+                OffsetForLeaderTopicResult(
+                    topic=topic.topic,
+                    partitions=[self._end(topic.topic, asked) for asked in topic.partitions],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    def _end(self, topic: str, asked: OffsetForLeaderPartition) -> PartitionEpochEndOffset:
+        try:
+            partition = self._node.led(topic, asked.partition, asked.current_leader_epoch)
+        except EmbedlogError as error:
+            return PartitionEpochEndOffset(partition=asked.partition, error_code=code_of(error))
+        current = current_epoch(partition)
+        if asked.leader_epoch == current:  # in which there may be no record yet
+            epoch, end = current, partition.offsets().log_end_offset
+        elif asked.leader_epoch > current:
+            epoch, end = -1, NO_OFFSET
+        else:
+            epoch, end = partition.end_of_epoch(asked.leader_epoch)
+        return PartitionEpochEndOffset(partition=asked.partition, leader_epoch=epoch, end_offset=end)
+
+    # -- DeleteRecords ---------------------------------------------------------------------------------
+
+    def delete_records(self, call: Call, request: DeleteRecordsRequest) -> Future[DeleteRecordsResponse]:
+        return self._node.offload(self._delete_records, request)
+
+    def _delete_records(self, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+        return DeleteRecordsResponse(
+            topics=[
+                DeleteRecordsTopicResult(
+                    name=topic.name,
+                    partitions=[
+                        self._delete_before(topic.name, asked.partition_index, asked.offset)
+                        for asked in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    def _delete_before(self, topic: str, number: int, offset: int) -> DeleteRecordsPartitionResult:
+        try:
+            partition = self._node.led(topic, number)
+            if self._node.is_internal(topic):
+                raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is the broker's own")
+            if not partition.settings.deletes:
+                raise Refusal(ErrorCode.POLICY_VIOLATION, "the topic is compacted: no record goes by its age")
+            if offset == _HIGH_WATERMARK:
+                offset = partition.offsets().log_end_offset
+            elif offset < 0:
+                raise OffsetOutOfRange(f"there is no offset {offset}")
+            with partition.upkeep_lock:
+                partition.advance_log_start(offset)
+            start = partition.offsets().log_start_offset
+        except EmbedlogError as error:
+            return DeleteRecordsPartitionResult(
+                partition_index=number, low_watermark=NO_OFFSET, error_code=code_of(error)
+            )
+        return DeleteRecordsPartitionResult(partition_index=number, low_watermark=start)
+
+
+def _edge(partition: Partition, which: int, committed: bool) -> OffsetAndTimestamp:
+    """An edge of the log. No record need stand there, so that it has no time."""
+    if which in (_LATEST_IN_OTHER_TIER, _EARLIEST_ON_ITS_WAY):
+        return _NOTHING
+    offsets = partition.offsets()
+    if which == _LATEST:
+        end = partition.last_stable_offset if committed else offsets.log_end_offset
+        return OffsetAndTimestamp(end, NO_TIMESTAMP, current_epoch(partition))
+    start = offsets.log_start_offset
+    return OffsetAndTimestamp(start, NO_TIMESTAMP, max(partition.epoch_of(start), 0))
+
+
+def _twice(names: Iterable[tuple[str, int]]) -> set[tuple[str, int]]:
+    return {name for name, count in Counter(names).items() if count > 1}

@@ -1,0 +1,226 @@
+"""CreateTopics, DeleteTopics, CreatePartitions.
+
+All of it makes, renames or removes directories, and happens in another thread. A request is answered topic by
+topic: what one of them cannot be does not keep the others from being.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from typing import Final
+
+from ...catalog import check_partition_count
+from ...errors import EmbedlogError, InvalidArgument, TopicExists
+from ...filenames import check_not_internal, check_topic_name
+from ..node import Call, Handler, Node
+from ..problems import Refusal, code_of
+from ..protocol import NO_UUID, ErrorCode
+from ..protocol.topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from ..topic_configs import checked, topic_values
+
+_FIRST_WITH_DESCRIPTION: Final = 5
+_FIRST_WITH_TOPIC_DELETION_DISABLED: Final = 3
+_AS_THE_BROKER_HAS_IT: Final = -1
+_TWICE: Final = "the request names the topic more than once"
+
+
+class TopicHandlers:
+    """Implements the APIs that make and delete topics."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def handlers(self) -> dict[str, Handler]:
+        """API -> who answers it."""
+        return {
+            "CreateTopics": self.create_topics,
+            "DeleteTopics": self.delete_topics,
+            "CreatePartitions": self.create_partitions,
+        }
+
+    # -- CreateTopics ----------------------------------------------------------------------------------
+
+    def create_topics(self, call: Call, request: CreateTopicsRequest) -> Future[CreateTopicsResponse]:
+        return self._node.offload(self._create_topics, call.version, request)
+
+    def _create_topics(self, version: int, request: CreateTopicsRequest) -> CreateTopicsResponse:
+        counts = Counter(topic.name for topic in request.topics)
+        results = []
+        for topic in {topic.name: topic for topic in request.topics}.values():
+            try:
+                if counts[topic.name] > 1:
+                    raise Refusal(ErrorCode.INVALID_REQUEST, _TWICE)
+                results.append(self._create(version, topic, request.validate_only))
+            except EmbedlogError as error:
+                results.append(
+                    CreatableTopicResult(
+                        name=topic.name, error_code=code_of(error), error_message=str(error), configs=None
+                    )
+                )
+        return CreateTopicsResponse(topics=results)
+
+    def _create(self, version: int, topic: CreatableTopic, validate_only: bool) -> CreatableTopicResult:
+        store = self._node.store
+        name = check_topic_name(topic.name)
+        check_not_internal(name, "it comes with the first group")
+        if name in store.topics():
+            raise TopicExists(f"topic {name!r} exists already")
+        count = self._partition_count(topic)
+        if any(config.value is None for config in topic.configs):
+            raise Refusal(ErrorCode.INVALID_CONFIG, "a new topic's setting must have a value")
+        settings = checked({config.name: config.value or "" for config in topic.configs})
+        topic_id = NO_UUID
+        with store.topics_lock:  # between the count and the making nobody else makes any
+            self._node.check_room_for(count)
+            if not validate_only:
+                store.create_topic(name, count, settings)
+                topic_id = self._node.topic_id(name)
+        result = CreatableTopicResult(name=name, topic_id=topic_id)
+        if version >= _FIRST_WITH_DESCRIPTION:
+            result.num_partitions = count
+            result.replication_factor = 1
+            result.configs = [
+                CreatableTopicConfigs(
+                    name=each.name,
+                    value=each.value,
+                    read_only=each.read_only,
+                    config_source=each.source,
+                )
+                for each in topic_values(store.defaults, settings)
+            ]
+        return result
+
+    def _partition_count(self, topic: CreatableTopic) -> int:
+        """How many partitions a topic is to have; its replicas are looked at as well. Raises Refusal."""
+        factor, count = topic.replication_factor, topic.num_partitions
+        if topic.assignments:
+            if (factor, count) != (_AS_THE_BROKER_HAS_IT, _AS_THE_BROKER_HAS_IT):
+                raise Refusal(
+                    ErrorCode.INVALID_REQUEST,
+                    "partitions that are assigned are counted already: leave both numbers at -1",
+                )
+            found = sorted(topic.assignments, key=lambda each: each.partition_index)
+            if [each.partition_index for each in found] != list(range(len(found))):
+                raise Refusal(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions are numbered from 0 on, without a gap"
+                )
+            self._check_replicas(each.broker_ids for each in found)
+            return _counted(len(found))
+        if factor not in (1, _AS_THE_BROKER_HAS_IT):
+            raise Refusal(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"the replication factor is {factor}, and there is one broker: give 1 or -1",
+            )
+        return _counted(self._node.settings.num_partitions if count == _AS_THE_BROKER_HAS_IT else count)
+
+    def _check_replicas(self, assignments: Iterable[Sequence[int]]) -> None:
+        own = self._node.coordination.node_id
+        for brokers in assignments:
+            if list(brokers) != [own]:
+                raise Refusal(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                    f"a partition has one replica, on broker {own}: not {list(brokers)[:10]}",
+                )
+
+    # -- DeleteTopics ----------------------------------------------------------------------------------
+
+    def delete_topics(self, call: Call, request: DeleteTopicsRequest) -> Future[DeleteTopicsResponse]:
+        return self._node.offload(self._delete_topics, call.version, request)
+
+    def _delete_topics(self, version: int, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+        asked = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
+        named = [topic.name or self._node.topic_named(topic.topic_id) for topic in asked]
+        counts = Counter(named)
+        results = []
+        for topic, name in zip(asked, named, strict=True):
+            result = DeletableTopicResult(name=name, topic_id=topic.topic_id)
+            try:
+                if topic.name is not None and topic.topic_id != NO_UUID:
+                    raise Refusal(ErrorCode.INVALID_REQUEST, "give a topic's name or its id, not both")
+                if name is None:
+                    raise Refusal(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
+                if counts[name] > 1:
+                    raise Refusal(ErrorCode.INVALID_REQUEST, _TWICE)
+                self._delete(version, name, result)
+            except EmbedlogError as error:
+                result.error_code, result.error_message = code_of(error), str(error)
+            results.append(result)
+        return DeleteTopicsResponse(responses=results)
+
+    def _delete(self, version: int, name: str, result: DeletableTopicResult) -> None:
+        if not self._node.settings.delete_topic_enable:
+            known = version >= _FIRST_WITH_TOPIC_DELETION_DISABLED
+            raise Refusal(
+                ErrorCode.TOPIC_DELETION_DISABLED if known else ErrorCode.INVALID_REQUEST,
+                "this broker deletes no topics (delete.topic.enable)",
+            )
+        with self._node.store.topics_lock:
+            result.topic_id = self._node.topic_id(name)
+            self._node.store.delete_topic(name)
+
+    # -- CreatePartitions ------------------------------------------------------------------------------
+
+    def create_partitions(
+        self, call: Call, request: CreatePartitionsRequest
+    ) -> Future[CreatePartitionsResponse]:
+        return self._node.offload(self._create_partitions, request)
+
+    def _create_partitions(self, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
+        counts = Counter(topic.name for topic in request.topics)
+        results = []
+        for topic in {topic.name: topic for topic in request.topics}.values():
+            result = CreatePartitionsTopicResult(name=topic.name)
+            try:
+                if counts[topic.name] > 1:
+                    raise Refusal(ErrorCode.INVALID_REQUEST, _TWICE)
+                self._grow(topic, request.validate_only)
+            except EmbedlogError as error:
+                result.error_code, result.error_message = code_of(error), str(error)
+            results.append(result)
+        return CreatePartitionsResponse(results=results)
+
+    def _grow(self, topic: CreatePartitionsTopic, validate_only: bool) -> None:
+        store = self._node.store
+        with store.topics_lock:
+            there = store.describe_topic(topic.name).partitions
+            check_not_internal(topic.name, "with more partitions groups would not find their offsets")
+            if topic.count <= there:
+                raise Refusal(
+                    ErrorCode.INVALID_PARTITIONS,
+                    f"topic {topic.name!r} has {there} partitions: the new number must be larger",
+                )
+            added = _counted(topic.count) - there
+            if topic.assignments is not None:
+                if len(topic.assignments) != added:
+                    raise Refusal(
+                        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                        f"{added} partitions are to be added, and {len(topic.assignments)} are assigned",
+                    )
+                self._check_replicas(each.broker_ids for each in topic.assignments)
+            self._node.check_room_for(added)
+            if not validate_only:
+                store.create_partitions(topic.name, topic.count)
+
+
+def _counted(partitions: int) -> int:
+    try:
+        check_partition_count(partitions)
+    except InvalidArgument as error:
+        raise Refusal(ErrorCode.INVALID_PARTITIONS, str(error)) from None
+    return partitions
