@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from ..config import MAX_INT32, MAX_INT64, Settings, TopicSettings
-from ..errors import InvalidSetting
+from ..errors import InvalidSetting, InvalidType
 from ..retention import POLICIES
 
 BOOLEAN, STRING, INT, LONG, DOUBLE, LIST = 1, 2, 3, 5, 6, 7  # Kafka's numbers for the types of settings
@@ -70,11 +70,8 @@ FIXED: Final[dict[str, Fixed]] = {
 
 
 def checked(given: Mapping[str, str]) -> dict[str, Any]:
-    """What is to be kept of settings that a client gives.
-
-    Raises UnknownSetting, InvalidSetting, InvalidType.
-    """
-    own = TopicSettings.parse({name: value for name, value in given.items() if name not in FIXED})
+    """What is to be kept of a topic's settings that a client gives. Raises UnknownSetting, InvalidSetting."""
+    own = parsed(TopicSettings, {name: value for name, value in given.items() if name not in FIXED})
     for name, value in given.items():
         fixed = FIXED.get(name)
         if fixed is not None and not fixed.taken(value):
@@ -86,6 +83,17 @@ def checked(given: Mapping[str, str]) -> dict[str, Any]:
             "to the process that has the log open"
         )
     return own
+
+
+def parsed(settings: type[Settings], given: Mapping[str, str]) -> dict[str, Any]:
+    """Settings out of their texts; a text that is no number is a wrong value and not a wrong request.
+
+    Raises UnknownSetting, InvalidSetting.
+    """
+    try:
+        return settings.parse(given)
+    except InvalidType as error:
+        raise InvalidSetting(str(error)) from None
 
 
 def dotted(name: str) -> str:

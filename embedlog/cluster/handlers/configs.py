@@ -40,6 +40,7 @@ from ..topic_configs import (
     Value,
     checked,
     dotted,
+    parsed,
     topic_values,
     value_of,
 )
@@ -202,7 +203,7 @@ class ConfigHandlers:
                     ErrorCode.INVALID_CONFIG,
                     f"{name} is read when the broker starts: give it another value there, and start it anew",
                 )
-        settings = BrokerSettings.parse(wanted)
+        settings = parsed(BrokerSettings, wanted)
         if not validate_only:
             node.alter_settings(settings)
 

@@ -1,0 +1,119 @@
+"""The admin APIs as kafka-python calls them."""
+
+from __future__ import annotations
+
+import uuid
+import warnings
+from collections.abc import Iterator
+
+import pytest
+
+from embedlog.cluster import Broker
+from embedlog.codec import encode_batch
+
+with warnings.catch_warnings():
+    # On its import kafka-python uses what Python 3.11 deprecates (and later versions take back).
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka import TopicPartition
+    from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType, KafkaAdminClient, OffsetSpec
+    from kafka.errors import (
+        TopicAlreadyExistsError,
+        UnknownTopicIdError,
+        UnknownTopicOrPartitionError,
+    )
+
+T = 1_700_000_000_000
+
+
+@pytest.fixture
+def admin(broker: Broker) -> Iterator[KafkaAdminClient]:
+    client = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+    yield client
+    client.close()
+
+
+def test_topics_come_grow_and_go(broker: Broker, admin: KafkaAdminClient) -> None:
+    options = {"num_partitions": 2, "replication_factor": 1, "configs": {"flush.ms": "50"}}
+    admin.create_topics({"events": options, "others": {}})
+    assert broker.log.describe_topic("events").settings == {"flush_ms": 50}
+    assert broker.log.describe_topic("others").partitions == 1
+    with pytest.raises(TopicAlreadyExistsError):
+        admin.create_topics(["others"])
+    admin.create_partitions({"events": 3})
+    assert broker.log.describe_topic("events").partitions == 3
+    admin.delete_topics(["events"])
+    assert broker.log.topics() == ["others"]
+    with pytest.raises(UnknownTopicOrPartitionError):
+        admin.delete_topics(["events"])
+
+
+def test_topics_are_deleted_by_their_ids(broker: Broker, admin: KafkaAdminClient) -> None:
+    broker.log.create_topic("events")
+    admin.delete_topics([uuid.UUID(bytes=broker.node.topic_id("events"))])
+    assert broker.log.topics() == []
+    with pytest.raises(UnknownTopicIdError):
+        admin.delete_topics([uuid.uuid4()])
+
+
+def test_settings(broker: Broker, admin: KafkaAdminClient) -> None:
+    broker.log.create_topic("events", flush_ms=50)
+
+    def settings() -> dict[str, str]:
+        found = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, "events", None)])
+        return {name: entry["value"] for name, entry in found["topic"]["events"].items()}
+
+    assert settings() == {"flush.ms": "50"}
+    changes = {"flush.ms": "60", "cleanup.policy": (AlterConfigOp.APPEND, "compact")}
+    admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, "events", changes)])
+    assert settings() == {"flush.ms": "60", "cleanup.policy": "delete,compact"}
+    admin.reset_configs([ConfigResource(ConfigResourceType.TOPIC, "events", ["cleanup.policy"])])
+    assert settings() == {"flush.ms": "60"}
+    admin.alter_configs(
+        [ConfigResource(ConfigResourceType.TOPIC, "events", {"flush.ms": "70"})], validate_only=True
+    )
+    assert settings() == {"flush.ms": "60"}
+    refused = admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, "events", {"flush.ms": "0"})])
+    assert "must be between 1 and" in str(refused)
+    assert settings() == {"flush.ms": "60"}
+
+
+def test_offsets(broker: Broker, admin: KafkaAdminClient) -> None:
+    log, partition = broker.log, TopicPartition("events", 0)
+    log.create_topic("events")
+    for number in (0, 3, 1):
+        log.append("events", b"", timestamp_ms=T + number)
+    wanted = {
+        OffsetSpec.EARLIEST: 0,
+        OffsetSpec.LATEST: 3,
+        OffsetSpec.MAX_TIMESTAMP: 1,
+        OffsetSpec.EARLIEST_LOCAL: 0,
+        T + 1: 1,
+    }
+    for spec, offset in wanted.items():
+        assert admin.list_partition_offsets({partition: spec})[partition].offset == offset
+    assert admin.list_partition_offsets({partition: OffsetSpec.LATEST_TIERED})[partition].offset == -1
+    assert admin.delete_records({partition: 2})[partition]["low_watermark"] == 2
+    assert log.offsets("events")[0].log_start_offset == 2
+
+
+def test_the_directory_and_what_lies_in_it(broker: Broker, admin: KafkaAdminClient) -> None:
+    broker.log.create_topic("events", 2)
+    broker.log.append("events", b"x" * 1000, partition=1)
+    (of_broker,) = admin.describe_log_dirs()
+    (directory,) = of_broker["log_dirs"]
+    assert directory["log_dir"] == broker.log.path
+    assert directory["total_bytes"] >= directory["usable_bytes"] > 0
+    sizes = {p["partition_index"]: p["partition_size"] for p in directory["topics"][0]["partitions"]}
+    assert sizes[0] == 0
+    assert 1000 < sizes[1] < 1200
+
+
+def test_producers_of_a_partition(broker: Broker, admin: KafkaAdminClient) -> None:
+    broker.log.create_topic("events")
+    rows = [(None, b"value", (), T + number) for number in range(3)]
+    batch = encode_batch(rows, producer_id=4711, producer_epoch=2, base_sequence=0)
+    broker.node.partition("events", 0).append(bytearray(batch))
+    partition = TopicPartition("events", 0)
+    (producer,) = admin.describe_producers([partition])[partition].active_producers
+    assert (producer.producer_id, producer.producer_epoch, producer.last_sequence) == (4711, 2, 2)
+    assert producer.last_timestamp == T + 2

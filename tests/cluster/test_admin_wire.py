@@ -1,0 +1,431 @@
+"""Admin requests by hand: every version of each, old answers, and what no client library would send."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+from wire import Wire, batch_of
+
+from embedlog.cluster import Broker
+from embedlog.cluster.node import current_epoch
+from embedlog.cluster.protocol import NO_UUID, ErrorCode, Request
+from embedlog.cluster.protocol.cluster import DescribableLogDirTopic, DescribeLogDirsRequest
+from embedlog.cluster.protocol.configs import (
+    AlterableConfig,
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    IncrementalAlterableConfig,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+)
+from embedlog.cluster.protocol.offsets_api import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+    PartitionEpochEndOffset,
+)
+from embedlog.cluster.protocol.producers import DescribeProducersRequest, DescribeProducersTopic
+from embedlog.cluster.protocol.topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DeleteTopicState,
+)
+
+T = 1_700_000_000_000
+TOPIC = 2
+
+
+def versions(request: type[Request]) -> Any:
+    """A test for each version that there is of a request."""
+    return pytest.mark.parametrize("version", range(request.api.min_version, request.api.max_version + 1))
+
+
+def list_offsets(wire: Wire, version: int, time_ms: int, **more: Any) -> ListOffsetsPartitionResponse:
+    options = {"current_leader_epoch": more.pop("epoch", -1), "max_num_offsets": more.pop("most", 1)}
+    asked = ListOffsetsPartition(partition_index=more.pop("partition", 0), timestamp=time_ms, **options)
+    topics = [ListOffsetsTopic(name="events", partitions=[asked])]
+    found: ListOffsetsPartitionResponse = (
+        wire.ask(ListOffsetsRequest(topics=topics, **more), version).topics[0].partitions[0]
+    )
+    return found
+
+
+def filled(broker: Broker, records: int = 5) -> None:
+    broker.log.create_topic("events")
+    for number in range(records):
+        broker.log.append("events", b"value", timestamp_ms=T + number)
+
+
+# -- ListOffsets ---------------------------------------------------------------------------------------
+
+
+def test_offsets_of_segments_as_the_first_version_lists_them(broker: Broker, wire: Wire) -> None:
+    broker.log.create_topic("events", segment_bytes=1024)
+    for _ in range(30):
+        broker.log.append("events", b"x" * 300)
+    starts = [segment.base_offset for segment in broker.node.partition("events", 0).segments()]
+    assert len(starts) > 3
+    newest_first = [30, *reversed(starts)]
+    assert list_offsets(wire, 0, -1, most=100).old_style_offsets == newest_first
+    assert list_offsets(wire, 0, -1, most=2).old_style_offsets == newest_first[:2]
+    assert list_offsets(wire, 0, -2, most=5).old_style_offsets == [0]
+    assert list_offsets(wire, 0, 1, most=5).old_style_offsets == []
+    assert list_offsets(wire, 0, -1, most=-1).old_style_offsets == []
+    assert list_offsets(wire, 0, -1, partition=1).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.parametrize("version", range(1, 12))
+def test_offsets_in_every_later_version(broker: Broker, wire: Wire, version: int) -> None:
+    filled(broker)
+    epoch = 0 if version >= 4 else -1
+
+    def found(time_ms: int, **more: Any) -> tuple[int, int, int, int]:
+        answer = list_offsets(wire, version, time_ms, **more)
+        return answer.error_code, answer.offset, answer.timestamp, answer.leader_epoch
+
+    assert found(-1) == (0, 5, -1, epoch)
+    assert found(-1, isolation_level=1) == (0, 5, -1, epoch)
+    assert found(-2) == (0, 0, -1, epoch)
+    assert found(T + 3) == (0, 3, T + 3, epoch)
+    assert found(T + 9) == (0, -1, -1, -1)
+    assert found(-1, partition=4)[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    not_known = (ErrorCode.UNSUPPORTED_VERSION, -1, -1, -1)
+    assert found(-3) == ((0, 4, T + 4, epoch) if version >= 7 else not_known)
+    assert found(-4) == ((0, 0, -1, epoch) if version >= 8 else not_known)
+    assert found(-5) == ((0, -1, -1, -1) if version >= 9 else not_known)
+    assert found(-6) == ((0, -1, -1, -1) if version >= 11 else not_known)
+    assert found(-7) == not_known
+
+
+def test_where_read_committed_ends(broker: Broker, wire: Wire) -> None:
+    filled(broker, 2)
+    open_transaction = batch_of(
+        b"a", b"b", producer_id=7, producer_epoch=0, base_sequence=0, transactional=True
+    )
+    broker.node.partition("events", 0).append(bytearray(open_transaction))
+    assert list_offsets(wire, 5, -1).offset == 4
+    assert list_offsets(wire, 5, -1, isolation_level=1).offset == 2
+    assert list_offsets(wire, 5, T + 1).offset == 1
+    assert list_offsets(wire, 5, T + 1, isolation_level=1).offset == 1
+    assert list_offsets(wire, 7, -3, isolation_level=0).timestamp == T + 1
+
+
+def test_a_partition_is_asked_for_once(broker: Broker, wire: Wire) -> None:
+    filled(broker)
+    twice = [ListOffsetsPartition(partition_index=0, timestamp=-1)] * 2
+    request = ListOffsetsRequest(topics=[ListOffsetsTopic(name="events", partitions=twice)])
+    for answer in wire.ask(request, 5).topics[0].partitions:
+        assert answer.error_code == ErrorCode.INVALID_REQUEST
+
+
+def crashed(broker: Broker) -> int:
+    """As after a crash of the machine: the next append begins a leader epoch. The one before."""
+    partition = broker.node.partition("events", 0)
+    partition.fail("for the test")
+    broker.log.reopen("events", 0)
+    assert current_epoch(partition) == partition.leader_epoch + 1
+    return partition.leader_epoch
+
+
+def test_leader_epochs(broker: Broker, wire: Wire) -> None:
+    filled(broker)
+    before = crashed(broker)
+    assert list_offsets(wire, 5, -1, epoch=before).error_code == ErrorCode.FENCED_LEADER_EPOCH
+    assert list_offsets(wire, 5, -1, epoch=before + 1).error_code == 0
+    assert list_offsets(wire, 5, -1, epoch=before + 2).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+    broker.log.append("events", b"in the new epoch")
+    assert list_offsets(wire, 5, -2).leader_epoch == before
+    assert list_offsets(wire, 5, -1).leader_epoch == before + 1
+
+
+@versions(OffsetForLeaderEpochRequest)
+def test_ends_of_epochs(broker: Broker, wire: Wire, version: int) -> None:
+    filled(broker)
+    before = crashed(broker)
+
+    def end(epoch: int, current: int = -1, partition: int = 0) -> PartitionEpochEndOffset:
+        asked = OffsetForLeaderPartition(
+            partition=partition, leader_epoch=epoch, current_leader_epoch=current
+        )
+        request = OffsetForLeaderEpochRequest(
+            topics=[OffsetForLeaderTopic(topic="events", partitions=[asked])]
+        )
+        answer: PartitionEpochEndOffset = wire.ask(request, version).topics[0].partitions[0]
+        return answer
+
+    assert end(before).end_offset == 5
+    assert end(before + 1).end_offset == 5
+    broker.log.append("events", b"in the new epoch")
+    assert end(before).end_offset == 5
+    assert end(before + 1).end_offset == 6
+    assert end(before + 2).end_offset == -1
+    assert end(before, partition=3).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if version >= 1:
+        assert [end(before + each).leader_epoch for each in (0, 1, 2)] == [before, before + 1, -1]
+    if version >= 2:
+        assert end(before, current=before).error_code == ErrorCode.FENCED_LEADER_EPOCH
+
+
+@versions(DeleteRecordsRequest)
+def test_deleting_records(broker: Broker, wire: Wire, version: int) -> None:
+    filled(broker)
+
+    def delete(offset: int, topic: str = "events") -> tuple[int, int]:
+        partitions = [DeleteRecordsPartition(partition_index=0, offset=offset)]
+        request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=topic, partitions=partitions)])
+        answer = wire.ask(request, version).topics[0].partitions[0]
+        return answer.error_code, answer.low_watermark
+
+    assert delete(2) == (0, 2)
+    assert delete(1) == (0, 2)
+    assert delete(6) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
+    assert delete(-2) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
+    assert delete(-1) == (0, 5)
+    assert delete(0, "none") == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)
+    with broker.log.consumer("events", group="g") as consumer:
+        consumer.poll(timeout_ms=0)
+    assert "__consumer_offsets" in broker.log.topics(internal=True)
+    assert delete(0, "__consumer_offsets") == (ErrorCode.INVALID_TOPIC_EXCEPTION, -1)
+
+
+# -- topics --------------------------------------------------------------------------------------------
+
+
+@versions(CreateTopicsRequest)
+def test_creating_topics(broker: Broker, wire: Wire, version: int) -> None:
+    configs = [CreatableTopicConfig(name="retention.ms", value="1000")]
+    topics = [
+        CreatableTopic(name="events", num_partitions=2, replication_factor=1, configs=configs),
+        CreatableTopic(name="twice", num_partitions=1, replication_factor=1),
+        CreatableTopic(name="twice", num_partitions=2, replication_factor=1),
+        CreatableTopic(name="none", num_partitions=0, replication_factor=1),
+        CreatableTopic(name="many", num_partitions=100_001, replication_factor=1),
+        CreatableTopic(name="__consumer_offsets", num_partitions=1, replication_factor=1),
+    ]
+    answers = wire.ask(CreateTopicsRequest(topics=topics), version).topics
+    assert {each.name: each.error_code for each in answers} == {
+        "events": 0,
+        "twice": ErrorCode.INVALID_REQUEST,
+        "none": ErrorCode.INVALID_PARTITIONS,
+        "many": ErrorCode.INVALID_PARTITIONS,
+        "__consumer_offsets": ErrorCode.INVALID_TOPIC_EXCEPTION,
+    }
+    assert len(answers) == 5
+    assert broker.log.topics(internal=True) == ["events"]
+    first = answers[0]
+    if version >= 5:
+        assert (first.num_partitions, first.replication_factor) == (2, 1)
+        own = [(c.name, c.value) for c in first.configs if c.config_source == 1]
+        assert own == [("retention.ms", "1000")]
+    if version >= 7:
+        assert first.topic_id == broker.node.topic_id("events")
+
+
+def test_assignments_that_make_no_sense(broker: Broker, wire: Wire) -> None:
+    def create(assigned: dict[int, list[int]], count: int = -1) -> int:
+        assignments = [
+            CreatableReplicaAssignment(partition_index=number, broker_ids=brokers)
+            for number, brokers in assigned.items()
+        ]
+        topic = CreatableTopic(
+            name="events", num_partitions=count, replication_factor=-1, assignments=assignments
+        )
+        code: int = wire.ask(CreateTopicsRequest(topics=[topic]), 4).topics[0].error_code
+        return code
+
+    assert create({0: [0], 2: [0]}) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert create({0: [0], 1: []}) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert create({0: [0], 1: [0]}, count=2) == ErrorCode.INVALID_REQUEST
+    assert create({1: [0], 0: [0]}) == 0
+
+
+@versions(DeleteTopicsRequest)
+def test_deleting_topics(broker: Broker, wire: Wire, version: int) -> None:
+    for name in ("events", "others", "kept"):
+        broker.log.create_topic(name)
+    if version < 6:
+        request = DeleteTopicsRequest(topic_names=["events", "none", "kept", "kept"])
+        answers = wire.ask(request, version).responses
+        assert [(each.name, each.error_code) for each in answers] == [
+            ("events", 0),
+            ("none", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+            ("kept", ErrorCode.INVALID_REQUEST),
+            ("kept", ErrorCode.INVALID_REQUEST),
+        ]
+        assert broker.log.topics() == ["kept", "others"]
+        return
+    others, kept = broker.node.topic_id("others"), broker.node.topic_id("kept")
+    asked = [
+        DeleteTopicState(name="events"),
+        DeleteTopicState(name=None, topic_id=others),
+        DeleteTopicState(name=None, topic_id=uuid.uuid4().bytes),
+        DeleteTopicState(name="kept", topic_id=kept),
+    ]
+    answers = wire.ask(DeleteTopicsRequest(topics=asked), version).responses
+    assert [(each.name, each.error_code) for each in answers] == [
+        ("events", 0),
+        ("others", 0),
+        (None, ErrorCode.UNKNOWN_TOPIC_ID),
+        ("kept", ErrorCode.INVALID_REQUEST),
+    ]
+    assert answers[0].topic_id != NO_UUID
+    assert broker.log.topics() == ["kept"]
+
+
+@versions(DeleteTopicsRequest)
+def test_deletion_that_is_forbidden(version: int) -> None:
+    with Broker(delete_topic_enable=False) as broker, Wire(broker) as wire:
+        broker.log.create_topic("events")
+        request = DeleteTopicsRequest(topic_names=["events"], topics=[DeleteTopicState(name="events")])
+        wanted = ErrorCode.TOPIC_DELETION_DISABLED if version >= 3 else ErrorCode.INVALID_REQUEST
+        assert wire.ask(request, version).responses[0].error_code == wanted
+
+
+@versions(CreatePartitionsRequest)
+def test_adding_partitions(broker: Broker, wire: Wire, version: int) -> None:
+    broker.log.create_topic("events")
+    broker.log.create_topic("others")
+    topics = [
+        CreatePartitionsTopic(name="events", count=3, assignments=None),
+        CreatePartitionsTopic(name="others", count=2, assignments=None),
+        CreatePartitionsTopic(name="others", count=3, assignments=None),
+        CreatePartitionsTopic(name="none", count=3, assignments=None),
+    ]
+    answers = wire.ask(CreatePartitionsRequest(topics=topics), version).results
+    assert [(each.name, each.error_code) for each in answers] == [
+        ("events", 0),
+        ("others", ErrorCode.INVALID_REQUEST),
+        ("none", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ]
+    assert broker.log.describe_topic("events").partitions == 3
+
+
+# -- settings ------------------------------------------------------------------------------------------
+
+
+@versions(DescribeConfigsRequest)
+def test_describing_settings(broker: Broker, wire: Wire, version: int) -> None:
+    broker.log.create_topic("events", flush_ms=50)
+    resources = [
+        DescribeConfigsResource(
+            resource_type=TOPIC, resource_name="events", configuration_keys=["flush.ms", "flush.messages"]
+        ),
+        DescribeConfigsResource(resource_type=TOPIC, resource_name="none", configuration_keys=None),
+        DescribeConfigsResource(resource_type=4, resource_name="7", configuration_keys=None),
+        DescribeConfigsResource(resource_type=8, resource_name="0", configuration_keys=None),
+        DescribeConfigsResource(resource_type=4, resource_name="", configuration_keys=None),
+    ]
+    request = DescribeConfigsRequest(resources=resources, include_synonyms=True)
+    found, *refused, of_all = wire.ask(request, version).results
+    assert [each.error_code for each in refused] == [
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.INVALID_REQUEST,
+    ]
+    assert (of_all.error_code, of_all.configs) == (0, [])
+    configs = {each.name: each for each in found.configs}
+    assert {name: each.value for name, each in configs.items()} == {
+        "flush.ms": "50",
+        "flush.messages": str((1 << 63) - 1),
+    }
+    flush = configs["flush.ms"]
+    if version == 0:
+        assert (flush.is_default, configs["flush.messages"].is_default) == (False, True)
+    else:
+        assert (flush.config_source, configs["flush.messages"].config_source) == (1, 5)
+        assert [(each.value, each.source) for each in flush.synonyms] == [("50", 1), ("1000", 5)]
+    if version >= 3:
+        assert flush.config_type == 5
+
+
+@versions(AlterConfigsRequest)
+def test_replacing_settings(broker: Broker, wire: Wire, version: int) -> None:
+    broker.log.create_topic("events", flush_ms=50)
+
+    def alter(name: str, **configs: str | None) -> int:
+        own = [AlterableConfig(name=key.replace("_", "."), value=value) for key, value in configs.items()]
+        resource = AlterConfigsResource(resource_type=TOPIC, resource_name=name, configs=own)
+        code: int = wire.ask(AlterConfigsRequest(resources=[resource]), version).responses[0].error_code
+        return code
+
+    assert alter("events", retention_ms="7") == 0
+    assert broker.log.describe_topic("events").settings == {"retention_ms": 7}
+    assert alter("events", retention_ms=None) == ErrorCode.INVALID_REQUEST
+    assert alter("events", retention_hours="7") == ErrorCode.INVALID_CONFIG
+    assert alter("none", retention_ms="7") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert alter("events") == 0
+    assert broker.log.describe_topic("events").settings == {}
+
+
+@versions(IncrementalAlterConfigsRequest)
+def test_changing_settings(broker: Broker, wire: Wire, version: int) -> None:
+    broker.log.create_topic("events")
+
+    def alter(*changes: tuple[str, int, str | None], times: int = 1) -> int:
+        configs = [
+            IncrementalAlterableConfig(name=name, config_operation=operation, value=value)
+            for name, operation, value in changes
+        ]
+        resource = IncrementalAlterConfigsResource(
+            resource_type=TOPIC, resource_name="events", configs=configs
+        )
+        request = IncrementalAlterConfigsRequest(resources=[resource] * times)
+        code: int = wire.ask(request, version).responses[0].error_code
+        return code
+
+    assert alter(("flush.ms", 0, "7"), ("cleanup.policy", 2, "compact")) == 0
+    assert broker.log.describe_topic("events").settings == {
+        "flush_ms": 7,
+        "cleanup_policy": "delete,compact",
+    }
+    assert alter(("flush.ms", 0, "8"), times=2) == ErrorCode.INVALID_REQUEST
+    assert alter(("flush.ms", 0, "8"), ("flush.ms", 1, None)) == ErrorCode.INVALID_REQUEST
+    assert alter(("flush.ms", 0, None)) == ErrorCode.INVALID_REQUEST
+    assert alter(("flush.ms", 4, "8")) == ErrorCode.INVALID_REQUEST
+    assert alter(("flush.hours", 1, None)) == ErrorCode.INVALID_CONFIG
+    assert alter(("flush.ms", 1, None), ("cleanup.policy", 3, "delete")) == 0
+    assert broker.log.describe_topic("events").settings == {"cleanup_policy": "compact"}
+
+
+# -- directories and producers -------------------------------------------------------------------------
+
+
+@versions(DescribeLogDirsRequest)
+def test_describing_the_directory(broker: Broker, wire: Wire, version: int) -> None:
+    filled(broker)
+    asked = [
+        DescribableLogDirTopic(topic="events", partitions=[0, 0, 7]),
+        DescribableLogDirTopic(topic="none", partitions=[0]),
+    ]
+    (found,) = wire.ask(DescribeLogDirsRequest(topics=asked), version).results
+    assert (found.error_code, found.log_dir) == (0, broker.log.path)
+    (topic,) = found.topics
+    (partition,) = topic.partitions
+    assert (topic.name, partition.partition_index) == ("events", 0)
+    assert partition.partition_size == broker.node.partition("events", 0).segments()[0].size > 0
+    if version >= 4:
+        assert found.total_bytes >= found.usable_bytes > 0
+
+
+def test_describing_producers_of_what_is_not_there(broker: Broker, wire: Wire) -> None:
+    filled(broker)
+    topics = [DescribeProducersTopic(name="events", partition_indexes=[0, 7])]
+    sound, missing = wire.ask(DescribeProducersRequest(topics=topics), 0).topics[0].partitions
+    assert (sound.error_code, sound.active_producers) == (0, [])
+    assert missing.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
