@@ -1,45 +1,222 @@
-"""Between the message sets of old clients and the record batches of the log."""
+"""Between the message sets of old clients and the record batches of the log.
+
+    Produce before version 3    message set, magic 0 or 1  ->  batches        as_batches
+    Fetch before version 4      batches  ->  message set, magic 0 or 1        as_message_set
+    Fetch before version 10     batches, but none compressed with zstd        size_before_zstd
+
+Up: messages that stand alone are put together, those of a wrapper stay compressed as they were; none of it in
+batches of more than `_BATCH_BYTES`, so that a conversion holds no more than that as objects. A producer's
+offsets mean nothing. Magic 0 has no timestamps: -1 is kept, as Kafka keeps it. A set whose end is missing is
+refused whole: Kafka appends the rest and says nothing.
+
+Down: offsets stay, with the gaps of compaction; what a message cannot say (headers, producers, epochs) is
+left out, and so are control batches. A compressed batch becomes a wrapper of the same codec. The set is cut
+off at the bytes that the client asked for, within a message most often: that is how it learns that there is
+more, and where nothing else is there, that it has to ask for more bytes. No old client knows zstd: what
+stands before such a batch is given, and a fetch that begins at one fails.
+
+Source: Kafka 2.7 implementation, section 5.4 (old message format); KIP-32 (timestamps), KIP-74 (one whole
+message at least, from Fetch 3 on), KIP-110 (zstd).
+"""
 
 from __future__ import annotations
 
-from ..codec import codec_number, encode_batch
-from ..codec.message_set import iter_messages, message_records
-from ..config import TopicSettings
-from ..errors import CorruptRecord
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+from ..codec import NONE, ZSTD, BatchHeader, codec_number, decode, encode_batch, scan
+from ..codec.batch_encode import RecordTuple
+from ..codec.message_set import ENTRY_OVERHEAD, encode_message_set, inner_messages, iter_messages
+from ..codec.record_batch import ATTRIBUTES_POS, CODEC_MASK, LENGTH_OVERHEAD
+from ..config import MIB, TopicSettings
+from ..errors import CorruptRecord, DecompressedTooLarge, EmbedlogError
+from ..reading import ReadablePartition
+from ..segment import Segment
 from .problems import Refusal
 from .protocol import ErrorCode
 
+_BATCH_BYTES: Final = MIB
+_RECORD_OVERHEAD: Final = 32  # of a record in a batch, at most: its length, deltas, lengths of key and value
+_OPENED_BYTES: Final = 32 * MIB  # what the wrappers of one set may come to, or a larger max.message.bytes
+_CHUNK_BYTES: Final = MIB
+_WINDOW_BYTES: Final = 64 << 10
+_LENGTH: Final = struct.Struct(">i")
+_LENGTH_POS: Final = 8
+_ATTRIBUTES: Final = struct.Struct(">h")
+_TO_ATTRIBUTES: Final = ATTRIBUTES_POS + _ATTRIBUTES.size
+
+
+# -- up ------------------------------------------------------------------------------------------------
+
 
 def as_batches(message_set: bytes, settings: TopicSettings, now_ms: int) -> bytearray:
-    """One batch for each outer message of a set, compressed as it was unless the topic says otherwise.
-
-    Raises Refusal.
-    """
-    batches = bytearray()
-    pos = 0
+    """The batches that a producer's set is appended as. Raises Refusal."""
+    made = _Batches(settings, now_ms)
+    stop = 0
+    room = may_open = max(_OPENED_BYTES, settings.max_message_bytes)
     try:
-        for message in iter_messages(message_set):
-            records = message_records(message)
-            if settings.compacts and any(record.key is None for record in records):
-                raise Refusal(ErrorCode.INVALID_RECORD, "a compacted topic takes records with keys only")
-            codec = message.compression
-            if settings.compression_type != "producer":
-                wanted = settings.compression_type
-                codec = 0 if wanted == "uncompressed" else codec_number(wanted)
-            times = [now_ms if settings.append_time else record.timestamp_ms for record in records]
-            batches += encode_batch(
-                [(r.key, r.value, (), time) for r, time in zip(records, times, strict=True)],
-                compression=codec,
-                timestamp_type=1 if settings.append_time else 0,
-            )
-            pos = message.pos + message.size
-    except CorruptRecord as error:
-        raise Refusal(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
-    if pos != len(message_set) or not batches:
-        raise Refusal(ErrorCode.CORRUPT_MESSAGE, "the message set is empty, or its last message is cut off")
-    if len(batches) > settings.max_message_bytes:
+        for message in iter_messages(message_set, any_offset=True):
+            made.check_size(message.size)
+            made.begin(message.compression)
+            for inner in inner_messages(message, max_bytes=room, any_offset=True):
+                if message.compression:
+                    room -= inner.size
+                made.add(inner.key, inner.value, inner.timestamp_ms)
+            stop = message.pos + message.size
+    except DecompressedTooLarge:
         raise Refusal(
             ErrorCode.MESSAGE_TOO_LARGE,
-            f"{len(batches):,} bytes: this topic takes {settings.max_message_bytes:,} (max.message.bytes)",
+            f"a message set that opens to more than {may_open:,} bytes: send fewer records at once",
+        ) from None
+    except CorruptRecord as error:
+        raise Refusal(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
+    if stop != len(message_set) or not message_set:
+        raise Refusal(ErrorCode.CORRUPT_MESSAGE, "the message set is empty, or its last message is cut off")
+    return made.finished()
+
+
+class _Batches:
+    """Batches being made of messages, one after the other."""
+
+    def __init__(self, settings: TopicSettings, now_ms: int) -> None:
+        self._settings = settings
+        self._now_ms = now_ms
+        self._made = bytearray()
+        self._rows: list[RecordTuple] = []
+        self._bytes = 0
+        self._codec = NONE
+        self._limit = min(_BATCH_BYTES, settings.max_message_bytes)
+
+    def check_size(self, size: int) -> None:
+        """May a message or a batch be so large?"""
+        if size > self._settings.max_message_bytes:
+            raise Refusal(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"{size:,} bytes: this topic takes {self._settings.max_message_bytes:,} (max.message.bytes)",
+            )
+
+    def begin(self, codec: int) -> None:
+        """The next messages come under this codec."""
+        if codec or codec != self._codec:
+            self._end()
+        self._codec = codec
+
+    def add(self, key: bytes | None, value: bytes | None, timestamp_ms: int) -> None:
+        """One more message."""
+        if key is None and self._settings.compacts:
+            raise Refusal(ErrorCode.INVALID_RECORD, "a compacted topic takes records with keys only")
+        size = _RECORD_OVERHEAD + len(key or b"") + len(value or b"")
+        if self._bytes + size > self._limit:
+            self._end()
+        self._rows.append((key, value, (), self._now_ms if self._settings.append_time else timestamp_ms))
+        self._bytes += size
+
+    def finished(self) -> bytearray:
+        """All of them."""
+        self._end()
+        return self._made
+
+    def _end(self) -> None:
+        if not self._rows:
+            return
+        wanted = self._settings.compression_type
+        codec = self._codec if wanted == "producer" else codec_number(wanted)
+        batch = encode_batch(
+            self._rows, compression=codec, timestamp_type=1 if self._settings.append_time else 0
         )
-    return batches
+        self.check_size(len(batch))
+        self._made += batch
+        self._rows = []
+        self._bytes = 0
+
+
+# -- down ----------------------------------------------------------------------------------------------
+
+
+def as_message_set(
+    partition: ReadablePartition,
+    offset: int,
+    end_offset: int,
+    magic: int,
+    max_bytes: int,
+    *,
+    at_least_one: bool,
+) -> bytes:
+    """The records of offset..end_offset as messages, cut off at max_bytes.
+
+    With at_least_one the first message is whole, however large. Reads a batch, or a chunk of small ones, at a
+    time. Raises Refusal where the first batch is compressed with zstd; else as `ReadablePartition.fetch`.
+    """
+    made = bytearray()
+    limit = max_bytes
+    try:
+        for data, header in _batches(partition, offset, end_offset):
+            if header.compression == ZSTD:
+                raise no_zstd()
+            if header.is_control or not header.record_count:
+                continue
+            records = decode(data, header, *partition.name, start_offset=offset)
+            made += encode_message_set(
+                [(r.key, r.value, (), r.timestamp_ms) for r in records],
+                magic,
+                header.compression,
+                offsets=[record.offset for record in records],
+                timestamp_type=header.timestamp_type,
+            )
+            if made and at_least_one:
+                limit = max(limit, ENTRY_OVERHEAD + _LENGTH.unpack_from(made, _LENGTH_POS)[0])
+            if len(made) >= limit:
+                break
+    except EmbedlogError:
+        if not made:  # else the next fetch begins there
+            raise
+    return bytes(made[:limit])
+
+
+def _batches(
+    partition: ReadablePartition, offset: int, end_offset: int
+) -> Iterator[tuple[bytes | memoryview, BatchHeader]]:
+    """The batches of offset..end_offset, their CRCs checked."""
+    while offset < end_offset:
+        data = partition.fetch(offset, _CHUNK_BYTES).data
+        found = scan(data)
+        for header in found.headers:
+            if header.base_offset >= end_offset:
+                return
+            yield data, header
+            offset = header.last_offset + 1
+        if found.error is not None:
+            raise found.error
+        if not found.headers:
+            return
+
+
+def size_before_zstd(segment: Segment, pos: int, size: int) -> int:
+    """How many of these bytes stand before the first batch that is compressed with zstd.
+
+    Raises Refusal where it is the very first; OSError.
+    """
+    at = pos
+    window, window_pos = b"", pos
+    while pos + size - at >= _TO_ATTRIBUTES:
+        if at + _TO_ATTRIBUTES > window_pos + len(window):
+            window, window_pos = segment.pread(min(_WINDOW_BYTES, pos + size - at), at), at
+            if len(window) < _TO_ATTRIBUTES:
+                break
+        (attributes,) = _ATTRIBUTES.unpack_from(window, at - window_pos + ATTRIBUTES_POS)
+        if attributes & CODEC_MASK == ZSTD:
+            if at == pos:
+                raise no_zstd()
+            return at - pos
+        (length,) = _LENGTH.unpack_from(window, at - window_pos + _LENGTH_POS)
+        at += max(length, 0) + LENGTH_OVERHEAD
+    return size
+
+
+def no_zstd() -> Refusal:
+    """What a client is told that cannot know zstd."""
+    return Refusal(
+        ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+        "zstd needs version 10 of Fetch: read this topic with a newer client",
+    )

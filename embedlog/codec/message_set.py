@@ -144,18 +144,46 @@ def decode_message_set(
     return [record for record in records if record.offset >= start_offset] if start_offset else records
 
 
-def iter_messages(buffer: ReadBuffer, pos: int = 0, end: int | None = None) -> Iterator[Message]:
+def iter_messages(
+    buffer: ReadBuffer, pos: int = 0, end: int | None = None, *, any_offset: bool = False
+) -> Iterator[Message]:
     """The outer messages in pos..end, CRCs checked, wrappers closed; stops at an incomplete one.
 
-    What was read ends at the last message's pos + size. Raises as `decode_message_set`.
+    What was read ends at the last message's pos + size. With any_offset they may be negative, too: in what
+    producers send they mean nothing. Raises as `decode_message_set`.
     """
     end = len(buffer) if end is None else min(end, len(buffer))
     while end - pos >= ENTRY_OVERHEAD:
-        message = _read_message(buffer, pos, end)
+        message = _read_message(buffer, pos, end, any_offset)
         if message is None:
             return
         yield message
         pos += message.size
+
+
+def inner_messages(
+    message: Message, *, max_bytes: int = DEFAULT_MAX_BYTES, any_offset: bool = False
+) -> Iterator[Message]:
+    """What a wrapper holds, opened to at most `max_bytes`, message by message; of any other, itself.
+
+    Offsets and timestamps are as they stand inside. Raises as `decode_message_set`, without a place.
+    """
+    if not message.compression:
+        yield message
+        return
+    if message.value is None:
+        raise CorruptRecord("a compressed message without a value")
+    body = decompress(message.compression, message.value, max_bytes, broken_lz4_header=message.magic == 0)
+    stop = 0
+    for inner in iter_messages(body, any_offset=any_offset):
+        if inner.magic != message.magic:
+            raise CorruptRecord(f"a message of magic {inner.magic} in a wrapper of magic {message.magic}")
+        if inner.compression:
+            raise CorruptRecord("a compressed message inside a compressed message")
+        stop = inner.pos + inner.size
+        yield inner
+    if not stop or stop != len(body):
+        raise CorruptRecord("a compressed message whose messages are missing or cut off")
 
 
 def message_records(
@@ -173,17 +201,7 @@ def message_records(
 
 
 def _unwrapped(wrapper: Message, topic: str, partition: int, max_bytes: int) -> list[Record]:
-    if wrapper.value is None:
-        raise CorruptRecord("a compressed message without a value")
-    body = decompress(wrapper.compression, wrapper.value, max_bytes, broken_lz4_header=wrapper.magic == 0)
-    inner = list(iter_messages(body))
-    if not inner or inner[-1].pos + inner[-1].size != len(body):
-        raise CorruptRecord("a compressed message whose messages are missing or cut off")
-    for message in inner:
-        if message.magic != wrapper.magic:
-            raise CorruptRecord(f"a message of magic {message.magic} in a wrapper of magic {wrapper.magic}")
-        if message.compression:
-            raise CorruptRecord("a compressed message inside a compressed message")
+    inner = list(inner_messages(wrapper, max_bytes=max_bytes))
     base = 0
     # Some producers leave the wrapper's offset 0; Kafka then takes the inner ones as they are.
     if wrapper.magic == 1 and wrapper.offset:
@@ -226,10 +244,10 @@ def _field(what: str, item: object) -> bytes:
     return _LENGTH.pack(len(data)) + data
 
 
-def _read_message(buffer: ReadBuffer, pos: int, end: int) -> Message | None:
+def _read_message(buffer: ReadBuffer, pos: int, end: int, any_offset: bool) -> Message | None:
     """The message at `pos`; None where it is incomplete."""
     offset, size = struct.unpack_from(">qi", buffer, pos)
-    if size < MIN_SIZES[0] or offset < 0:
+    if size < MIN_SIZES[0] or (offset < 0 and not any_offset):
         raise CorruptRecord(f"offset {offset}, size {size}: not a message", pos=pos)
     if size > end - pos - ENTRY_OVERHEAD:
         return None

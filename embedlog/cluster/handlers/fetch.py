@@ -1,7 +1,8 @@
 """Fetch: batches from the files to the sockets, and waiting for batches that are not there yet.
 
 An answer's records are pieces of segment files. Small ones are read and sent with the rest of the answer;
-larger ones leave by sendfile (see connection.py), so that they never enter this process.
+larger ones leave by sendfile (see connection.py), so that they never enter this process. Clients of before
+record batches get message sets, made in another thread (legacy.py).
 
 A request that finds less than min_bytes waits in the purgatory of its processor, for at most max_wait_ms: one
 listener a partition and processor wakes those who wait for that partition. A request of many partitions gets
@@ -14,7 +15,7 @@ Source: Kafka 0.10 design, sections 4.4 and 5.3; KIP-74 (max_bytes), KIP-227 (se
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import Final, NamedTuple
 
 from ...errors import EmbedlogError
@@ -22,6 +23,7 @@ from ...partition import Partition
 from ...reading import Stretch
 from ..connection import Connection, FileRegion
 from ..fetch_sessions import FetchSessions, Wanted
+from ..legacy import as_message_set, size_before_zstd
 from ..node import Call, Handler, Node, check_epoch, current_epoch
 from ..problems import Refusal, code_of
 from ..processor import Processor, Timer
@@ -37,7 +39,9 @@ from ..protocol.produce_fetch import (
 )
 
 _FIRST_WITH_WHOLE_BATCHES: Final = 3
+_FIRST_WITH_MAGIC_1: Final = 2
 _FIRST_WITH_BATCHES: Final = 4  # record batches as they are in the log; before, message sets
+_FIRST_WITH_ZSTD: Final = 10
 _FIRST_WITH_TOPIC_IDS: Final = 13
 _READ_BYTES: Final = 32 << 10  # a piece up to this is read and sent with the answer's other bytes
 
@@ -83,8 +87,12 @@ class FetchHandlers:
 
         def answer(found: list[Found]) -> FetchResponse | Future[FetchResponse]:
             if call.version < _FIRST_WITH_BATCHES:
-                return self._node.offload(self._response, call, found)
-            return self._sessions.end(session, self._response(call, found))
+                return self._node.offload(self._response, found, _message_sets(call.version, max_bytes))
+            if call.version < _FIRST_WITH_ZSTD:
+                return self._node.offload(
+                    lambda: self._sessions.end(session, self._response(found, _without_zstd))
+                )
+            return self._sessions.end(session, self._response(found, _records))
 
         found = look()
         if request.max_wait_ms <= 0 or not wanted or _is_enough(found, request.min_bytes):
@@ -139,7 +147,9 @@ class FetchHandlers:
         except EmbedlogError as error:
             return Found(wanted, partition, None, error)
 
-    def _response(self, call: Call, found: Sequence[Found]) -> FetchResponse:
+    def _response(
+        self, found: Sequence[Found], records: Callable[[Found, Stretch], Records]
+    ) -> FetchResponse:
         response = FetchResponse()
         topic: FetchableTopicResponse | None = None
         for one in found:
@@ -147,17 +157,16 @@ class FetchHandlers:
             if topic is None or (topic.topic, topic.topic_id) != key:
                 topic = FetchableTopicResponse(topic=key[0], topic_id=key[1])
                 response.responses.append(topic)
-            topic.partitions.append(self._data(call, one))
+            topic.partitions.append(self._data(one, records))
         return response
 
-    def _data(self, call: Call, found: Found) -> PartitionData:
+    def _data(self, found: Found, records: Callable[[Found, Stretch], Records]) -> PartitionData:
         data = PartitionData(partition_index=found.wanted.partition, high_watermark=-1, records=b"")
         error = found.error
         stretch = found.stretch
         if stretch is not None:
-            assert found.partition is not None
             try:
-                data.records = _records(stretch)
+                data.records = records(found, stretch)
             except (OSError, EmbedlogError) as failed:
                 error = (
                     failed
@@ -198,7 +207,8 @@ def _is_enough(found: Sequence[Found], min_bytes: int) -> bool:
     )
 
 
-def _records(stretch: Stretch) -> Records:
+def _records(found: Found, stretch: Stretch) -> Records:
+    """The batches as they are in the file."""
     segment = stretch.segment
     if segment is None:
         return b""
@@ -208,10 +218,45 @@ def _records(stretch: Stretch) -> Records:
     return FileRegion(held.__enter__(), stretch.pos, stretch.size, lambda: held.__exit__(None, None, None))
 
 
+def _without_zstd(found: Found, stretch: Stretch) -> Records:
+    """The same, up to the first batch that the client cannot decompress. Raises Refusal."""
+    segment = stretch.segment
+    if segment is None:
+        return b""
+    size = size_before_zstd(segment, stretch.pos, stretch.size)
+    return _records(found, stretch._replace(size=size))
+
+
+def _message_sets(version: int, max_bytes: int) -> Callable[[Found, Stretch], Records]:
+    """What makes the records of one answer, at most max_bytes in all."""
+    left = max_bytes
+    magic = 1 if version >= _FIRST_WITH_MAGIC_1 else 0
+    anything = version < _FIRST_WITH_WHOLE_BATCHES
+
+    def converted(found: Found, stretch: Stretch) -> Records:
+        nonlocal left, anything
+        if not stretch.size:
+            return b""
+        assert found.partition is not None
+        made = as_message_set(
+            found.partition,
+            found.wanted.fetch_offset,
+            stretch.log_end_offset,
+            magic,
+            min(max(found.wanted.max_bytes, 0), left),
+            at_least_one=not anything,
+        )
+        left = max(left - len(made), 0)
+        anything = anything or bool(made)
+        return made
+
+    return converted
+
+
 class Waiting:
     """A fetch that waits for records."""
 
-    __slots__ = ("attempt", "future", "partitions", "timer")
+    __slots__ = ("attempt", "future", "is_answered", "partitions", "timer")
 
     def __init__(
         self,
@@ -221,6 +266,7 @@ class Waiting:
         self.partitions = partitions
         self.attempt = attempt
         self.future: Future[FetchResponse] = Future()
+        self.is_answered = False  # perhaps by another thread, which is not ready yet
         self.timer: Timer | None = None
 
 
@@ -268,11 +314,12 @@ class Purgatory:
             self._try(waiting)
 
     def _try(self, waiting: Waiting, *, over: bool = False) -> None:
-        if waiting.future.done():
+        if waiting.is_answered or waiting.future.done():
             return
         answer = waiting.attempt(over)
         if answer is None:
             return
+        waiting.is_answered = True
         if isinstance(answer, Future):
             answer.add_done_callback(lambda done: _pass_on(done, waiting.future))
         else:
@@ -291,4 +338,8 @@ def _complete(future: Future[FetchResponse], response: FetchResponse) -> None:
 
 
 def _pass_on(done: Future[FetchResponse], future: Future[FetchResponse]) -> None:
-    _complete(future, done.result())
+    error = CancelledError() if done.cancelled() else done.exception()
+    if error is None:
+        _complete(future, done.result())
+    elif future.set_running_or_notify_cancel():
+        future.set_exception(error)

@@ -1,0 +1,147 @@
+"""One connection to one broker, blocking: a request, its answer, then the next.
+
+    ask(request) -> connect if there is no connection -> send -> read the size, then so many bytes -> decode
+
+The time of an exchange is limited as a whole, however slowly the bytes drip. After whatever goes wrong the
+connection is closed, since nobody knows what would come on it next; the next request makes a new one.
+Nothing is sent twice by itself.
+
+Invariants: an answer takes memory as it arrives, never as its length claims; one exchange at a time.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+from typing import Final, TypeVar
+
+from ..answers import BrokerError, BrokerUnreachable, RequestTimedOut
+from ..protocol import (
+    APIS,
+    ErrorCode,
+    ProtocolError,
+    Request,
+    Response,
+    decode_response_header,
+    encode_request,
+)
+from ..protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
+
+_SIZE: Final = struct.Struct(">i")
+_PIECE: Final = 256 << 10
+_MAX_RESPONSE_BYTES: Final = 256 << 20
+_LAST_CORRELATION_ID: Final = (1 << 31) - 1
+
+R = TypeVar("R", bound=Response)
+
+
+class Channel:
+    """A connection to host:port, made when it is needed. Safe between threads.
+
+    Args:
+        timeout_s: for connecting, and for each exchange.
+        client_id: what the broker is told of who asks.
+    """
+
+    def __init__(self, host: str, port: int, *, timeout_s: float, client_id: str) -> None:
+        self.host = host
+        self.port = port
+        self._timeout_s = timeout_s
+        self._client_id = client_id
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._correlation_id = 0
+        self._versions: dict[int, tuple[int, int]] = {}
+
+    def __repr__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def ask(self, request: Request, kind: type[R], versions: range, *, wait_s: float = 0.0) -> R:
+        """The answer to a request, in the highest of these versions that the broker has.
+
+        `wait_s` is how long the broker may keep it for good reason. Raises BrokerUnreachable,
+        RequestTimedOut, BrokerError where the broker has none of the versions.
+        """
+        with self._lock:
+            deadline = time.monotonic() + self._timeout_s + wait_s
+            try:
+                if self._socket is None:
+                    self._connect(deadline)
+                return self._exchange(request, kind, self._choose(request, versions), deadline)
+            except TimeoutError as error:
+                self._disconnect()
+                raise RequestTimedOut(
+                    f"{self}: no answer to {request.api.name} within {self._timeout_s + wait_s:g} s"
+                ) from error
+            except OSError as error:
+                self._disconnect()
+                raise BrokerUnreachable(f"{self}: {request.api.name}: {error}") from error
+            except ProtocolError as error:
+                self._disconnect()
+                raise BrokerUnreachable(f"{self} does not speak Kafka's protocol: {error}") from error
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        with self._lock:
+            self._disconnect()
+
+    # -- inside ----------------------------------------------------------------------------------------
+
+    def _connect(self, deadline: float) -> None:
+        self._socket = socket.create_connection((self.host, self.port), _left(deadline))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        answer = self._exchange(ApiVersionsRequest(), ApiVersionsResponse, 0, deadline)
+        self._versions = {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys}
+
+    def _disconnect(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _choose(self, request: Request, versions: range) -> int:
+        low, high = self._versions.get(request.api.key, (0, -1))
+        found = min(high, versions[-1])
+        if found < max(low, versions[0]):
+            offers = f"versions {low} to {high}" if high >= 0 else "nothing of it"
+            raise BrokerError(
+                f"{self} offers {offers} for {request.api.name}, this client needs one of {versions[0]} to "
+                f"{versions[-1]}: read from this broker with embedlog.open() or any newer client",
+                code=ErrorCode.UNSUPPORTED_VERSION,
+            )
+        return found
+
+    def _exchange(self, request: Request, kind: type[R], version: int, deadline: float) -> R:
+        sock = self._socket
+        assert sock is not None
+        self._correlation_id = self._correlation_id % _LAST_CORRELATION_ID + 1
+        frame = b"".join(encode_request(request, version, self._correlation_id, self._client_id))  # type: ignore[arg-type]
+        sock.settimeout(_left(deadline))
+        sock.sendall(frame)
+        (size,) = _SIZE.unpack(_received(sock, _SIZE.size, deadline))
+        if not 0 < size <= _MAX_RESPONSE_BYTES:
+            raise ProtocolError(f"an answer of {size:,} bytes")
+        answer = _received(sock, size, deadline)
+        correlation_id, pos = decode_response_header(answer, APIS[request.api.key].api, version)
+        if correlation_id != self._correlation_id:
+            raise ProtocolError(f"the answer to request {correlation_id}, not {self._correlation_id}")
+        return kind.decode(answer, version, pos)
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
+def _received(sock: socket.socket, size: int, deadline: float) -> bytearray:
+    data = bytearray()
+    while len(data) < size:
+        sock.settimeout(_left(deadline))
+        piece = sock.recv(min(_PIECE, size - len(data)))
+        if not piece:
+            raise ConnectionResetError("the broker closed the connection before its answer was complete")
+        data += piece
+    return data

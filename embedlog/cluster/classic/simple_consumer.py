@@ -1,0 +1,381 @@
+"""The documents' SimpleConsumer: one broker, and no state but a connection.
+
+    with SimpleConsumer("localhost", 9092) as consumer:
+        (offset,) = consumer.get_offsets_before("clicks", 0, EARLIEST_TIME, 1)
+        while messages := consumer.fetch(FetchRequest("clicks", 0, offset), max_wait_ms=500):
+            for record in messages: ...
+            offset = messages.next_offset
+
+Every request has its offset: where to go on is its user's to know, and to keep wherever it likes. Offsets may
+be committed for a group by hand, at the broker that coordinates it.
+
+A fetch asks for so many bytes, and what comes ends anywhere: a message that is cut off at the end is dropped,
+and comes whole with the next fetch. Where not even the first is whole the fetch is repeated with twice the
+bytes, up to a maximum. It speaks the protocol of message sets, Fetch before version 3: what came later
+(headers, transactions, zstd) it does not see, and brokers that have dropped it (Kafka 4) say so.
+
+Source: Kafka 0.7 design; Kafka 0.10 implementation, "Low-level API", "Reads" (doubling), "Offset tracking".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+from ...arguments import (
+    as_seconds,
+    as_topic_partition,
+    as_topic_partitions,
+    check_choice,
+    check_committed,
+    check_group,
+    check_int,
+    check_text,
+)
+from ...codec.message_set import iter_messages, message_records
+from ...config import MAX_INT32, MAX_INT64, MIB
+from ...errors import CorruptRecord, EmbedlogError, InvalidType, RecordTooLarge
+from ...filenames import check_topic_name
+from ...model import CommittedOffset, Record, TopicPartition
+from ...reading import EARLIEST_TIME, LATEST_TIME
+from ..answers import error_of
+from ..coordination import BrokerAddress
+from ..protocol import ErrorCode
+from ..protocol.committed import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchRequestTopic,
+    OffsetFetchResponse,
+)
+from ..protocol.groups import FindCoordinatorRequest, FindCoordinatorResponse
+from ..protocol.offsets_api import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from ..protocol.produce_fetch import FetchPartition, FetchResponse, FetchTopic, PartitionData
+from ..protocol.produce_fetch import FetchRequest as WireFetch
+from .channel import Channel
+
+__all__ = ["EARLIEST_TIME", "LATEST_TIME", "FetchRequest", "MessageSet", "SimpleConsumer"]
+
+_FETCH: Final = range(3)
+_OFFSETS: Final = range(1)  # later ones give one offset
+_COORDINATOR: Final = range(2)
+_COMMIT: Final = {"zookeeper": range(1), "kafka": range(1, 3)}
+_COMMITTED: Final = {"zookeeper": range(1), "kafka": range(1, 2)}
+
+
+class FetchRequest(NamedTuple):
+    """Read a partition from an offset on, about max_bytes (without: the consumer's buffer_size)."""
+
+    topic: str
+    partition: int
+    offset: int
+    max_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MessageSet:
+    """What came of a request: the records from its offset on, in order; false where there were none.
+
+    `next_offset` is where to go on, `high_watermark` the partition's end. Of a multifetch each has its own
+    `error` (then there are no records, and iterating raises it).
+    """
+
+    request: FetchRequest
+    records: Sequence[Record] = ()
+    next_offset: int = -1
+    high_watermark: int = -1
+    error: EmbedlogError | None = None
+
+    def __iter__(self) -> Iterator[Record]:
+        if self.error is not None:
+            raise self.error
+        return iter(self.records)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+
+class SimpleConsumer:
+    """Reads one broker's partitions. A context manager; safe between threads, one request at a time.
+
+    Args:
+        host, port: the broker. It is connected to when it is needed, and again after an error.
+        so_timeout_ms: how long the broker may take for an answer (beside max_wait_ms).
+        buffer_size: bytes a fetch asks for at first.
+        client_id: what the broker is told of who asks.
+        max_buffer_size: bytes a fetch asks for at most, before it gives up.
+
+    Raises InvalidArgument, InvalidType. Every method may raise BrokerUnreachable, RequestTimedOut (from
+    embedlog.cluster.answers), and the error for the broker's code: one of embedlog's own, or BrokerError.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        so_timeout_ms: int = 30_000,
+        buffer_size: int = 64 * 1024,
+        client_id: str = "embedlog",
+        *,
+        max_buffer_size: int = 64 * MIB,
+    ) -> None:
+        check_text("host", host)
+        check_int("port", port, low=1, high=65_535)
+        check_int("so_timeout_ms", so_timeout_ms, low=1, high=MAX_INT32)
+        check_int("buffer_size", buffer_size, low=1, high=MAX_INT32)
+        check_int("max_buffer_size", max_buffer_size, low=buffer_size, high=MAX_INT32)
+        check_text("client_id", client_id)
+        self._buffer_size = buffer_size
+        self._max_buffer_size = max_buffer_size
+        self._channel = Channel(host, port, timeout_s=so_timeout_ms / 1000, client_id=client_id)
+
+    def __repr__(self) -> str:
+        return f"<embedlog.cluster.classic.SimpleConsumer {self._channel}>"
+
+    # -- reading ---------------------------------------------------------------------------------------
+
+    def fetch(self, request: FetchRequest, *, max_wait_ms: int = 0, min_bytes: int = 1) -> MessageSet:
+        """The records from an offset on, none where the log ends.
+
+        Waits at most max_wait_ms for min_bytes. Raises OffsetOutOfRange, TopicNotFound; RecordTooLarge for a
+        message that does not fit into max_buffer_size; CorruptRecord.
+        """
+        (found,) = self.multifetch([request], max_wait_ms=max_wait_ms, min_bytes=min_bytes)
+        if found.error is not None:
+            raise found.error
+        return found
+
+    def multifetch(
+        self, requests: Iterable[FetchRequest], *, max_wait_ms: int = 0, min_bytes: int = 1
+    ) -> list[MessageSet]:
+        """The same for several partitions at once; a set for each request, in order, with its own error."""
+        wait_s = as_seconds("max_wait_ms", max_wait_ms)
+        check_int("min_bytes", min_bytes, low=0, high=MAX_INT32)
+        asked = [self._checked(request) for request in requests]
+        found: dict[int, MessageSet] = {}
+        left = dict(enumerate(asked))
+        while left:
+            # A partition can be asked for once in a request.
+            now = {(request.topic, request.partition): number for number, request in reversed(left.items())}
+            answers = self._fetch([left[number] for number in now.values()], wait_s, min_bytes)
+            for name, number in now.items():
+                made = self._message_set(asked[number], left[number], answers.get(name))
+                if made is None:
+                    left[number] = left[number]._replace(max_bytes=self._doubled(left[number]))
+                else:
+                    found[number] = made
+                    del left[number]
+            wait_s = 0.0
+        return [found[number] for number in range(len(asked))]
+
+    def get_offsets_before(self, topic: str, partition: int, time_ms: int, max_offsets: int) -> list[int]:
+        """At most max_offsets offsets from which may be read, newest first.
+
+        They are the log's end and where those segments begin that were last modified before time_ms;
+        LATEST_TIME: from the end on, EARLIEST_TIME: where the log begins.
+        """
+        check_topic_name(topic)
+        check_int("partition", partition, low=0, high=MAX_INT32)
+        check_int("time_ms", time_ms, low=EARLIEST_TIME, high=MAX_INT64)
+        check_int("max_offsets", max_offsets, low=1, high=MAX_INT32)
+        wanted = ListOffsetsPartition(
+            partition_index=partition, timestamp=time_ms, max_num_offsets=max_offsets
+        )
+        answer = self._channel.ask(
+            ListOffsetsRequest(topics=[ListOffsetsTopic(name=topic, partitions=[wanted])]),
+            ListOffsetsResponse,
+            _OFFSETS,
+        )
+        (found,) = [part for each in answer.topics for part in each.partitions]
+        _check(found.error_code, f"offsets of {topic} {partition}")
+        return list(found.old_style_offsets)
+
+    # -- offsets of a group ----------------------------------------------------------------------------
+
+    def find_coordinator(self, group: str) -> BrokerAddress:
+        """The broker that keeps a group's offsets: they are committed and fetched there."""
+        check_group(group)
+        answer = self._channel.ask(FindCoordinatorRequest(key=group), FindCoordinatorResponse, _COORDINATOR)
+        _check(answer.error_code, f"coordinator of {group!r}", answer.error_message)
+        return BrokerAddress(answer.node_id, answer.host, answer.port)
+
+    def commit_offsets(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, CommittedOffset | int],
+        *,
+        storage: str = "kafka",
+    ) -> None:
+        """Commit for a group that has no members: of each partition the offset of the next record to read.
+
+        `storage` is "kafka" (__consumer_offsets) or "zookeeper" (version 0 of the request). Raises the error
+        for the first partition that failed; others may have been committed. An error that says so may be
+        tried again: COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR at another broker.
+        """
+        check_group(group)
+        check_choice("storage", storage, tuple(_COMMIT))
+        if not isinstance(offsets, Mapping):
+            raise InvalidType(f"offsets must be {{TopicPartition: offset}}, not {type(offsets).__name__}")
+        topics: dict[str, OffsetCommitRequestTopic] = {}
+        for given, value in offsets.items():
+            name = as_topic_partition(given)
+            committed = CommittedOffset(value) if isinstance(value, int) else value
+            check_committed(name, committed)
+            topics.setdefault(name.topic, OffsetCommitRequestTopic(name=name.topic)).partitions.append(
+                OffsetCommitRequestPartition(
+                    partition_index=name.partition,
+                    committed_offset=committed.offset,
+                    committed_metadata=committed.metadata,
+                )
+            )
+        answer = self._channel.ask(
+            OffsetCommitRequest(group_id=group, topics=list(topics.values())),
+            OffsetCommitResponse,
+            _COMMIT[storage],
+        )
+        for topic in answer.topics:
+            for part in topic.partitions:
+                _check(part.error_code, f"commit of {group!r} for {topic.name} {part.partition_index}")
+
+    def fetch_offsets(
+        self, group: str, partitions: Iterable[TopicPartition], *, storage: str = "kafka"
+    ) -> dict[TopicPartition, CommittedOffset | None]:
+        """What a group has committed for these partitions: None where nothing."""
+        check_group(group)
+        check_choice("storage", storage, tuple(_COMMITTED))
+        topics: dict[str, OffsetFetchRequestTopic] = {}
+        names = as_topic_partitions(partitions)
+        for name in names:
+            topics.setdefault(name.topic, OffsetFetchRequestTopic(name=name.topic)).partition_indexes.append(
+                name.partition
+            )
+        answer = self._channel.ask(
+            OffsetFetchRequest(group_id=group, topics=list(topics.values())),
+            OffsetFetchResponse,
+            _COMMITTED[storage],
+        )
+        found: dict[TopicPartition, CommittedOffset | None] = dict.fromkeys(names)
+        for topic in answer.topics:
+            for part in topic.partitions:
+                nothing = part.committed_offset < 0
+                if not nothing or part.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    _check(part.error_code, f"offset of {group!r} for {topic.name} {part.partition_index}")
+                if not nothing:
+                    found[TopicPartition(topic.name, part.partition_index)] = CommittedOffset(
+                        part.committed_offset, metadata=part.metadata or ""
+                    )
+        return found
+
+    def close(self) -> None:
+        """Close the connection. The next request would make another."""
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- inside ----------------------------------------------------------------------------------------
+
+    def _checked(self, request: FetchRequest) -> FetchRequest:
+        if not isinstance(request, FetchRequest):
+            raise InvalidType(f"a request is a FetchRequest, not {type(request).__name__}")
+        check_topic_name(request.topic)
+        check_int("partition", request.partition, low=0, high=MAX_INT32)
+        check_int("offset", request.offset, low=0, high=MAX_INT64)
+        if request.max_bytes is None:
+            return request._replace(max_bytes=self._buffer_size)
+        check_int("max_bytes", request.max_bytes, low=1, high=self._max_buffer_size)
+        return request
+
+    def _doubled(self, request: FetchRequest) -> int:
+        assert request.max_bytes is not None
+        return min(2 * request.max_bytes, self._max_buffer_size)
+
+    def _fetch(
+        self, requests: Sequence[FetchRequest], wait_s: float, min_bytes: int
+    ) -> dict[tuple[str, int], PartitionData]:
+        topics: dict[str, FetchTopic] = {}
+        for request in requests:
+            topics.setdefault(request.topic, FetchTopic(topic=request.topic)).partitions.append(
+                FetchPartition(
+                    partition=request.partition,
+                    fetch_offset=request.offset,
+                    partition_max_bytes=request.max_bytes or 0,
+                )
+            )
+        answer = self._channel.ask(
+            WireFetch(
+                max_wait_ms=min(round(wait_s * 1000), MAX_INT32),
+                min_bytes=min_bytes,
+                topics=list(topics.values()),
+            ),
+            FetchResponse,
+            _FETCH,
+            wait_s=wait_s,
+        )
+        return {
+            (topic.topic, part.partition_index): part
+            for topic in answer.responses
+            for part in topic.partitions
+        }
+
+    def _message_set(
+        self, asked: FetchRequest, sent: FetchRequest, answer: PartitionData | None
+    ) -> MessageSet | None:
+        """What an answer says; None where it takes more bytes to say anything."""
+        name = f"{asked.topic} {asked.partition}"
+        if answer is None:
+            error = error_of(
+                ErrorCode.UNKNOWN_SERVER_ERROR, f"fetch of {name}", "no answer for the partition"
+            )
+            return MessageSet(asked, error=error)
+        if answer.error_code:
+            return MessageSet(
+                asked, error=error_of(answer.error_code, f"fetch of {name} from offset {asked.offset:,}")
+            )
+        data = memoryview(answer.records or b"")  # type: ignore[arg-type]
+        stop, next_offset = 0, asked.offset
+        records: list[Record] = []
+        try:
+            for message in iter_messages(data):
+                records += message_records(message, asked.topic, asked.partition)
+                stop = message.pos + message.size
+                next_offset = max(next_offset, message.offset + 1)
+        except CorruptRecord as error:
+            if next_offset == asked.offset:  # else the next fetch begins there
+                return MessageSet(asked, error=error)
+            stop = len(data)
+        # A wrapper begins before the offset that was asked for, if that is in the middle of it.
+        records = [record for record in records if record.offset >= asked.offset]
+        if records or stop == len(data):
+            return MessageSet(asked, records, next_offset, answer.high_watermark)
+        if sent.max_bytes == self._max_buffer_size:
+            return MessageSet(
+                asked,
+                error=RecordTooLarge(
+                    f"{name}: the message at offset {asked.offset:,} does not fit into "
+                    f"{self._max_buffer_size:,} bytes: give a larger max_buffer_size"
+                ),
+            )
+        return None
+
+
+def _check(code: int, what: str, details: str | None = None) -> None:
+    if code:
+        raise error_of(code, what, details)

@@ -1,0 +1,264 @@
+"""Fetch before version 4: record batches become message sets; and zstd, unknown before version 10."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import cast
+
+import pytest
+from aiokafka.record.memory_records import MemoryRecords
+from hypothesis import given
+from hypothesis import strategies as st
+from old_requests import T, fetch, fetched
+from wire import Wire
+from wire import fetch as request_of
+
+from embedlog import codec
+from embedlog.cluster import Broker
+from embedlog.cluster.legacy import as_message_set
+from embedlog.cluster.protocol import ErrorCode
+from embedlog.cluster.protocol.produce_fetch import FetchRequest
+from embedlog.codec import encode_batch, encode_control_batch, scan
+from embedlog.codec.message_set import decode_message_set, iter_messages
+from embedlog.model import Record, TopicPartition
+
+MIB = 1 << 20
+ROWS = [(b"k%d" % i if i % 3 else None, b"v" * i if i % 4 else None, T + 9 - i) for i in range(10)]
+CODECS = ("none", "gzip", "snappy", "lz4")
+
+
+def fill(broker: Broker, compression: str = "none", topic: str = "t", **settings: object) -> None:
+    broker.log.create_topic(topic, **settings)
+    broker.log.append_many(
+        topic,
+        [Record(key=k, value=v, timestamp_ms=time, headers=[("h", b"x")]) for k, v, time in ROWS],
+        compression=compression,
+    )
+
+
+def append(broker: Broker, batch: bytearray) -> None:
+    broker.node.partition("t", 0).append(batch)
+
+
+@pytest.mark.parametrize("compression", CODECS)
+@pytest.mark.parametrize("version", [0, 1, 2, 3])
+def test_what_was_appended_is_read(broker: Broker, version: int, compression: str) -> None:
+    fill(broker, compression)
+    data = fetched(broker, version)
+    magic = 1 if version >= 2 else 0
+    assert {message.magic for message in iter_messages(data)} == {magic}
+    assert {message.compression for message in iter_messages(data)} == {codec.codec_number(compression)}
+    expected = [(i, k, v, time if magic else -1) for i, (k, v, time) in enumerate(ROWS)]
+    assert [(r.offset, r.key, r.value, r.timestamp_ms) for r in decode_message_set(data)] == expected
+    if (magic, compression) != (0, "lz4"):  # it needs another package for that
+        assert by_aiokafka(data) == [(*row[:3], row[3] if magic else None) for row in expected]
+
+
+def by_aiokafka(data: bytes) -> list[tuple[object, ...]]:
+    found = []
+    records = MemoryRecords(data)
+    while (batch := records.next_batch()) is not None:
+        assert batch.validate_crc()
+        found += [(record.offset, record.key, record.value, record.timestamp) for record in batch]
+    return found
+
+
+def test_the_time_of_the_append(broker: Broker) -> None:
+    for compression in ("none", "gzip"):
+        topic = f"t-{compression}"
+        fill(broker, compression, topic, message_timestamp_type="LogAppendTime")
+        (part,) = fetch(broker, 2, topics=(topic,))
+        got = decode_message_set(cast(memoryview, part.records))
+        (time,) = {record.timestamp_ms for record in broker.log.read(topic, 0)}
+        assert {(record.timestamp_type, record.timestamp_ms) for record in got} == {(1, time)}
+
+
+@pytest.mark.parametrize("compression", CODECS)
+def test_from_an_offset_within_a_batch(broker: Broker, compression: str) -> None:
+    fill(broker, compression)
+    for offset in range(len(ROWS)):
+        assert [r.offset for r in decode_message_set(fetched(broker, 2, offset))] == list(range(offset, 10))
+    assert fetched(broker, 2, 10) == b""
+    (part,) = fetch(broker, 2, 11)
+    assert part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+@pytest.mark.parametrize("compression", CODECS)
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_the_set_is_cut_off_where_the_client_wants(broker: Broker, version: int, compression: str) -> None:
+    fill(broker, compression)
+    append(broker, encode_batch([(None, b"second", (), T)]))
+    whole = fetched(broker, version)
+    first = next(iter_messages(whole)).size
+    for max_bytes in (0, 1, 11, 12, 13, first - 1, first, first + 1, len(whole) - 1, len(whole), 10_000):
+        size = min(max_bytes, len(whole))
+        if version == 3:  # the first message is whole from there on
+            size = max(size, first)
+        assert fetched(broker, version, max_bytes=max_bytes) == whole[:size], max_bytes
+
+
+def test_the_bytes_of_all_partitions_are_limited(broker: Broker) -> None:
+    for topic in ("a", "b", "c"):
+        fill(broker, topic=topic)
+    (alone,) = fetch(broker, 3, topics=("a",))
+    size = len(cast(memoryview, alone.records))
+    sizes = [len(part.records or b"") for part in fetch(broker, 3, in_all=size + 50, topics=("a", "b", "c"))]
+    assert sizes == [size, 50, 0]
+    sizes = [len(part.records or b"") for part in fetch(broker, 3, in_all=1, topics=("a", "b", "c"))]
+    assert sizes[0] > 1
+    assert sizes[1:] == [0, 0]
+
+
+def test_gaps_of_compaction_stay(broker: Broker) -> None:
+    broker.log.create_topic("t", cleanup_policy="compact", segment_bytes=1024)
+    for compression in ("none", "gzip"):
+        for i in range(40):
+            rows = [Record(key=b"%d" % (i * j % 7), value=b"%d" % i, timestamp_ms=T) for j in (1, 2, 3)]
+            broker.log.append_many("t", rows, compression=compression)
+    broker.log.compact("t")
+    expected = [(r.offset, r.key, r.value) for r in broker.log.read("t", 0)]
+    assert len(expected) < 200
+    assert expected[-1][0] == 239
+    for version in (1, 2):
+        got: list[tuple[object, ...]] = []
+        offset = 0
+        while data := fetched(broker, version, offset, max_bytes=700):
+            records = decode_message_set(data)
+            got += [(r.offset, r.key, r.value) for r in records if r.offset >= offset]
+            offset = records[-1].offset + 1
+        assert got == expected
+
+
+def test_control_batches_are_left_out(broker: Broker) -> None:
+    """Also where a fetch begins with nothing else: else its client would be stuck there."""
+    broker.log.create_topic("t")
+    append(broker, encode_batch([(None, b"a", (), T)], producer_id=7, producer_epoch=0, base_sequence=0))
+    for epoch in range(3):
+        append(
+            broker,
+            encode_control_batch(commit=True, producer_id=7, producer_epoch=epoch, timestamp_ms=T),
+        )
+    append(broker, encode_batch([(None, b"b", (), T)]))
+    assert [r.offset for r in decode_message_set(fetched(broker, 2))] == [0, 4]
+    assert [r.offset for r in decode_message_set(fetched(broker, 2, 1))] == [4]
+    assert [r.offset for r in decode_message_set(fetched(broker, 2, 1, max_bytes=70))] == [4]
+
+
+def test_zstd_is_for_new_clients_only(broker: Broker) -> None:
+    broker.log.create_topic("t")
+    append(broker, encode_batch([(None, b"a", (), T)]))
+    append(broker, encode_batch([(None, b"b", (), T)]))
+    append(broker, encode_batch([(None, b"c" * 100, (), T)], compression=codec.ZSTD))
+    append(broker, encode_batch([(None, b"d", (), T)]))
+    for version in range(4):
+        assert [r.value for r in decode_message_set(fetched(broker, version))] == [b"a", b"b"]
+    for version in range(4, 10):
+        assert [header.base_offset for header in scan(fetched(broker, version)).headers] == [0, 1]
+    for version in range(10):
+        (part,) = fetch(broker, version, 2)
+        assert part.error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+        assert not part.records
+        (part,) = fetch(broker, version, 3)
+        assert part.error_code == 0
+    for version in range(10, 13):
+        assert len(scan(fetched(broker, version)).headers) == 4
+
+
+def test_zstd_behind_many_batches_and_behind_a_large_one(broker: Broker) -> None:
+    """The headers are looked at through a window of the file."""
+    broker.log.create_topic("t")
+    for i in range(3_000):
+        append(broker, encode_batch([(None, b"%d" % i, (), T)]))
+    append(broker, encode_batch([(None, bytes(200_000), (), T)]))
+    append(broker, encode_batch([(None, b"z", (), T)], compression=codec.ZSTD))
+    headers = scan(fetched(broker, 4)).headers
+    assert (len(headers), headers[-1].base_offset) == (3_001, 3_000)
+    assert [header.base_offset for header in scan(fetched(broker, 4, 2_990, max_bytes=500)).headers] == list(
+        range(2_990, 2_990 + 500 // headers[-2].size)
+    )
+
+
+def test_a_waiting_fetch_gets_a_message_set(broker: Broker) -> None:
+    broker.log.create_topic("t")
+    with Wire(broker) as wire:
+        number = wire.send(request_of("t", 0, max_wait_ms=60_000), 2)
+        broker.log.append("t", b"x", timestamp_ms=T)
+        answer = wire.receive(FetchRequest, 2, number)
+    data = answer.responses[0].partitions[0].records
+    assert [(r.value, r.timestamp_ms) for r in decode_message_set(data)] == [(b"x", T)]
+
+
+def test_a_conversion_holds_little_of_what_it_reads(broker: Broker) -> None:
+    """However much there is, and however much is asked for: of one chunk, and of the answer."""
+    broker.log.create_topic("t")
+    for _ in range(24):
+        broker.log.append_many("t", [bytes(1_000)] * 1_000)
+    partition = broker.node.partition("t", 0)
+    tracemalloc.start()
+    try:
+        made = as_message_set(partition, 0, 24_000, 1, 100_000, at_least_one=False)
+        assert tracemalloc.get_traced_memory()[1] < 8 * MIB
+    finally:
+        tracemalloc.stop()
+    assert len(made) == 100_000
+    assert [r.offset for r in decode_message_set(made)] == list(range(len(decode_message_set(made))))
+
+
+def test_damage_fails_the_fetch_that_begins_there(broker: Broker) -> None:
+    broker.log.create_topic("t")
+    append(broker, encode_batch([(None, b"good", (), T)]))
+    append(broker, encode_batch([(None, b"bad", (), T)]))
+    append(broker, encode_batch([(None, b"good", (), T)]))
+    segment = broker.node.partition("t", 0).segments()[-1]
+    with open(segment.path, "r+b") as file:
+        data = file.read()
+        file.seek(data.index(b"bad"))
+        file.write(b"worse"[:3])
+    assert [r.offset for r in decode_message_set(fetched(broker, 2))] == [0]
+    (part,) = fetch(broker, 2, 1)
+    assert part.error_code == ErrorCode.CORRUPT_MESSAGE
+    assert [r.offset for r in decode_message_set(fetched(broker, 2, 2))] == [2]
+
+
+some_bytes = st.none() | st.binary(max_size=40)
+
+
+@given(
+    st.lists(st.lists(st.tuples(some_bytes, some_bytes), min_size=1, max_size=6), min_size=1, max_size=8),
+    st.lists(st.sampled_from(CODECS), min_size=8, max_size=8),
+    st.integers(0, 1),
+    st.integers(1, 500),
+)
+def test_a_client_that_doubles_its_buffer_reads_everything(
+    broker_for_examples: Broker, batches: list, codecs: list[str], magic: int, max_bytes: int
+) -> None:
+    log = broker_for_examples.log
+    partition = broker_for_examples.node.partition("t", 0)
+    start = log.offsets("t")[0].log_end_offset
+    for rows, compression in zip(batches, codecs, strict=False):
+        log.append_many(
+            "t", [Record(key=k, value=v, timestamp_ms=T) for k, v in rows], compression=compression
+        )
+    end = log.offsets("t")[0].log_end_offset
+    offset, size = start, max_bytes
+    got: list[tuple[int, bytes | None, bytes | None]] = []
+    while offset < end:
+        data = as_message_set(partition, offset, end, magic, size, at_least_one=False)
+        assert len(data) <= size
+        records = decode_message_set(data, start_offset=offset)
+        got += [(r.offset, r.key, r.value) for r in records]
+        if records:
+            offset = records[-1].offset + 1
+        else:
+            assert data
+            size *= 2
+    expected = [row for rows in batches for row in rows]
+    assert got == [(start + i, k, v) for i, (k, v) in enumerate(expected)]
+
+
+@pytest.fixture(scope="module")
+def broker_for_examples():
+    with Broker() as broker:
+        broker.log.create_topic("t")
+        assert broker.node.partition("t", 0).name == TopicPartition("t", 0)
+        yield broker
