@@ -32,7 +32,7 @@ class AppendedMany(Sequence[RecordMetadata]):
     Indexing, slicing (gives a list), iterating and comparing with a list work as with a list of them.
     """
 
-    __slots__ = ("_appended", "_count", "_places", "_timestamps", "_topic")
+    __slots__ = ("_appended", "_places", "_timestamps", "_topic")
 
     def __init__(
         self,
@@ -49,9 +49,6 @@ class AppendedMany(Sequence[RecordMetadata]):
             timestamps = array("q", timestamps)
         self._timestamps = timestamps
         self._places = None if places is None else (array("i", places[0]), array("q", places[1]))
-        self._count = 0
-        for base, last, _, _ in appended.values():
-            self._count += last - base + 1
 
     @property
     def durable(self) -> bool:
@@ -64,10 +61,10 @@ class AppendedMany(Sequence[RecordMetadata]):
         return dict(self._appended)
 
     def __len__(self) -> int:
-        return self._count
+        return sum(last - base + 1 for base, last, _, _ in self._appended.values())
 
     def __iter__(self) -> Iterator[RecordMetadata]:
-        return map(self._at, range(self._count))
+        return map(self._at, range(len(self)))
 
     @overload
     def __getitem__(self, index: int) -> RecordMetadata: ...
@@ -77,7 +74,7 @@ class AppendedMany(Sequence[RecordMetadata]):
 
     def __getitem__(self, index: int | slice) -> RecordMetadata | list[RecordMetadata]:
         # A range knows the rules: negative numbers, steps, what lies outside.
-        chosen = range(self._count)[index]
+        chosen = range(len(self))[index]
         return self._at(chosen) if isinstance(chosen, int) else list(map(self._at, chosen))
 
     def _at(self, i: int) -> RecordMetadata:
@@ -97,4 +94,4 @@ class AppendedMany(Sequence[RecordMetadata]):
 
     def __repr__(self) -> str:
         where = ", ".join(f"{each}" for each in sorted(self._appended)) or "none"
-        return f"<AppendedMany: {self._count:,} records, topic {self._topic!r}, partitions {where}>"
+        return f"<AppendedMany: {len(self):,} records, topic {self._topic!r}, partitions {where}>"

@@ -10,7 +10,18 @@ from libc.string cimport memcpy
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 from posix.unistd cimport pwrite
 
-from .codec.compiled_encoding cimport Data, assign, one_size, put_header, put_one, put_values, seal_at, values_total
+from .codec.compiled_encoding cimport (
+    Data,
+    assign,
+    one_size,
+    pairs_total,
+    put_header,
+    put_one,
+    put_pairs,
+    put_values,
+    seal_at,
+    values_total,
+)
 
 
 cdef extern from "Python.h":
@@ -114,7 +125,7 @@ cdef class ShortWay:
     cdef int64_t _flushed_offset
 
     cdef object _one(self, object key, object value, int64_t timestamp_ms)
-    cdef object _many(self, list values, int64_t timestamp_ms)
+    cdef object _many(self, list records, int64_t timestamp_ms)
     cdef bint _is_ordinary(self, Py_ssize_t size, int64_t count)
     cdef int _put(self, Data batch, Py_ssize_t size, int64_t count, int64_t timestamp_ms) except -1
     cdef int _store_slot(self) except -1

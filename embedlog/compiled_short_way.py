@@ -282,10 +282,11 @@ class ShortWay:
         _set_item(where, 4, False)
         return where
 
-    def _many(self, values, timestamp_ms):
+    def _many(self, records, timestamp_ms):
         payload: int64_t = 0
-        count: int64_t = len(values)
-        size: int64_t = values_total(values, cython.address(payload))
+        count: int64_t = len(records)
+        are_pairs: cython.bint = count > 0 and type(records[0]) is tuple
+        size: int64_t = (pairs_total if are_pairs else values_total)(records, cython.address(payload))
         most: int64_t = min(self._max_message_bytes, _BATCH_BYTES) - _HEADER_SIZE
         if size < 0 or not count or payload + count * _PLAIN_OVERHEAD > most or self._state is not _ONLINE:
             return None
@@ -293,7 +294,7 @@ class ShortWay:
         base: int64_t
         try:
             put_header(buffer, _APPEND_TIME if self._append_time else 0, count, timestamp_ms)
-            put_values(buffer + _HEADER_SIZE, values)
+            (put_pairs if are_pairs else put_values)(buffer + _HEADER_SIZE, records)
             seal_at(buffer, size)
             self._append_lock._take()
             try:

@@ -249,6 +249,6 @@ def one_by_short_cut(long_way: F) -> F:
 
 
 def many_by_short_cut(result: Callable[..., object]) -> Callable[[F], F]:
-    """Decorates `Log.append_many`: the same for a list of values that fits one batch. `result` makes what it
-    returns."""
+    """Decorates `Log.append_many`: the same for a list of values, or of pairs, that fits one batch. `result`
+    makes what it returns."""
     return lambda long_way: long_way

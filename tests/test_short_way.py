@@ -38,17 +38,11 @@ def test_what_is_ordinary_takes_it(log: Log, monkeypatch: pytest.MonkeyPatch) ->
     assert [where[:3] for where in wheres] == [("t", 0, 1), ("t", 0, 2), ("t", 0, 3)]
     many = log.append_many("t", [b"4", None, b"6" * 4000])
     assert [where[:3] for where in many] == [("t", 0, 4), ("t", 0, 5), ("t", 0, 6)]
+    assert [where.offset for where in log.append_many("t", [(b"k", b"7"), (None, None)])] == [7, 8]
     assert many.by_partition[0].timestamp_ms >= wheres[-1].timestamp_ms
     monkeypatch.undo()
-    assert [record.value for record in log.read("t")] == [
-        b"0",
-        b"1",
-        None,
-        b"3" * 4900,
-        b"4",
-        None,
-        b"6" * 4000,
-    ]
+    found = [record.value for record in log.read("t")]
+    assert found == [b"0", b"1", None, b"3" * 4900, b"4", None, b"6" * 4000, b"7", None]
 
 
 def test_what_is_not_does_not(tmp_path: Path) -> None:
@@ -98,6 +92,9 @@ def test_the_append_that_completes_flush_messages_is_durable(path: Path, flush_m
     assert durable == [(number + 1) % flush_messages == 0 for number in range(11)]
 
 
+some_bytes = st.none() | st.binary(max_size=300)
+
+
 def many_written(
     path: Path, kind: Callable[[list[Any]], Any], lists: list[Any], **settings: Any
 ) -> list[Any]:
@@ -119,7 +116,12 @@ def many_written(
 
 
 @given(
-    st.lists(st.lists(st.none() | st.binary(max_size=300), max_size=70), max_size=8),
+    st.lists(
+        st.lists(some_bytes, max_size=70)
+        | st.lists(st.tuples(some_bytes, some_bytes), max_size=50)
+        | st.lists(some_bytes | st.tuples(some_bytes, some_bytes), max_size=9),
+        max_size=8,
+    ),
     st.fixed_dictionaries(
         {
             "segment_bytes": st.sampled_from([1024, 20_000, 1 << 20]),
@@ -131,7 +133,7 @@ def many_written(
     ),
 )
 @hypothesis_settings(deadline=None, max_examples=25)
-def test_many_values_leave_the_same_by_both_ways(
+def test_many_records_leave_the_same_by_both_ways(
     tmp_path_factory: pytest.TempPathFactory, lists: list[Any], settings: dict[str, Any]
 ) -> None:
     here = tmp_path_factory.mktemp("many")

@@ -43,6 +43,8 @@ cdef void put_one(
 ) noexcept
 cdef int64_t values_total(list items, int64_t* payload) noexcept
 cdef void put_values(Data at, list items) noexcept
+cdef int64_t pairs_total(list items, int64_t* payload) noexcept
+cdef void put_pairs(Data at, list items) noexcept
 cdef void put_header(Data at, int attributes, int64_t count, int64_t timestamp_ms) noexcept nogil
 cdef void assign(Data at, int64_t base_offset, int32_t leader_epoch) noexcept nogil
 cdef void seal_at(Data batch, Py_ssize_t size) noexcept nogil

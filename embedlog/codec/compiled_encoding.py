@@ -200,35 +200,38 @@ def encode_values(prefix: bytes, values):
     return batch
 
 
-def encode_pairs(prefix: bytes, pairs):
-    """See `plain_encoding`."""
-    if type(pairs) is not list:
-        return plain_encoding.encode_pairs(prefix, pairs)
-    items: list = pairs
-    total: cython.Py_ssize_t = len(prefix)
+def pairs_total(items, payload):
+    """Bytes of a batch of pairs, and of their keys and values alone; -1 for what is left to
+    `plain_encoding`."""
+    total: int64_t = _HEADER_SIZE
+    bytes_of_all: int64_t = 0
     key_size: int64_t
     size: int64_t
     i: int64_t = 0
     for item in items:
         if type(item) is not tuple or len(cython.cast(tuple, item)) != 2:
-            return plain_encoding.encode_pairs(prefix, pairs)
-        key, value = cython.cast(tuple, item)
-        key_size, size = _sized(key), _sized(value)
+            return -1
+        key_size = _sized(cython.cast(tuple, item)[0])
+        size = _sized(cython.cast(tuple, item)[1])
         if key_size == _OTHER or size == _OTHER:
-            return plain_encoding.encode_pairs(prefix, pairs)
+            return -1
+        bytes_of_all += max(key_size, 0) + max(size, 0)
         size = _varint_size(_folded(size)) + max(size, 0)
         size += 3 + _varint_size(_folded(i)) + _varint_size(_folded(key_size)) + max(key_size, 0)
         total += size + _varint_size(_folded(size))
         i += 1
-    if total > _MAX_BATCH:
-        return plain_encoding.encode_pairs(prefix, pairs)
-    batch: bytearray = PyByteArray_FromStringAndSize(cython.NULL, total)
-    at: Data = cython.cast(Data, PyByteArray_AS_STRING(batch))
-    memcpy(at, PyBytes_AS_STRING(prefix), len(prefix))
-    at += len(prefix)
-    i = 0
+    payload[0] = bytes_of_all
+    return total if total <= _MAX_BATCH else -1
+
+
+def put_pairs(at, items):
+    """The records of pairs that `pairs_total` has measured."""
+    key_size: int64_t
+    size: int64_t
+    i: int64_t = 0
     for item in items:
-        key, value = cython.cast(tuple, item)
+        key = cython.cast(tuple, item)[0]
+        value = cython.cast(tuple, item)[1]
         key_size, size = _sized(key), _sized(value)
         size = _varint_size(_folded(size)) + max(size, 0)
         size += 3 + _varint_size(_folded(i)) + _varint_size(_folded(key_size)) + max(key_size, 0)
@@ -241,6 +244,21 @@ def encode_pairs(prefix: bytes, pairs):
         at[0] = 0
         at += 1
         i += 1
+
+
+def encode_pairs(prefix: bytes, pairs):
+    """See `plain_encoding`."""
+    if type(pairs) is not list:
+        return plain_encoding.encode_pairs(prefix, pairs)
+    payload: int64_t = 0
+    total: cython.Py_ssize_t = pairs_total(pairs, cython.address(payload))
+    if total < 0:
+        return plain_encoding.encode_pairs(prefix, pairs)
+    total += len(prefix) - _HEADER_SIZE
+    batch: bytearray = PyByteArray_FromStringAndSize(cython.NULL, total)
+    at: Data = cython.cast(Data, PyByteArray_AS_STRING(batch))
+    memcpy(at, PyBytes_AS_STRING(prefix), len(prefix))
+    put_pairs(at + len(prefix), pairs)
     return batch
 
 
