@@ -16,6 +16,7 @@ import sys
 import threading
 import weakref
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -299,6 +300,16 @@ def clocked(tmp_path: Path) -> tuple[Log, Store, list[int]]:
     return Log(store), store, clock
 
 
+@pytest.fixture
+def small_heap() -> Iterator[None]:
+    """What is there before the test need not be looked at by each of its garbage collections."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("small_heap")
 def test_random_schedules(clocked: tuple[Log, Store, list[int]]) -> None:
     log, store, clock = clocked
     failed_commits = generations = 0
