@@ -183,14 +183,14 @@ class Connection:
 
     def _begin_frame(self, size: int, received: memoryview) -> None:
         self._frame_size = size
-        self._frame = bytearray(max(self.processor.first_bytes(size), len(received)))
+        self._frame = self.processor.frame_buffer(size, len(received))
         self._filled = len(received)
         self._frame[: self._filled] = received
         self.processor.holds(self, len(self._frame))
 
     def _fill(self) -> None:
         assert self._frame is not None
-        if self._filled == len(self._frame):
+        if self._filled == len(self._frame):  # shorter than the frame, for then it would be complete
             if not self.processor.may_hold(self, len(self._frame)):
                 self._lacks_room = True
                 self.processor.watch(self)
@@ -199,7 +199,8 @@ class Connection:
             grown[: self._filled] = self._frame
             self.processor.holds(self, len(grown) - len(self._frame))
             self._frame = grown
-        with memoryview(self._frame) as view, view[self._filled :] as room:
+        stop = min(self._frame_size, len(self._frame))
+        with memoryview(self._frame) as view, view[self._filled : stop] as room:
             count = self._sock.recv_into(room)
         if not count:
             self.close(None)
@@ -208,10 +209,9 @@ class Connection:
         self._filled += count
         if self._filled == self._frame_size:
             frame, self._frame = self._frame, None
-            try:
-                self._handle(memoryview(frame))
-            finally:
-                self.processor.holds(self, -len(frame))
+            with memoryview(frame) as view, view[: self._filled] as whole:
+                self._handle(whole)
+            self.processor.done_with(self, frame)
             self._after()
 
     def go_on(self) -> None:

@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 _BUFFER_BYTES: Final = 256 << 10
 _FIRST_BYTES: Final = 1 << 20  # of a large frame; doubled as it fills
 _FIRST_BYTES_IN_NEED: Final = 64 << 10
+_SPARE_BYTES: Final = 4 << 20
 _CANCELLED_TIMERS: Final = 1_000
 _IDLE_CHECKS: Final = 4  # how often in an idle time somebody looks for connections that have been idle
 
@@ -93,6 +94,7 @@ class Processor:
         self._view = memoryview(self.buffer)
         self._max_held_bytes = max_held_bytes
         self._held_bytes = 0
+        self._spare: bytearray | None = None
         self._favoured: Connection | None = None
         self._max_idle_s = max_idle_ms / 1000
         self._left = left
@@ -169,10 +171,20 @@ class Processor:
         else:
             self._selector.register(connection, wanted, connection)
 
-    def first_bytes(self, size: int) -> int:
-        """How much memory a large frame gets at first."""
+    def frame_buffer(self, size: int, received: int) -> bytearray:
+        """Memory for a large frame to begin with: it may be more than its size, or less, but at least as
+        much as has been received. A buffer that has been in use is much faster than a new one."""
+        spare, self._spare = self._spare, None
+        if spare is not None and len(spare) >= received:
+            return spare
         plenty = self._held_bytes + _FIRST_BYTES <= self._max_held_bytes // 2
-        return min(size, _FIRST_BYTES if plenty else _FIRST_BYTES_IN_NEED)
+        return bytearray(max(min(size, _FIRST_BYTES if plenty else _FIRST_BYTES_IN_NEED), received))
+
+    def done_with(self, connection: Connection, frame: bytearray) -> None:
+        """A large frame has been handled: nothing of it is looked at any more."""
+        if self._spare is None and len(frame) <= _SPARE_BYTES:
+            self._spare = frame
+        self.holds(connection, -len(frame))
 
     def may_hold(self, connection: Connection, size: int) -> bool:
         """May a frame grow by `size` bytes? If not, the connection's `go_on` is called when it may."""

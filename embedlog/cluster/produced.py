@@ -24,7 +24,6 @@ from ..codec import (
     ZSTD,
     BatchHeader,
     codec_number,
-    crc_matches,
     decode,
     encode_batch,
     loops,
@@ -63,7 +62,7 @@ def header_of(records: memoryview, version: int, settings: TopicSettings) -> Bat
         raise Refusal(ErrorCode.CORRUPT_MESSAGE, f"a batch of {header.size:,} bytes, cut off at {size:,}")
     if header.size < size:
         raise Refusal(ErrorCode.INVALID_RECORD, "a produce request has one record batch for a partition")
-    if not crc_matches(records, header):
+    if loops.intact_run(records, 0, size) != size:
         raise Refusal(ErrorCode.CORRUPT_MESSAGE, "the CRC does not match the bytes")
     if header.is_control:
         raise Refusal(ErrorCode.INVALID_RECORD, "control batches are the broker's own")

@@ -1,0 +1,110 @@
+"""`python -m benchmarks.servers KIND [DIRECTORY]`: a server in a process of its own, until its input ends.
+
+    broker      embedlog's, over DIRECTORY
+    uvloop      an asyncio protocol that sends back what it gets, on uvloop; asyncio: on asyncio's own loop
+    sink        a plain loop: receive a frame into a buffer, write it to a file, answer four bytes
+    source      a plain loop: for each four bytes received, a mebibyte of a file by sendfile
+
+It prints its port. The plain ones serve one connection at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+import sys
+import threading
+
+FRAME = struct.Struct(">i")
+MIB = 1 << 20
+
+
+class Echo(asyncio.Protocol):
+    """Sends back what it gets."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._transport.write(data)  # type: ignore[attr-defined]
+
+
+async def echo() -> None:
+    """Serve echoes until the input ends."""
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(Echo, "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await loop.run_in_executor(None, sys.stdin.read)
+    server.close()
+
+
+def plain(serve: object) -> None:
+    """Serve one connection after the other, in a thread, until the input ends."""
+
+    def accept() -> None:
+        while True:
+            connection, _ = listening.accept()
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with connection:
+                serve(connection)  # type: ignore[operator]
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        print(listening.getsockname()[1], flush=True)
+        threading.Thread(target=accept, daemon=True).start()
+        sys.stdin.read()
+
+
+def sink(connection: socket.socket) -> None:
+    """Frames into a file."""
+    buffer = bytearray(2 * MIB)
+    with open(os.path.join(sys.argv[2], "sink"), "wb", buffering=0) as file:
+        while received := connection.recv_into(buffer):
+            (size,) = FRAME.unpack_from(buffer)
+            while received < size + FRAME.size:
+                received += connection.recv_into(memoryview(buffer)[received:])
+            file.write(memoryview(buffer)[:received])
+            connection.sendall(b"done")
+
+
+def source(connection: socket.socket) -> None:
+    """A file's mebibytes, one for each request."""
+    path = os.path.join(sys.argv[2], "source")
+    with open(path, "w+b") as file:
+        file.write(bytes(64 * MIB))
+        file.flush()
+        pos = 0
+        while connection.recv(64):
+            left = MIB
+            while left:
+                left -= os.sendfile(connection.fileno(), file.fileno(), pos + MIB - left, left)
+            pos = (pos + MIB) % (64 * MIB)
+
+
+def broker() -> None:
+    """embedlog's broker."""
+    from embedlog.cluster import Broker
+
+    with Broker(sys.argv[2], max_message_bytes=64 * MIB) as serving:
+        print(serving.port, flush=True)
+        sys.stdin.read()
+
+
+def main() -> None:
+    """Serve as the arguments say."""
+    kind = sys.argv[1]
+    if kind == "broker":
+        broker()
+    elif kind == "uvloop":
+        import uvloop
+
+        uvloop.run(echo())
+    elif kind == "asyncio":
+        asyncio.run(echo())
+    else:
+        plain({"sink": sink, "source": source}[kind])
+
+
+if __name__ == "__main__":
+    main()
