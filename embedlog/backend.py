@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from .config import TopicSettings
@@ -86,13 +87,20 @@ class Interrupt:
 
 
 class JoinResult(NamedTuple):
-    """A completed join: `members` is filled in for the leader only (member id -> subscription bytes)."""
+    """A completed join: `members` is filled in for the leader only (member id -> subscription bytes).
+
+    instance_ids: of those members that are static, member id -> group_instance_id. skip_assignment: a static
+    leader came back to a group that goes on as it is; what it assigns is ignored.
+    """
 
     member_id: str
     generation: int
     protocol: str
     leader_id: str
     members: dict[str, bytes]
+    protocol_type: str = "consumer"
+    instance_ids: Mapping[str, str] = MappingProxyType({})
+    skip_assignment: bool = False
 
 
 class Coordinator(Protocol):

@@ -1,24 +1,25 @@
 """Consumer groups of one log: the state machine (groups.py), the offsets (offsets.py), and time.
 
-Embedded consumers and, later, the broker's connections call the same methods from any thread. A join or a
-sync is answered by a future when the other members have done their part. One lock guards all groups;
-futures are completed, and members woken, after it is let go.
+Embedded consumers and a broker's connections call the same methods from any thread. A join or a sync is
+answered by a future when the other members have done their part. One lock guards all groups; futures are
+completed, and members woken, after it is let go.
 
-Members live in this process: when the log is opened anew, groups are there with their offsets and their
-generation, and nobody is in them.
+Members live as long as the log is open: when it is opened anew, groups are there with their offsets and their
+generation, and nobody is in them; whoever was joins again.
 """
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 
-from .arguments import as_topic_partition, check_committed, check_int
+from .arguments import as_topic_partition, check_committed, check_group, check_int
 from .backend import JoinResult
-from .errors import Closed, EmbedlogError
+from .errors import Closed, CorruptRecord, EmbedlogError, GroupNotEmpty, TooManyGroups, UnknownMember
 from .filenames import check_topic_name
 from .group_effects import (
     Effect,
@@ -30,11 +31,13 @@ from .group_effects import (
     SyncCompleted,
     SyncFailed,
 )
-from .group_protocol import PROTOCOL_TYPE, same_topics
+from .group_protocol import PROTOCOL_TYPE, decode_subscription, same_topics
 from .groups import Group, Groups
-from .model import CommittedOffset, TopicPartition
+from .model import NO_TIMESTAMP, CommittedOffset, TopicPartition
 from .offsets import Offsets
 from .store import Store
+
+logger = logging.getLogger(__name__)
 
 _Completion = Callable[[], None]
 
@@ -57,6 +60,7 @@ class GroupCoordinator:
         self._wakers: dict[str, dict[str, Callable[[], object]]] = {}
         self._closed = False
         self._wake_timer = store.upkeep.timer("groups", self._tick)
+        store.upkeep.when_topic_deleted(self._forget_topic)
 
     # -- membership ------------------------------------------------------------------------------------
 
@@ -71,48 +75,92 @@ class GroupCoordinator:
         client_id: str = "",
         group_instance_id: str | None = None,
         on_rebalance: Callable[[], object] | None = None,
+        protocol_type: str = PROTOCOL_TYPE,
+        client_host: str | None = None,
+        require_known_member: bool = False,
+        max_members: int | None = None,
+        max_groups: int | None = None,
     ) -> Future[JoinResult]:
+        """See `backend.Coordinator`. What a broker says of its clients:
+
+        Args:
+            protocol_type: what kind of group it is; of consumers, where nothing is said.
+            client_host: where the member is; None for this machine.
+            require_known_member: a newcomer that is not static only learns its id (MemberIdRequired).
+            max_members, max_groups: how many there may be. Raises TooManyGroups; GroupFull in the future.
+        """
         joined: Future[JoinResult] = Future()
         with self._changing(group) as changes:
+            try:
+                found = self._of_member(group, member_id) if member_id else self._group(group, max_groups)
+            except UnknownMember as error:
+                changes.append(JoinFailed(joined, error))
+                return joined
             if on_rebalance is not None:
                 self._wakers_of_joins[joined] = on_rebalance
             changes.extend(
-                self._group(group).join(
+                found.join(
                     member_id,
                     request=joined,
                     session_timeout_ms=session_timeout_ms,
                     rebalance_timeout_ms=rebalance_timeout_ms,
-                    protocol_type=PROTOCOL_TYPE,
+                    protocol_type=protocol_type,
                     protocols=protocols,
                     client_id=client_id,
-                    client_host=socket.gethostname(),
+                    client_host=socket.gethostname() if client_host is None else client_host,
                     now_ms=self._store.clock_ms(),
                     group_instance_id=group_instance_id,
+                    require_known_member=require_known_member,
+                    max_members=max_members,
                 )
             )
         return joined
 
     def sync_group(
-        self, group: str, member_id: str, generation: int, assignments: Mapping[str, bytes]
+        self,
+        group: str,
+        member_id: str,
+        generation: int,
+        assignments: Mapping[str, bytes],
+        *,
+        group_instance_id: str | None = None,
+        protocol_type: str | None = None,
+        protocol: str | None = None,
     ) -> Future[bytes]:
         synced: Future[bytes] = Future()
         with self._changing(group) as changes:
             changes.extend(
                 self._known(group).sync(
-                    member_id, generation, assignments, request=synced, now_ms=self._store.clock_ms()
+                    member_id,
+                    generation,
+                    assignments,
+                    request=synced,
+                    now_ms=self._store.clock_ms(),
+                    group_instance_id=group_instance_id,
+                    protocol_type=protocol_type,
+                    protocol=protocol,
                 )
             )
         return synced
 
-    def heartbeat(self, group: str, member_id: str, generation: int) -> None:
+    def heartbeat(
+        self, group: str, member_id: str, generation: int, *, group_instance_id: str | None = None
+    ) -> None:
         with self._lock:
             self._check_open()
-            self._known(group).heartbeat(member_id, generation, now_ms=self._store.clock_ms())
+            self._known(group).heartbeat(
+                member_id, generation, now_ms=self._store.clock_ms(), group_instance_id=group_instance_id
+            )
 
-    def leave_group(self, group: str, member_id: str) -> None:
+    def leave_group(self, group: str, member_id: str, *, group_instance_id: str | None = None) -> None:
+        """Leave. With member_id "" it is the static member of that group_instance_id, whoever it is now."""
         with self._changing(group) as changes:
             self._wakers.get(group, {}).pop(member_id, None)
-            changes.extend(self._known(group).leave(member_id, now_ms=self._store.clock_ms()))
+            changes.extend(
+                self._known(group).leave(
+                    member_id, now_ms=self._store.clock_ms(), group_instance_id=group_instance_id
+                )
+            )
 
     # -- offsets ---------------------------------------------------------------------------------------
 
@@ -123,14 +171,21 @@ class GroupCoordinator:
         *,
         member_id: str = "",
         generation: int = -1,
+        group_instance_id: str | None = None,
+        max_groups: int | None = None,
     ) -> None:
-        """Commit for a member, or, with no member id, for a group that has no members."""
+        """Commit for a member, or, with no member id, for a group that has no members.
+
+        Raises TooManyGroups where it would be one more than max_groups, and what else a commit raises.
+        """
         for name, committed in offsets.items():
             _check_commit(name, committed)
         with self._lock:
             self._check_open()
-            found = self._group(group)
-            found.check_commit(member_id, generation, now_ms=self._store.clock_ms())
+            found = self._of_member(group, member_id) if member_id else self._group(group, max_groups)
+            found.check_commit(
+                member_id, generation, now_ms=self._store.clock_ms(), group_instance_id=group_instance_id
+            )
             self._offsets.commit(group, offsets)
 
     def committed_offsets(
@@ -141,11 +196,53 @@ class GroupCoordinator:
             return self._offsets.of(group, partitions)
 
     def delete_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
-        """Forget offsets of a group that has no members."""
+        """Forget offsets of a group, unless its members read those topics.
+
+        Raises GroupNotFound, GroupNotEmpty (then nothing is forgotten), StorageError.
+        """
+        partitions = list(partitions)
         with self._lock:
             self._check_open()
-            self._known(group).check_commit("", -1, now_ms=self._store.clock_ms())
+            read = _topics_read(self._known(group).describe())
+            for name in partitions:
+                if read is None or name.topic in read:
+                    raise GroupNotEmpty(f"the members of group {group!r} read {name.topic}")
             self._offsets.delete(group, partitions)
+
+    def expire_offsets(self, retention_ms: int) -> None:
+        """Forget what nobody has used for so long, and the groups of which nothing is left (KIP-211).
+
+        An offset's time runs from its commit; that of a group without members from when the last one left, if
+        that was later. Offsets of topics that members read do not expire. Raises StorageError.
+        """
+        with self._lock:
+            self._check_open()
+            self._restore()
+            now = self._store.clock_ms()
+            for group in self._groups:
+                offsets = self._offsets.of(group.name, None)
+                read = _topics_read(group.describe())
+                since = NO_TIMESTAMP if read else self._offsets.state_timestamp_ms(group.name)
+                expired = [
+                    name
+                    for name, offset in offsets.items()
+                    if read is not None
+                    and name.topic not in read
+                    and now - max(offset.commit_timestamp_ms, since) >= retention_ms
+                ]
+                if group.is_unused and len(expired) == len(offsets):
+                    self._forget(group.name)
+                else:
+                    self._offsets.delete(group.name, expired)
+
+    def _forget_topic(self, topic: str) -> None:
+        """A topic was deleted: one that gets its name later has nothing to do with it."""
+        try:
+            with self._lock:
+                if not self._closed:
+                    self._offsets.forget_topic(topic)
+        except EmbedlogError:
+            logger.exception("offsets committed for the deleted topic %s are still there", topic)
 
     # -- groups ----------------------------------------------------------------------------------------
 
@@ -167,10 +264,19 @@ class GroupCoordinator:
         with self._lock:
             self._check_open()
             self._known(group)
-            self._groups.delete(group)
-            self._offsets.delete(group, list(self._offsets.of(group, None)))
-            if group in self._offsets.load().metadata:
-                self._offsets.save_metadata(group, None)
+            self._forget(group)
+
+    @property
+    def is_loaded(self) -> bool:
+        """Have the groups and offsets of earlier times been read? If not, the next call that needs them waits
+        for that. Asking takes no lock."""
+        return self._restored
+
+    def load(self) -> None:
+        """Read them now. Raises CorruptRecord, StorageError."""
+        with self._lock:
+            self._check_open()
+            self._restore()
 
     def abandon(self) -> None:
         """In a forked child: nothing waits here, and the inherited lock may be held for ever."""
@@ -205,9 +311,24 @@ class GroupCoordinator:
                 group.restore(metadata._replace(members=()), self._store.clock_ms())
         self._restored = True
 
-    def _group(self, name: str) -> Group:
+    def _group(self, name: str, max_groups: int | None) -> Group:
         self._restore()
+        if max_groups is not None and name not in self._groups and len(self._groups) >= max_groups:
+            raise TooManyGroups(f"there are {len(self._groups):,} groups: delete some that nobody uses")
         return self._groups.get_or_create(name)
+
+    def _of_member(self, name: str, member_id: str) -> Group:
+        """The group that a member believes itself to be in: it makes none."""
+        self._restore()
+        check_group(name)
+        if name not in self._groups:
+            raise UnknownMember(f"group {name!r} has no member {member_id!r}: join again")
+        return self._groups.get(name)
+
+    def _forget(self, name: str) -> None:
+        """Raises GroupNotEmpty."""
+        self._groups.delete(name)
+        self._offsets.forget_group(name)
 
     def _known(self, name: str) -> Group:
         self._restore()
@@ -291,12 +412,33 @@ def _completion(
             future.set_result(effect.assignment)
         else:
             result = effect.result
-            members = {member.member_id: member.metadata for member in result.members}
             future.set_result(
-                JoinResult(result.member_id, result.generation, result.protocol, result.leader_id, members)
+                JoinResult(
+                    result.member_id,
+                    result.generation,
+                    result.protocol,
+                    result.leader_id,
+                    {member.member_id: member.metadata for member in result.members},
+                    result.protocol_type,
+                    {m.member_id: m.group_instance_id for m in result.members if m.group_instance_id},
+                    result.skip_assignment,
+                )
             )
 
     return complete
+
+
+def _topics_read(group: GroupDescription) -> frozenset[str] | None:
+    """The topics that the members read; None where only they know: any, then."""
+    if not group.members:
+        return frozenset()
+    if group.protocol_type != PROTOCOL_TYPE:
+        return None
+    try:
+        subscriptions = [decode_subscription(member.metadata) for member in group.members]
+    except CorruptRecord:  # or none yet, in the first join phase
+        return None
+    return frozenset(topic for subscription in subscriptions for topic in subscription.topics)
 
 
 def _check_commit(name: TopicPartition, committed: CommittedOffset) -> None:

@@ -38,6 +38,7 @@ __all__ = [
     "FlushFailed",
     "ForkedHandle",
     "GroupError",
+    "GroupFull",
     "GroupNotEmpty",
     "GroupNotFound",
     "IllegalGeneration",
@@ -64,6 +65,7 @@ __all__ = [
     "RebalanceInProgress",
     "RecordTooLarge",
     "StorageError",
+    "TooManyGroups",
     "TopicExists",
     "TopicNotFound",
     "UnexpectedOffset",
@@ -411,8 +413,16 @@ class GroupNotFound(GroupError, LookupError):
     """No such group."""
 
 
+class GroupFull(GroupError):
+    """The group has as many members as it may have."""
+
+
 class GroupNotEmpty(GroupError):
     """The group still has members."""
+
+
+class TooManyGroups(GroupError):
+    """There are as many groups as there may be: delete some that nobody uses."""
 
 
 class UnknownMember(GroupError):

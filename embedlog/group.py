@@ -32,7 +32,6 @@ Source: Kafka's GroupCoordinator (2.7 design, section on the coordinator; KIP-62
 from __future__ import annotations
 
 import operator
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from .errors import (
@@ -40,6 +39,7 @@ from .errors import (
     FencedInstance,
     GroupNotFound,
     IllegalGeneration,
+    InconsistentProtocol,
     InvalidArgument,
     MemberIdRequired,
     RebalanceInProgress,
@@ -57,13 +57,8 @@ from .group_effects import (
     SyncCompleted,
     SyncFailed,
 )
-from .group_member import Member, Offer, check_offer, elected_protocol
+from .group_member import Member, Offer, check_offer, check_room, elected_protocol, new_member_id
 from .model import GroupMetadata
-
-
-def new_member_id(prefix: str) -> str:
-    """`<prefix>-<uuid4>`: unique without asking anyone, and the prefix says whose it is."""
-    return f"{prefix}-{uuid.uuid4()}"
 
 
 class Group:
@@ -103,7 +98,6 @@ class Group:
         self._effects: list[Effect] = []
 
     # -- operations
-
     def join(
         self,
         member_id: str,
@@ -118,13 +112,15 @@ class Group:
         now_ms: int,
         group_instance_id: str | None = None,
         require_known_member: bool = False,
+        max_members: int | None = None,
     ) -> list[Effect]:
         """A member joins (member_id "") or joins again; the answer is JoinCompleted or JoinFailed.
 
         protocols: (name, subscription bytes) in order of preference. require_known_member: a newcomer
-        without a group_instance_id is only given its id, by MemberIdRequired (KIP-394).
+        without a group_instance_id is only given its id, by MemberIdRequired (KIP-394). max_members: with
+        so many, counting those who were given an id, there is no room for another.
         Fails with UnknownMember, FencedInstance, InconsistentProtocol, RebalanceInProgress (a newer join
-        of the same member took its place), InvalidArgument, GroupNotFound (the group is Dead).
+        of the same member took its place), GroupFull, InvalidArgument, GroupNotFound (the group is Dead).
         """
         offer = Offer(
             session_timeout_ms=session_timeout_ms,
@@ -143,6 +139,7 @@ class Group:
             elif group_instance_id is not None and group_instance_id in self._static:
                 self._replace_static(self._static[group_instance_id], offer, request, now_ms)
             else:
+                check_room(self.name, len(self._members) + len(self._pending), max_members)
                 self._join_first(offer, request, require_known_member, now_ms)
         except EmbedlogError as error:
             self._effects.append(JoinFailed(request, error))
@@ -158,16 +155,21 @@ class Group:
         request: object,
         now_ms: int,
         group_instance_id: str | None = None,
+        protocol_type: str | None = None,
+        protocol: str | None = None,
     ) -> list[Effect]:
         """A member asks for its assignment; the leader brings everybody's (member id -> bytes).
 
+        protocol_type, protocol: what the member thinks the group uses, None for nothing (KIP-559).
         Answered by SyncCompleted or SyncFailed (UnknownMember, FencedInstance, IllegalGeneration,
-        RebalanceInProgress, GroupNotFound). Assignments of a follower, or to strangers, are ignored.
+        InconsistentProtocol, RebalanceInProgress, GroupNotFound). What a follower assigns is ignored.
         """
         try:
             self._check_alive()
             member = self._current(member_id, group_instance_id)
             self._check_generation(member, generation)
+            if protocol_type not in (None, self.protocol_type) or protocol not in (None, self.protocol):
+                raise InconsistentProtocol(f"the group uses {self.protocol_type!r} {self.protocol!r}")
             if self.state is State.PREPARING_REBALANCE:
                 raise self._rebalancing()
         except EmbedlogError as error:
@@ -240,6 +242,11 @@ class Group:
         if self.state is State.COMPLETING_REBALANCE:
             raise self._rebalancing()
         member.renew(now_ms)
+
+    @property
+    def is_unused(self) -> bool:
+        """Nobody is in it or about to join."""
+        return self.state is State.EMPTY and not self._pending
 
     def rebalance(self, now_ms: int) -> list[Effect]:
         """Makes all members join again, whatever the group was at (an assignment could not be stored)."""
@@ -332,7 +339,6 @@ class Group:
         )
 
     # -- joining
-
     def _join_first(self, offer: Offer, request: object, require_known: bool, now_ms: int) -> None:
         instance = offer.group_instance_id
         member_id = self._make_member_id(offer.client_id if instance is None else instance)
@@ -459,7 +465,6 @@ class Group:
         return elected_protocol(members, self._members.get(self.leader_id or "") or next(iter(members)))
 
     # -- members
-
     def _enter(self, member: Member) -> None:
         self._members[member.member_id] = member
         if member.offer.group_instance_id is not None:
@@ -530,7 +535,6 @@ class Group:
             member.sync_request = None
 
     # -- checks and small things
-
     def _check_alive(self) -> None:
         if self.state is State.DEAD:
             raise GroupNotFound(f"group {self.name!r} is gone")

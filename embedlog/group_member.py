@@ -9,16 +9,22 @@ group always have at least one protocol in common.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from .errors import InconsistentProtocol, InvalidArgument
+from .errors import GroupFull, InconsistentProtocol, InvalidArgument
 from .group_effects import JoinedMember, MemberDescription
 from .model import GroupMemberMetadata
 
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60 * 1000
 """How long a newcomer's join may wait: it has no session yet, and its client may be gone."""
+
+
+def new_member_id(prefix: str) -> str:
+    """`<prefix>-<uuid4>`: unique without asking anyone, and the prefix says whose it is."""
+    return f"{prefix}-{uuid.uuid4()}"
 
 
 class Offer(NamedTuple):
@@ -99,6 +105,12 @@ def check_offer(offer: Offer, members: Collection[Member], protocol_type: str) -
         names.intersection_update(name for name, _ in member.offer.protocols)
     if not names:
         raise InconsistentProtocol("no protocol in common with the other members of the group")
+
+
+def check_room(group: str, members: int, max_members: int | None) -> None:
+    """Raises GroupFull where a group with so many members takes no more."""
+    if max_members is not None and members >= max_members:
+        raise GroupFull(f"group {group!r} takes no more than {max_members:,} members")
 
 
 def elected_protocol(members: Collection[Member], leader: Member) -> str:

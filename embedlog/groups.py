@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 
 from .arguments import check_group
 from .errors import EmbedlogError, GroupNotEmpty, GroupNotFound, shown
-from .group import Group, new_member_id
+from .group import Group
 from .group_effects import (
     Effect,
     GroupDescription,
@@ -32,7 +32,7 @@ from .group_effects import (
     SyncCompleted,
     SyncFailed,
 )
-from .group_member import NEW_MEMBER_JOIN_TIMEOUT_MS
+from .group_member import NEW_MEMBER_JOIN_TIMEOUT_MS, new_member_id
 
 __all__ = [
     "NEW_MEMBER_JOIN_TIMEOUT_MS",

@@ -14,7 +14,7 @@ from typing import Final
 
 from .codec import decode, encode_batch, scan
 from .errors import CorruptRecord
-from .model import CommittedOffset, GroupMetadata, TopicPartition
+from .model import NO_TIMESTAMP, CommittedOffset, GroupMetadata, TopicPartition
 from .offset_records import (
     GroupKey,
     OffsetKey,
@@ -130,6 +130,22 @@ class Offsets:
     def delete(self, group: str, partitions: Iterable[TopicPartition]) -> None:
         """Forget some of a group's offsets."""
         self._write(group, [(encode_offset_key(group, *name), None) for name in partitions])
+
+    def forget_topic(self, topic: str) -> None:
+        """Forget what all groups have committed for a topic."""
+        for group, offsets in list(self.load().offsets.items()):
+            self.delete(group, [name for name in offsets if name.topic == topic])
+
+    def forget_group(self, group: str) -> None:
+        """Forget all about a group."""
+        self.delete(group, list(self.of(group, None)))
+        if group in self.load().metadata:
+            self.save_metadata(group, None)
+
+    def state_timestamp_ms(self, group: str) -> int:
+        """When the group's members changed last; -1 for one that never had any."""
+        metadata = self.load().metadata.get(group)
+        return NO_TIMESTAMP if metadata is None else metadata.state_timestamp_ms
 
     def save_metadata(self, group: str, metadata: GroupMetadata | None) -> None:
         """Keep a group's metadata; None when it is deleted."""

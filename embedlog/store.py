@@ -242,9 +242,9 @@ class Store:
 
     def _tell_readers(self) -> None:
         """Publish all partitions in a new state file, and retire the one before."""
-        names = [partition.name for partition in self.partitions()]
+        names, path = [p.name for p in self.partitions()], self.catalog.file(WRITER_STATE_FILE)
         try:
-            state = StateWriter(self.fs, self.catalog.file(WRITER_STATE_FILE), self._writer_id, names)
+            state = StateWriter(self.fs, path, self._writer_id, names)
         except OSError:
             if self._state is None:
                 raise
@@ -319,8 +319,7 @@ class Store:
                 raise InvalidArgument(
                     f"topic {name!r} has {topic.partitions} partitions: the new number must be larger"
                 )
-            grown = Topic(name, topic.topic_id, partitions, topic.settings, topic.gaps)
-            self._add_partitions(grown, topic.partitions)
+            self._add_partitions(replace(topic, partitions=partitions), topic.partitions)
         return self.describe_topic(name)
 
     def _add_partitions(self, topic: Topic, first: int) -> None:
@@ -417,6 +416,7 @@ class Store:
                     self.upkeep.dismiss(partition)
             self._tell_readers()
             self._finish_deletion(topic)
+        self.upkeep.topic_deleted(name)
 
     def _finish_deletion(self, topic: Topic) -> bool:
         """The directories of a deleted topic lose its name now, and go later. False: some kept it."""

@@ -88,6 +88,7 @@ class Upkeep:
         self._log_start_lock = threading.Lock()
         self._in_background = False
         self._stopping = False
+        self._topic_listeners: list[Callable[[str], None]] = []
         self._throttle = Throttle(store.settings.log_cleaner_io_max_bytes_per_second)
         self._flusher.add("flush", self._flush_cycle)
         self._cleaner.add("roll", self._roll_old)
@@ -120,6 +121,15 @@ class Upkeep:
         """Run somebody else's task beside the flushes; returns the function that wakes it after a delay."""
         self._flusher.add(name, task)
         return lambda delay_ms: self._flusher.wake(name, delay_ms)
+
+    def when_topic_deleted(self, listener: Callable[[str], None]) -> None:
+        """Call it with the name of each topic that is deleted from now on, before deleting it returns."""
+        self._topic_listeners.append(listener)
+
+    def topic_deleted(self, name: str) -> None:
+        """Tell the listeners. The caller holds no lock that they may need."""
+        for listener in self._topic_listeners:
+            listener(name)
 
     # -- the keeper's side -------------------------------------------------------------------------------
 

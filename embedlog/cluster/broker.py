@@ -113,7 +113,10 @@ class Broker:
                 self._executor,
             )
             self.address = address
-            self._server.start(Dispatcher(self.node))
+            self._dispatcher = Dispatcher(self.node)
+            self._dispatcher.start()
+            undo.callback(self._dispatcher.stop)
+            self._server.start(self._dispatcher)
             self._undo = undo.pop_all()
         self.started_in_ms = (time.perf_counter() - began) * 1000
         logger.info("broker %d listens on %s:%d", address.node_id, host, self._server.port)
@@ -151,6 +154,7 @@ class Broker:
         if self._closed:
             return
         self._closed = True
+        self._dispatcher.stop()
         self._server.stop(self._stop_timeout_s)
         self._undo.close()
 

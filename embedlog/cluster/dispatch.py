@@ -14,9 +14,13 @@ from concurrent.futures import Future
 from typing import Final, NamedTuple
 
 from .connection import Answer, Chunk, CloseConnection, Connection
+from .group_work import GroupWork
+from .handlers.commits import CommitHandlers
 from .handlers.configs import ConfigHandlers
 from .handlers.describe import DescribeHandlers
 from .handlers.fetch import FetchHandlers
+from .handlers.group_admin import GroupAdminHandlers
+from .handlers.groups import GroupHandlers
 from .handlers.metadata import MetadataHandlers
 from .handlers.offsets import OffsetHandlers
 from .handlers.produce import ProduceHandlers
@@ -52,6 +56,7 @@ class Dispatcher:
     def __init__(self, node: Node) -> None:
         describing = MetadataHandlers(node)
         fetching = FetchHandlers(node)
+        self._groups = GroupWork(node)
         handlers = {
             **describing.handlers(),
             **ProduceHandlers(node).handlers(),
@@ -60,6 +65,9 @@ class Dispatcher:
             **TopicHandlers(node).handlers(),
             **ConfigHandlers(node).handlers(),
             **DescribeHandlers(node).handlers(),
+            **GroupHandlers(node, self._groups).handlers(),
+            **CommitHandlers(node, self._groups).handlers(),
+            **GroupAdminHandlers(node, self._groups).handlers(),
         }
         self._disconnected = [fetching.disconnected]
         self._routes = {
@@ -70,6 +78,14 @@ class Dispatcher:
             if exchange.api.name in handlers
         }
         describing.offer({key: (route.low, route.high) for key, route in self._routes.items()})
+
+    def start(self) -> None:
+        """Begin what goes on beside requests."""
+        self._groups.start()
+
+    def stop(self) -> None:
+        """Requests that wait for other clients are answered now, so that closing need not wait for those."""
+        self._groups.stop()
 
     def handle(self, connection: Connection, frame: memoryview) -> Answer:
         """See `processor.Application`."""

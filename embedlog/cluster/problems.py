@@ -39,6 +39,8 @@ _CODES: Final[tuple[tuple[type[Exception], ErrorCode], ...]] = (  # the more spe
     (errors.InvalidGroup, ErrorCode.INVALID_GROUP_ID),
     (errors.GroupNotFound, ErrorCode.GROUP_ID_NOT_FOUND),
     (errors.GroupNotEmpty, ErrorCode.NON_EMPTY_GROUP),
+    (errors.GroupFull, ErrorCode.GROUP_MAX_SIZE_REACHED),
+    (errors.TooManyGroups, ErrorCode.POLICY_VIOLATION),
     (errors.InvalidSetting, ErrorCode.INVALID_CONFIG),
     (errors.UnknownSetting, ErrorCode.INVALID_CONFIG),
     (errors.InvalidArgument, ErrorCode.INVALID_REQUEST),
@@ -55,3 +57,17 @@ def code_of(error: errors.EmbedlogError) -> ErrorCode:
         if isinstance(error, kind):
             return code
     return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def group_code_of(error: errors.EmbedlogError, *, member: bool = False) -> ErrorCode:
+    """The code by which a client is told of an error of a group.
+
+    What may pass is retriable here. To a member, a group that is not there is one that does not know it.
+    """
+    if isinstance(error, errors.RecordTooLarge):
+        return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+    if isinstance(error, (errors.StorageError, errors.Closed)):
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if member and isinstance(error, errors.GroupNotFound):
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    return code_of(error)

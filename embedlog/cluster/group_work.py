@@ -1,0 +1,175 @@
+"""How a broker works at groups: elsewhere than in its processors, from the time the groups are loaded.
+
+Everything about groups goes through one lock, which somebody may hold while he writes to the offsets topic.
+So it is done by the node's other threads, and answered by futures: when it is done, when the other members
+have done their part, when its time is over, or when the broker stops, whichever comes first.
+
+The groups of earlier times are read when the broker starts, while the port is open already: until they are
+there, members are told to come back (COORDINATOR_LOAD_IN_PROGRESS). Offsets that nobody uses expire by the
+clock of the log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
+from typing import Any, Final, TypeVar
+
+from ..errors import Closed, EmbedlogError
+from .node import Call, Node
+from .problems import Refusal
+from .protocol import ErrorCode
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+_MS_PER_MINUTE: Final = 60_000
+
+
+class GroupWork:
+    """Between the handlers of groups and the coordinator. Safe between threads."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._lock = threading.Lock()
+        self._loading = False
+        self._stopped = False
+        self._unanswered: dict[Future[Any], Callable[[], object]] = {}
+
+    def start(self) -> None:
+        """Load the groups, and let offsets expire from now on. Nothing is waited for."""
+        self._begin_loading()
+        self._node.store.upkeep.timer("offset expiry", self._expire)
+
+    def stop(self) -> None:
+        """Whoever waits for other members is sent away, and nobody else is let in."""
+        with self._lock:
+            self._stopped = True
+            unanswered = list(self._unanswered.values())
+        for refuse in unanswered:
+            refuse()
+
+    def do(
+        self,
+        call: Call,
+        work: Callable[[], _R],
+        failed: Callable[[EmbedlogError], _R],
+        *,
+        timeout_ms: int | None = None,
+    ) -> _R | Future[_R]:
+        """What `work` returns, or `failed` makes of its error.
+
+        After timeout_ms it is answered with COORDINATOR_NOT_AVAILABLE, and may yet be done.
+        """
+
+        def begin(answer: Future[_R]) -> None:
+            try:
+                result = work()
+            except EmbedlogError as error:
+                result = failed(error)
+            _settle(answer, result)
+
+        answer = self._begin(begin, failed)
+        if timeout_ms is not None and isinstance(answer, Future):
+            processor = call.connection.processor
+            late = Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"not done after {timeout_ms:,} ms")
+            timer = processor.call_later(timeout_ms / 1000, lambda: _settle(answer, failed(late)))
+            answer.add_done_callback(lambda _: processor.post(timer.cancel))
+        return answer
+
+    def wait(
+        self,
+        begin: Callable[[], Future[_T]],
+        answered: Callable[[_T], _R],
+        failed: Callable[[EmbedlogError], _R],
+    ) -> _R | Future[_R]:
+        """What `answered` makes of the result that `begin` promises, or `failed` of an error of either."""
+
+        def go_on(answer: Future[_R], done: Future[_T]) -> None:
+            try:
+                result = answered(done.result())
+            except EmbedlogError as error:
+                result = failed(error)
+            _settle(answer, result)
+
+        def begin_it(answer: Future[_R]) -> None:
+            try:
+                promised = begin()
+            except EmbedlogError as error:
+                _settle(answer, failed(error))
+            else:
+                promised.add_done_callback(lambda done: go_on(answer, done))
+
+        return self._begin(begin_it, failed)
+
+    # -- inside ----------------------------------------------------------------------------------------
+
+    def _begin(
+        self, begin: Callable[[Future[_R]], None], failed: Callable[[EmbedlogError], _R]
+    ) -> _R | Future[_R]:
+        answer: Future[_R] = Future()
+        try:
+            with self._lock:
+                self._check_ready()
+                self._unanswered[answer] = lambda: _settle(answer, failed(_stopping()))
+        except Refusal as error:
+            return failed(error)
+        answer.add_done_callback(self._answered)
+
+        def run() -> None:
+            try:
+                begin(answer)
+            except BaseException as error:  # a defect: the connection says so and closes
+                with contextlib.suppress(InvalidStateError):
+                    answer.set_exception(error)
+
+        self._node.offload(run)
+        return answer
+
+    def _answered(self, answer: Future[Any]) -> None:
+        with self._lock:
+            del self._unanswered[answer]
+
+    def _check_ready(self) -> None:
+        if self._stopped:
+            raise _stopping()
+        if not self._node.groups.is_loaded:
+            self._begin_loading()
+            raise Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the groups are being loaded")
+
+    def _begin_loading(self) -> None:
+        if not self._loading:
+            self._loading = True
+            self._node.offload(self._load)
+
+    def _load(self) -> None:
+        try:
+            self._node.groups.load()
+        except Closed:
+            pass
+        except EmbedlogError as error:
+            logger.error("the groups cannot be loaded, the next request tries again: %s", error)
+        finally:
+            self._loading = False
+
+    def _expire(self) -> int | None:
+        if self._stopped:
+            return None
+        settings = self._node.settings
+        if self._node.groups.is_loaded:
+            self._node.groups.expire_offsets(settings.offsets_retention_minutes * _MS_PER_MINUTE)
+        return settings.offsets_retention_check_interval_ms
+
+
+def _stopping() -> Refusal:
+    return Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the broker is shutting down")
+
+
+def _settle(answer: Future[_R], result: _R) -> None:
+    with contextlib.suppress(InvalidStateError):  # it was answered otherwise
+        answer.set_result(result)

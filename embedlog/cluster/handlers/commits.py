@@ -1,0 +1,360 @@
+"""OffsetCommit, OffsetFetch, OffsetDelete: what groups have read.
+
+A commit is appended to `__consumer_offsets` before it is answered. From version 10 on topics are named by
+their ids; what a group has committed is kept under their names, and forgotten with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from typing import Final, NamedTuple
+
+from ...errors import EmbedlogError, GroupNotEmpty, GroupNotFound, IllegalGeneration, UnknownMember
+from ...model import NO_EPOCH, CommittedOffset, TopicPartition
+from ..group_work import GroupWork
+from ..node import Call, Handler, Node
+from ..problems import code_of, group_code_of
+from ..protocol import NO_UUID, ErrorCode
+from ..protocol.committed import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+
+_FIRST_WITH_TOPIC_IDS: Final = 10
+_FIRST_WITH_SEVERAL_GROUPS: Final = 8
+_FIRST_WITH_A_CODE_FOR_THE_GROUP: Final = 2
+_FIRST_THAT_MISSES_GROUPS: Final = 9  # OffsetCommit: GROUP_ID_NOT_FOUND
+_NOTHING: Final = CommittedOffset(-1)
+
+
+class Found(NamedTuple):
+    """What there is for one partition."""
+
+    partition: int
+    committed: CommittedOffset
+    code: ErrorCode = ErrorCode.NONE
+
+
+class FoundTopic(NamedTuple):
+    """What there is for the partitions of one topic."""
+
+    name: str
+    topic_id: bytes
+    partitions: list[Found]
+
+
+class Asked(NamedTuple):
+    """A topic as it is asked for; name is None where no topic has that id."""
+
+    name: str | None
+    topic_id: bytes
+    partitions: list[int]
+
+
+class CommitHandlers:
+    """Implements the APIs of committed offsets."""
+
+    def __init__(self, node: Node, work: GroupWork) -> None:
+        self._node = node
+        self._work = work
+
+    def handlers(self) -> dict[str, Handler]:
+        """API -> who answers it."""
+        return {
+            "OffsetCommit": self.offset_commit,
+            "OffsetFetch": self.offset_fetch,
+            "OffsetDelete": self.offset_delete,
+        }
+
+    # -- OffsetCommit ----------------------------------------------------------------------------------
+
+    def offset_commit(
+        self, call: Call, request: OffsetCommitRequest
+    ) -> OffsetCommitResponse | Future[OffsetCommitResponse]:
+        offsets: dict[TopicPartition, CommittedOffset] = {}
+        checked: list[list[ErrorCode]] = []
+        for topic in request.topics:
+            name = self._name(call, topic.name, topic.topic_id)
+            checked.append([self._check(name, given) for given in topic.partitions])
+            for given, code in zip(topic.partitions, checked[-1], strict=True):
+                if name is not None and code is ErrorCode.NONE:
+                    offsets[TopicPartition(name, given.partition_index)] = CommittedOffset(
+                        given.committed_offset,
+                        max(given.committed_leader_epoch, NO_EPOCH),
+                        given.committed_metadata or "",
+                    )
+
+        def answer(code: ErrorCode) -> OffsetCommitResponse:
+            return _commit_response(request, checked, code)
+
+        def commit() -> OffsetCommitResponse:
+            self._node.groups.commit_offsets(
+                request.group_id,
+                offsets,
+                member_id=request.member_id,
+                generation=request.generation_id_or_member_epoch,
+                group_instance_id=request.group_instance_id,
+                max_groups=self._node.settings.max_groups,
+            )
+            return answer(ErrorCode.NONE)
+
+        if not offsets:
+            return answer(ErrorCode.NONE)
+        return self._work.do(
+            call,
+            commit,
+            lambda error: answer(self._commit_code(call, request, error)),
+            timeout_ms=self._node.settings.offsets_commit_timeout_ms,
+        )
+
+    def _check(self, topic: str | None, given: OffsetCommitRequestPartition) -> ErrorCode:
+        if topic is None:
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        try:
+            self._node.partition(topic, given.partition_index)
+        except EmbedlogError as error:
+            return code_of(error)
+        if given.committed_offset < 0:
+            return ErrorCode.OFFSET_OUT_OF_RANGE
+        if len((given.committed_metadata or "").encode()) > self._node.settings.offset_metadata_max_bytes:
+            return ErrorCode.OFFSET_METADATA_TOO_LARGE
+        return ErrorCode.NONE
+
+    def _commit_code(self, call: Call, request: OffsetCommitRequest, error: EmbedlogError) -> ErrorCode:
+        """A member of a group that is not there (any more) is told so in a way that its version knows."""
+        lost = isinstance(error, (UnknownMember, IllegalGeneration))
+        if lost and request.generation_id_or_member_epoch >= 0:
+            try:
+                self._node.groups.describe_group(request.group_id)
+            except GroupNotFound:
+                if call.version >= _FIRST_THAT_MISSES_GROUPS:
+                    return ErrorCode.GROUP_ID_NOT_FOUND
+                return ErrorCode.ILLEGAL_GENERATION
+            except EmbedlogError:
+                pass
+        return group_code_of(error, member=True)
+
+    # -- OffsetFetch -----------------------------------------------------------------------------------
+
+    def offset_fetch(
+        self, call: Call, request: OffsetFetchRequest
+    ) -> OffsetFetchResponse | Future[OffsetFetchResponse]:
+        asked: list[tuple[str, list[Asked] | None]]
+        if call.version >= _FIRST_WITH_SEVERAL_GROUPS:
+            asked = [
+                (
+                    group.group_id,
+                    None
+                    if group.topics is None
+                    else [
+                        Asked(self._name(call, t.name, t.topic_id), t.topic_id, t.partition_indexes)
+                        for t in group.topics
+                    ],
+                )
+                for group in request.groups
+            ]
+        else:
+            topics = request.topics
+            of = None if topics is None else [Asked(t.name, NO_UUID, t.partition_indexes) for t in topics]
+            asked = [(request.group_id, of)]
+        return self._work.do(
+            call,
+            lambda: self._fetched(call, asked),
+            lambda error: _fetch_response(
+                call, [(group, _none(topics, ErrorCode.NONE), error) for group, topics in asked]
+            ),
+        )
+
+    def _fetched(self, call: Call, asked: Iterable[tuple[str, list[Asked] | None]]) -> OffsetFetchResponse:
+        found: list[tuple[str, list[FoundTopic], EmbedlogError | None]] = []
+        for group, topics in asked:
+            try:
+                found.append((group, self._found(call, group, topics), None))
+            except EmbedlogError as error:
+                found.append((group, _none(topics, ErrorCode.NONE), error))
+        return _fetch_response(call, found)
+
+    def _found(self, call: Call, group: str, topics: list[Asked] | None) -> list[FoundTopic]:
+        if topics is None:
+            return self._all(call, self._node.groups.committed_offsets(group))
+        names = [TopicPartition(t.name, number) for t in topics if t.name for number in t.partitions]
+        committed = self._node.groups.committed_offsets(group, names)
+        missing = ErrorCode.NONE if call.version else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return [
+            FoundTopic(
+                topic.name or "",
+                topic.topic_id,
+                [_found(topic.name, number, committed, missing) for number in topic.partitions],
+            )
+            for topic in topics
+        ]
+
+    def _all(self, call: Call, committed: Mapping[TopicPartition, CommittedOffset]) -> list[FoundTopic]:
+        by_topic: dict[str, list[Found]] = {}
+        for name in sorted(committed):
+            by_topic.setdefault(name.topic, []).append(Found(name.partition, committed[name]))
+        found = []
+        for topic, partitions in by_topic.items():
+            topic_id = NO_UUID
+            if call.version >= _FIRST_WITH_TOPIC_IDS:
+                if topic not in self._node.store.topics():
+                    continue  # it has no id to be told by
+                topic_id = self._node.topic_id(topic)
+            found.append(FoundTopic(topic, topic_id, partitions))
+        return found
+
+    # -- OffsetDelete ----------------------------------------------------------------------------------
+
+    def offset_delete(
+        self, call: Call, request: OffsetDeleteRequest
+    ) -> OffsetDeleteResponse | Future[OffsetDeleteResponse]:
+        def delete() -> OffsetDeleteResponse:
+            response = OffsetDeleteResponse()
+            committed = self._node.groups.committed_offsets(request.group_id)
+            self._node.groups.describe_group(request.group_id)
+            for topic in request.topics:
+                names = [TopicPartition(topic.name, each.partition_index) for each in topic.partitions]
+                code = self._delete(request.group_id, [name for name in names if name in committed])
+                response.topics.append(
+                    OffsetDeleteResponseTopic(
+                        name=topic.name,
+                        partitions=[
+                            OffsetDeleteResponsePartition(
+                                partition_index=name.partition,
+                                error_code=code if name in committed else self._missing(name),
+                            )
+                            for name in names
+                        ],
+                    )
+                )
+            return response
+
+        return self._work.do(
+            call, delete, lambda error: OffsetDeleteResponse(error_code=group_code_of(error))
+        )
+
+    def _delete(self, group: str, names: list[TopicPartition]) -> ErrorCode:
+        try:
+            self._node.groups.delete_offsets(group, names)
+        except GroupNotEmpty:
+            return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+        except EmbedlogError as error:
+            return group_code_of(error)
+        return ErrorCode.NONE
+
+    def _missing(self, name: TopicPartition) -> ErrorCode:
+        """Nothing is committed for it: that is what was asked for, if there is such a partition."""
+        try:
+            self._node.partition(*name)
+        except EmbedlogError as error:
+            return code_of(error)
+        return ErrorCode.NONE
+
+    def _name(self, call: Call, name: str, topic_id: bytes) -> str | None:
+        return self._node.topic_named(topic_id) if call.version >= _FIRST_WITH_TOPIC_IDS else name
+
+
+def _commit_response(
+    request: OffsetCommitRequest, checked: list[list[ErrorCode]], code: ErrorCode
+) -> OffsetCommitResponse:
+    """`code` for all partitions with which nothing else is wrong."""
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=[
+                    OffsetCommitResponsePartition(
+                        partition_index=given.partition_index, error_code=own or code
+                    )
+                    for given, own in zip(topic.partitions, codes, strict=True)
+                ],
+            )
+            for topic, codes in zip(request.topics, checked, strict=True)
+        ]
+    )
+
+
+def _found(
+    topic: str | None, number: int, committed: Mapping[TopicPartition, CommittedOffset], missing: ErrorCode
+) -> Found:
+    if topic is None:
+        return Found(number, _NOTHING, ErrorCode.UNKNOWN_TOPIC_ID)
+    offset = committed.get(TopicPartition(topic, number))
+    return Found(number, _NOTHING, missing) if offset is None else Found(number, offset)
+
+
+def _none(topics: list[Asked] | None, code: ErrorCode) -> list[FoundTopic]:
+    return [
+        FoundTopic(topic.name or "", topic.topic_id, [Found(n, _NOTHING, code) for n in topic.partitions])
+        for topic in topics or ()
+    ]
+
+
+def _fetch_response(
+    call: Call, found: list[tuple[str, list[FoundTopic], EmbedlogError | None]]
+) -> OffsetFetchResponse:
+    if call.version >= _FIRST_WITH_SEVERAL_GROUPS:
+        return OffsetFetchResponse(
+            groups=[
+                OffsetFetchResponseGroup(
+                    group_id=group,
+                    error_code=ErrorCode.NONE if error is None else group_code_of(error),
+                    topics=[
+                        OffsetFetchResponseTopics(
+                            name=topic.name,
+                            topic_id=topic.topic_id,
+                            partitions=[
+                                OffsetFetchResponsePartitions(
+                                    partition_index=one.partition,
+                                    committed_offset=one.committed.offset,
+                                    committed_leader_epoch=one.committed.leader_epoch,
+                                    metadata=one.committed.metadata,
+                                    error_code=one.code,
+                                )
+                                for one in topic.partitions
+                            ],
+                        )
+                        for topic in ([] if error is not None else topics)
+                    ],
+                )
+                for group, topics, error in found
+            ]
+        )
+    ((_, topics, error),) = found
+    code = ErrorCode.NONE if error is None else group_code_of(error)
+    of_each = code if call.version < _FIRST_WITH_A_CODE_FOR_THE_GROUP else ErrorCode.NONE
+    return OffsetFetchResponse(
+        error_code=code,
+        topics=[
+            OffsetFetchResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetFetchResponsePartition(
+                        partition_index=one.partition,
+                        committed_offset=one.committed.offset,
+                        committed_leader_epoch=one.committed.leader_epoch,
+                        metadata=one.committed.metadata,
+                        error_code=of_each or one.code,
+                    )
+                    for one in topic.partitions
+                ],
+            )
+            for topic in topics
+        ],
+    )
