@@ -14,7 +14,7 @@ def test_one(kafka_broker):
     producer = KafkaProducer(bootstrap_servers=kafka_broker.bootstrap_servers)
     producer.send("orders", b"first").get(60)
     producer.close()
-    assert [record.value for record in kafka_broker.log.read("orders", 0, follow=False)] == [b"first"]
+    assert [record.value for record in kafka_broker.log.read("orders", follow=False)] == [b"first"]
 
 def test_another_has_a_log_of_its_own(kafka_broker):
     assert kafka_broker.log.topics() == []
