@@ -23,7 +23,7 @@ import struct
 import sys
 import threading
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from typing import Final, NamedTuple
 
@@ -186,15 +186,13 @@ class IndexBuilder(IndexFields):
     def truncate(self, end_offset: int, end_pos: int) -> None:
         """Forget entries at or past an end (after an append was undone)."""
         offsets, times = self.offsets, self.times
-        while offsets.positions and (
-            offsets.positions[-1] >= end_pos or offsets.offsets[-1] >= end_offset - self._base
-        ):
-            offsets.offsets.pop()
-            offsets.positions.pop()
+        count = min(
+            bisect_left(offsets.positions, end_pos), bisect_left(offsets.offsets, end_offset - self._base)
+        )
+        del offsets.offsets[count:], offsets.positions[count:]
         self.due_behind = self._interval + (offsets.positions[-1] if offsets.positions else 0)
-        while times.offsets and times.offsets[-1] >= end_offset - self._base:
-            times.timestamps.pop()
-            times.offsets.pop()
+        count = bisect_left(times.offsets, end_offset - self._base)
+        del times.offsets[count:], times.timestamps[count:]
         self.largest_timestamp_ms = times.timestamps[-1] if times.timestamps else -1
         self._largest_offset = times.offsets[-1] if times.offsets else 0
 

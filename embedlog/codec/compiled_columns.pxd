@@ -5,7 +5,7 @@ from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyBy
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport uint8_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memset
 
 from .parsing cimport (
     CODEC_MASK,
@@ -28,6 +28,10 @@ from .parsing cimport (
     uint64_t,
 )
 
+cdef extern from "fields.h" nogil:
+    void copy_field(uint8_t* to, const uint8_t* start, size_t size)
+
+
 cdef extern from "Python.h":
     const char* PyUnicode_AsUTF8AndSize(object o, Py_ssize_t* size) except NULL
 
@@ -36,7 +40,6 @@ ctypedef uint8_t* Data
 
 cdef enum:
     MAX_BYTES = 0x7FFFFFFF
-    MOST_AT_ONCE = 0x4000000
 
 cdef int _grow(bytearray array, int64_t size) except -1
 
@@ -57,7 +60,7 @@ cdef inline void put(Out* out, Reading at, int64_t size) noexcept nogil:
         out.nulls += 1
         out.valid[out.rows >> 3] &= ~(1 << (out.rows & 7))
     else:
-        memcpy(out.data + out.used, at, size)
+        copy_field(out.data + out.used, at, size)
         out.used += size
     out.rows += 1
     out.ends[out.rows] = <int32_t>out.used
@@ -70,7 +73,8 @@ cdef class _Bytes:
     cdef Out out
 
     cdef void _point(self) noexcept
-    cdef int reserve(self, int64_t rows, int64_t size) except -1
+    cdef int reserve_rows(self, int64_t rows) except -1
+    cdef int reserve_bytes(self, int64_t size, double times) except -1
     cdef void cut(self, int64_t rows) noexcept
     cdef object take(self)
 
@@ -89,8 +93,9 @@ cdef class Columns:
 
     cdef int _begin(self) except -1
     cdef int _add_headers(self, Fields* fields, Reading end) except -1
-    cdef int _reserve(self, int64_t more, int64_t size) except -1
-    cdef bint _reserve_for(self, Reading at, Reading stop) except -1
+    cdef int _reserve_rows(self, int64_t more) except -1
+    cdef int _reserve_bytes(self, int64_t size, double times) except -1
+    cdef int _reserve_rows_of(self, Reading at, Reading stop) except -1
     cdef bint _add(self, Reading at, Header* batch, int64_t start_offset, int64_t end_offset) except -1
     cdef bint _add_rows(self, Reading at, Header* batch, int64_t start_offset, int64_t end_offset) except -1
     cdef void _cut(self, int64_t rows) noexcept

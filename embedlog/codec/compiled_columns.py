@@ -42,16 +42,24 @@ class _Bytes:
         self.out.ends = cython.cast(cython.pointer(int32_t), PyByteArray_AS_STRING(self.ends))
         self.out.data = cython.cast(Data, PyByteArray_AS_STRING(self.data))
 
-    def reserve(self, rows, size):
-        """Make room for so many more, of so many bytes together."""
+    def reserve_rows(self, rows):
+        """Make room for so many more."""
         held: int64_t = PyByteArray_GET_SIZE(self.valid)
-        if self.out.used + size > MAX_BYTES:
-            raise too_long()
         _grow(self.valid, (self.out.rows + rows + 7) // 8)
         _grow(self.ends, 4 * (self.out.rows + rows + 1))
-        _grow(self.data, self.out.used + size)
         self._point()
         memset(self.out.valid + held, 0xFF, PyByteArray_GET_SIZE(self.valid) - held)
+        return 0
+
+    def reserve_bytes(self, size, times):
+        """Make room for so many more; where that takes more memory, for so many times what there is."""
+        needed: int64_t = self.out.used + size
+        if needed > MAX_BYTES:
+            raise too_long()
+        if needed > PyByteArray_GET_SIZE(self.data):
+            ahead: int64_t = cython.cast(int64_t, cython.cast(cython.double, self.out.used) * times)
+            PyByteArray_Resize(self.data, min(needed + ahead, MAX_BYTES))
+            self._point()
         return 0
 
     def cut(self, rows):
@@ -102,8 +110,8 @@ class Columns:
         """See `plain_columns`."""
         return self._rows
 
-    def _reserve(self, more, size):
-        """Make room for so many more rows, of so many bytes together."""
+    def _reserve_rows(self, more):
+        """Make room for so many more."""
         rows: int64_t = self._rows
         if self._offsets is not None:
             _grow(self._offsets, 8 * (rows + more))
@@ -112,11 +120,19 @@ class Columns:
         if self._types is not None:
             _grow(self._types, 4 * (rows + more))
         if self._key is not None:
-            self._key.reserve(more, size)
+            self._key.reserve_rows(more)
         if self._value is not None:
-            self._value.reserve(more, size)
+            self._value.reserve_rows(more)
         if self._header_ends is not None:
             _grow(self._header_ends, 4 * (rows + more + 1))
+        return 0
+
+    def _reserve_bytes(self, size, times):
+        """Make room for the keys and values in so many bytes (`_Bytes.reserve_bytes`)."""
+        if self._key is not None:
+            self._key.reserve_bytes(size, times)
+        if self._value is not None:
+            self._value.reserve_bytes(size, times)
         return 0
 
     def _add(self, at, batch, start_offset, end_offset):
@@ -128,19 +144,15 @@ class Columns:
             self._cut(rows)
         return added
 
-    def _reserve_for(self, at, stop):
-        """Make room for the batches there, by their headers. False where that is very much."""
+    def _reserve_rows_of(self, at, stop):
+        """Make room for the rows of the batches there, by their headers."""
         batch: Header
         rows: int64_t = 0
-        size: int64_t = 0
         while header(at, stop, cython.address(batch)) and not batch.attributes & CODEC_MASK:
             rows += batch.record_count
-            size += batch.end - at
             at = batch.end
-        if size > MOST_AT_ONCE:
-            return False
-        self._reserve(rows, size)
-        return True
+        self._reserve_rows(rows)
+        return 0
 
     def _add_rows(self, at, batch, start_offset, end_offset):
         fields: Fields
@@ -206,13 +218,15 @@ class Columns:
         size: int64_t = 0
         length: cython.Py_ssize_t = 0
         i: int64_t
-        self._header_values.reserve(fields.header_count, end - at)
+        self._header_values.reserve_rows(fields.header_count)
+        self._header_values.reserve_bytes(end - at, 1)
         for i in range(fields.header_count):
             at = field(at, end, cython.address(data), cython.address(size))
             # A name that is not UTF-8 becomes one.
             name = PyUnicode_DecodeUTF8(cython.cast(cython.p_char, data), size, "replace")
             raw: cython.p_const_char = PyUnicode_AsUTF8AndSize(name, cython.address(length))
-            self._names.reserve(1, length)
+            self._names.reserve_rows(1)
+            self._names.reserve_bytes(length, 1)
             put(cython.address(self._names.out), cython.cast(Reading, raw), length)
             at = field(at, end, cython.address(data), cython.address(size))
             put(cython.address(self._header_values.out), data, size)
@@ -247,6 +261,7 @@ class Columns:
         start_offset: int64_t = place.next_offset
         before: Place = place
         unusual: cython.int = CODEC_MASK | CONTROL_BIT | (0 if transactional else TRANSACTIONAL_BIT)
+        times: cython.double = 0
         batch: Header
         view: Py_buffer
         PyObject_GetBuffer(buffer, cython.address(view), PyBUF_SIMPLE)
@@ -254,14 +269,17 @@ class Columns:
             start: Reading = cython.cast(Reading, view.buf)
             at: Reading = start + min(max(cython.cast(cython.Py_ssize_t, pos), 0), view.len)
             stop: Reading = start + min(cython.cast(cython.Py_ssize_t, end), view.len)
-            has_room: cython.bint = self._reserve_for(at, stop)
+            begin: Reading = at
+            self._reserve_rows_of(at, stop)
             while header(at, stop, cython.address(batch)):
                 if batch.attributes & unusual or not intact(at, batch.end):
                     break
                 if not fits(cython.address(place), cython.address(batch)):
                     break
-                if not has_room:
-                    self._reserve(batch.record_count, batch.end - at)
+                # The first batch tells how many bytes of each column there will be.
+                if at > begin:
+                    times = cython.cast(cython.double, stop - at) / (at - begin)
+                self._reserve_bytes(batch.end - at, times)
                 if not self._add(at + HEADER_SIZE, cython.address(batch), start_offset, stop_offset):
                     break
                 before = place
@@ -291,7 +309,8 @@ class Columns:
         batch.record_count = count
         at: Reading = cython.cast(Reading, PyBytes_AS_STRING(body))
         batch.end = at + PyBytes_GET_SIZE(body)
-        self._reserve(batch.record_count, batch.end - at)
+        self._reserve_rows(batch.record_count)
+        self._reserve_bytes(batch.end - at, 1)
         if not self._add(at, cython.address(batch), start_offset, end_offset):
             plain_decoding.decode_records(  # says what is wrong
                 body,

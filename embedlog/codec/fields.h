@@ -1,14 +1,31 @@
-/* Fixed-width fields as Kafka writes them: big-endian, at any address. */
+/* Fixed-width fields as Kafka writes them, big-endian, at any address; and fields copied as they are. */
 
 #ifndef EMBEDLOG_FIELDS_H
 #define EMBEDLOG_FIELDS_H
 
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
 #if defined(__GNUC__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
 #define FIELDS_SWAP 1
 #endif
+
+/* Most keys and values are short: a call of memcpy would take longer than to copy them here. The last bytes are
+   copied twice rather than one by one. */
+static inline void copy_field(uint8_t *to, const uint8_t *from, size_t size)
+{
+    if (size > 256 || size < 8) {
+        memcpy(to, from, size);
+    } else if (size < 16) {
+        memcpy(to, from, 8);
+        memcpy(to + size - 8, from + size - 8, 8);
+    } else {
+        for (size_t i = 0; i + 16 < size; i += 16)
+            memcpy(to + i, from + i, 16);
+        memcpy(to + size - 16, from + size - 16, 16);
+    }
+}
 
 static inline uint16_t load_u16(const uint8_t *at)
 {
