@@ -26,14 +26,13 @@ from .config import KIB, MIB, TopicSettings
 from .errors import DiskFull, StorageError
 from .fs import FileSystem
 from .model import TopicPartition
-from .short_way import FileFields
+from .short_way import CLOSE, FileFields
 
 _STEP: Final = 512 * KIB
 _SPARE: Final = 64 * MIB  # a disk with less left is not to be filled with zeros
 
-# Durable appends follow each other closely where so many of them share so many bytes. Larger ones would
+# Durable appends follow each other closely where CLOSE of them share so many bytes. Larger ones would
 # gain less from the room than writing zeros costs.
-_CLOSE: Final = 16
 _TOGETHER: Final = MIB
 
 
@@ -87,7 +86,7 @@ class ActiveFile(FileFields):
         """Write behind the records, which end at `pos`. After an OSError part of it may be there."""
         end = pos + len(data)
         if end > self._length:
-            if self._durable >= _CLOSE:
+            if self._durable >= CLOSE:
                 self._reserve(pos, end)
             if end > self._length:
                 self._length = end

@@ -141,5 +141,6 @@ cdef int _add(IndexFields index, int64_t pos, int64_t last_offset, int64_t times
 cdef int _add_time_entry(IndexFields index) except -1
 cdef int64_t _now_ms() noexcept nogil
 cdef Data _take_buffer(Py_ssize_t size) except NULL
-cdef void _give_back(Data buffer, Py_ssize_t size) noexcept
+cdef Py_ssize_t _room(Data buffer) noexcept
+cdef void _give_back(Data buffer) noexcept
 cdef void _set_item(tuple items, Py_ssize_t i, object item) noexcept

@@ -15,6 +15,7 @@ import cython
 from .config import MAX_INT32
 from .given import BATCH_BYTES, PLAIN_OVERHEAD
 from .model import Appended, RecordMetadata
+from .plain_short_way import CLOSE
 from .shared_state import State
 
 if not cython.compiled:
@@ -26,15 +27,17 @@ _APPENDED = cython.declare(type, Appended)
 _MAX_DELTA = cython.declare(int64_t, MAX_INT32)
 _BATCH_BYTES = cython.declare(int64_t, BATCH_BYTES)
 _PLAIN_OVERHEAD = cython.declare(int64_t, PLAIN_OVERHEAD)
+_CLOSE = cython.declare(int64_t, CLOSE)
 _HEADER_SIZE = cython.declare(int64_t, 61)
 _SMALL = cython.declare(cython.Py_ssize_t, 4096)
 _APPEND_TIME = cython.declare(cython.int, 8)
 
 # One buffer is kept for the next batch: where two threads encode at once, one of them makes its own.
+# How large one is stands in front of it.
 _LEAST = cython.declare(cython.Py_ssize_t, 1 << 16)
 _MOST = cython.declare(cython.Py_ssize_t, 1 << 21)
+_FRONT = cython.declare(cython.Py_ssize_t, 16)
 _spare = cython.declare(Data, cython.NULL)
-_spare_size = cython.declare(cython.Py_ssize_t, 0)
 
 slots_prepare()
 
@@ -47,25 +50,32 @@ def _now_ms():
 
 def _take_buffer(size):
     global _spare
-    if _spare != cython.NULL and size <= _spare_size:
+    if _spare != cython.NULL and size <= _room(_spare):
         buffer: Data = _spare
         _spare = cython.NULL
         return buffer
-    made: Data = cython.cast(Data, malloc(max(size, _LEAST)))
+    size = max(size, _LEAST)
+    made: Data = cython.cast(Data, malloc(_FRONT + size))
     if made == cython.NULL:
         raise MemoryError
-    return made
+    memcpy(made, cython.address(size), cython.sizeof(cython.Py_ssize_t))
+    return made + _FRONT
 
 
-def _give_back(buffer, size):
-    global _spare, _spare_size
-    size = max(size, _LEAST)
-    if size > _MOST or (_spare != cython.NULL and _spare_size >= size):
-        free(buffer)
+def _room(buffer):
+    size: cython.Py_ssize_t
+    memcpy(cython.address(size), buffer - _FRONT, cython.sizeof(cython.Py_ssize_t))
+    return size
+
+
+def _give_back(buffer):
+    global _spare
+    if _room(buffer) > _MOST or (_spare != cython.NULL and _room(_spare) >= _room(buffer)):
+        free(buffer - _FRONT)
         return
     if _spare != cython.NULL:
-        free(_spare)
-    _spare, _spare_size = buffer, size
+        free(_spare - _FRONT)
+    _spare = buffer
 
 
 @cython.cclass
@@ -271,7 +281,7 @@ class ShortWay:
                 self._append_lock._let_go()
         finally:
             if size > _SMALL:
-                _give_back(buffer, size)
+                _give_back(buffer)
         for wake in self._listeners:
             wake()
         where: tuple = named_tuple(_METADATA, 5)
@@ -306,7 +316,7 @@ class ShortWay:
             finally:
                 self._append_lock._let_go()
         finally:
-            _give_back(buffer, size)
+            _give_back(buffer)
         for wake in self._listeners:
             wake()
         appended: tuple = named_tuple(_APPENDED, 4)
@@ -332,7 +342,7 @@ class ShortWay:
             and next_offset - self._flushed_offset < self._flush_messages
             and file._fd >= 0
             and file._direct
-            and (file._durable == 0 or self._end_pos + size <= file._length)
+            and (file._durable < _CLOSE or self._end_pos + size <= file._length)
         )
 
     def _put(self, batch, size, count, timestamp_ms):

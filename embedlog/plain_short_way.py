@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from .reading import End
     from .segment import Segment
 
+CLOSE: Final = 16
+"""So many durable appends, and the next one that makes the file longer may have zeros written ahead of it."""
+
 _SLOT: Final = struct.Struct("<qqqqqqiiI")
 _CRC: Final = struct.Struct("<I")
 

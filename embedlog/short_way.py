@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .codec import loops
+from .plain_short_way import CLOSE
 
 if TYPE_CHECKING or loops.IMPLEMENTATION != "compiled":
     from .plain_short_way import (
@@ -34,6 +35,7 @@ else:
     )
 
 __all__ = [
+    "CLOSE",
     "FileFields",
     "IndexFields",
     "LedgerFields",

@@ -31,7 +31,7 @@ compiled = pytest.mark.skipif(
 @compiled
 def test_what_is_ordinary_takes_it(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     log.create_topic("t", max_message_bytes=5000)
-    log.append("t", b"0")
+    log.append("t", b"0", flush=True)
     for longer in ("log.append", "log.append_many", "appending.GrowingPartition.append"):
         monkeypatch.delattr(f"embedlog.{longer}")
     wheres = [log.append("t", b"1"), log.append("t", None, key=b"2"), log.append("t", b"3" * 4900)]
@@ -165,6 +165,20 @@ def test_threads_that_go_all_ways_use_no_offset_twice(tmp_path: Path) -> None:
         assert {record.offset: record.value for record in log.read("t")} == told
     assert sorted(told) == list(range(len(told)))
     assert verify_log(tmp_path).ok
+
+
+def test_records_and_batches_of_all_sizes_come_back_as_they_were(log: Log) -> None:
+    """Small ones are made on the stack, larger ones in a buffer that is used again."""
+    log.create_topic("t", max_message_bytes=3 << 20)
+    chosen = random.Random(1)
+    given: list[bytes] = []
+    for size in (10, 3_900, 4_100, 70_000, 200, 900_000, 65_000, 2_500_000, 70_000, 10):
+        given += [chosen.randbytes(size)]
+        log.append("t", given[-1])
+        values = [chosen.randbytes(size // 40) for _ in range(40)]
+        log.append_many("t", values)
+        given += values
+    assert list(log.read_values("t")) == given
 
 
 def test_a_result_that_somebody_has_stays_what_it_is(log: Log) -> None:
