@@ -267,12 +267,17 @@ class IndexCache:
         self._held = 0
         self._lock = threading.Lock()
         self._loaded: OrderedDict[str, tuple[OffsetEntries, TimeEntries]] = OrderedDict()
+        self._latest: tuple[str, tuple[OffsetEntries, TimeEntries]] | None = None
 
     def get(self, path: str) -> tuple[OffsetEntries, TimeEntries] | None:
+        latest = self._latest
+        if latest is not None and latest[0] is path:  # without the lock: it stands last already
+            return latest[1]
         with self._lock:
             found = self._loaded.get(path)
             if found is not None:
                 self._loaded.move_to_end(path)
+                self._latest = path, found
             return found
 
     def put(self, path: str, entries: tuple[OffsetEntries, TimeEntries]) -> None:
@@ -289,6 +294,8 @@ class IndexCache:
 
     def _drop(self, path: str) -> None:
         entries = self._loaded.pop(path, None)
+        if self._latest is not None and self._latest[0] == path:
+            self._latest = None
         if entries is not None:
             self._held -= _weight(entries)
 
