@@ -1,13 +1,14 @@
-"""`embedlog.open`: from a path (or, one day, an address) to a Log."""
+"""`embedlog.open`: from a path or an address to a Log."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from .arguments import as_path, check_choice
 from .config import LogSettings, TopicSettings, unknown_setting
-from .errors import InvalidArgument, InvalidType, UnknownSetting, shown
+from .errors import InvalidArgument, InvalidType, UnknownSetting, UnsupportedByBackend, shown
 from .filenames import LAYOUTS
 from .follower import Follower
 from .fs import FileSystem
@@ -25,10 +26,13 @@ def open(
     fs: FileSystem | None = None,
     **settings: Any,
 ) -> Log:
-    """Open a log directory, creating it where it is not there (mode "rw").
+    """Open a log directory, creating it where it is not there (mode "rw"); or a log that brokers keep.
 
     Args:
-        path: the directory; a relative path is resolved now.
+        path: the directory; a relative path is resolved now. Or brokers: "kafka://host:9092,host2:9092", of
+            which one must answer; any that speak Kafka's protocol will do. Then mode is "rw", the next three
+            are a directory's, and the settings are those of cluster.remote.settings.RemoteSettings (e.g.
+            request_timeout_ms).
         mode: "rw" to be its one writer, "r" to read what some process writes (no lock, any number).
         layout: "classic" (the design documents' names) or "kafka" (Kafka's), for a new directory;
             by default what is there, and classic for a new one.
@@ -40,9 +44,13 @@ def open(
     Raises:
         DirectoryLocked: somebody else writes it. NotALog, UnsupportedFormat: it is left unchanged.
         DirectoryError, ReadOnly, CorruptCheckpoint, StorageError, InvalidSetting, UnknownSetting,
-        InvalidArgument, InvalidType.
+        InvalidArgument, InvalidType. Of brokers: BrokerUnavailable, UnsupportedByBackend.
     """
-    directory = _directory(path)
+    if isinstance(path, str) and "://" in path:
+        check_choice("mode", mode, ("rw", "r"))
+        given = {"layout": layout, "progress": progress, "fs": fs, "mode": None if mode == "rw" else mode}
+        return _open_remote(path, given, settings)
+    directory = as_path(path)
     check_choice("mode", mode, ("rw", "r"))
     if layout is not None:
         check_choice("layout", layout, LAYOUTS)
@@ -65,10 +73,21 @@ def open(
     )
 
 
-def _directory(path: object) -> str:
-    if isinstance(path, str) and "://" in path:
-        raise InvalidArgument(f"{shown(path)} is an address: this version opens directories")
-    return as_path(path)
+def _open_remote(address: str, given: Mapping[str, object], settings: dict[str, Any]) -> Log:
+    if not address.startswith("kafka://"):
+        raise InvalidArgument(
+            f"{shown(address)} is an address of an unknown kind: a directory's path opens the directory, "
+            '"kafka://host:9092" the log that brokers keep'
+        )
+    for name, value in given.items():
+        if value is not None:
+            raise UnsupportedByBackend(
+                f"{name}={shown(value)} belongs to a directory, not to {shown(address)}"
+            )
+    # Who opens directories alone does not wait for the network's half to be imported.
+    from .cluster.remote import RemoteBackend
+
+    return Log(RemoteBackend(address, settings))
 
 
 def _sorted_settings(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

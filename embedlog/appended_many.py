@@ -6,6 +6,7 @@ each record, in the order of the input, its partition and its rank among those o
 
     offset of record i = base offset of the append to partitions[i] + ranks[i]
 
+(or, where an append came down in pieces, the base offset of the piece that has the rank, and the rank in it).
 Where all went to one partition there is nothing to keep for a record. Timestamps are kept only if they
 differ.
 
@@ -21,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import eq
 from typing import overload
 
-from .model import Appended, RecordMetadata
+from .model import Appended, AppendedInPieces, RecordMetadata
 
 _new = tuple.__new__
 
@@ -61,7 +62,7 @@ class AppendedMany(Sequence[RecordMetadata]):
         return dict(self._appended)
 
     def __len__(self) -> int:
-        return sum(last - base + 1 for base, last, _, _ in self._appended.values())
+        return sum(map(_count, self._appended.values()))
 
     def __iter__(self) -> Iterator[RecordMetadata]:
         return map(self._at, range(len(self)))
@@ -82,7 +83,10 @@ class AppendedMany(Sequence[RecordMetadata]):
             partition, rank = next(iter(self._appended)), i
         else:
             partition, rank = self._places[0][i], self._places[1][i]
-        base, _, time, durable = self._appended[partition]
+        appended = self._appended[partition]
+        base, _, time, durable = appended
+        if isinstance(appended, AppendedInPieces):
+            base, rank = _in_pieces(appended.pieces, rank)
         if self._timestamps is not None:
             time = self._timestamps if isinstance(self._timestamps, int) else self._timestamps[i]
         return _new(RecordMetadata, (self._topic, partition, base + rank, time, durable))
@@ -95,3 +99,19 @@ class AppendedMany(Sequence[RecordMetadata]):
     def __repr__(self) -> str:
         where = ", ".join(f"{each}" for each in sorted(self._appended)) or "none"
         return f"<AppendedMany: {len(self):,} records, topic {self._topic!r}, partitions {where}>"
+
+
+def _count(appended: Appended) -> int:
+    """How many records."""
+    if isinstance(appended, AppendedInPieces):
+        return sum(count for _, count in appended.pieces)
+    return appended.last_offset - appended.base_offset + 1
+
+
+def _in_pieces(pieces: Sequence[tuple[int, int]], rank: int) -> tuple[int, int]:
+    """The base offset of the piece that has the record of a rank, and its rank in there."""
+    for base, count in pieces:
+        if rank < count:
+            return base, rank
+        rank -= count
+    raise IndexError(rank)

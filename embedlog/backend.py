@@ -196,6 +196,10 @@ class Backend(Protocol):
     def short_cut(self) -> ShortCut:
         """Where appends to topics with one partition begin; for what it does not take there are the lanes."""
 
+    @property
+    def merges_batches(self) -> bool:
+        """Whether several batches had better be one: each costs a request, and is appended by itself."""
+
     def topics(self) -> list[str]:
         """Names of the topics, internal ones included, sorted."""
 

@@ -64,6 +64,7 @@ __all__ = [
     "ReadOnly",
     "RebalanceInProgress",
     "RecordTooLarge",
+    "RequestTimedOut",
     "StorageError",
     "TooManyGroups",
     "TopicExists",
@@ -211,19 +212,23 @@ class UnsupportedByBackend(EmbedlogError):
 
 
 class BrokerUnavailable(EmbedlogError, ConnectionError):
-    """No broker could be reached, or none answered in time. What was asked for may have been done."""
+    """No connection to a broker, or it was lost before the answer came: what was asked may have been done."""
+
+
+class RequestTimedOut(BrokerUnavailable, TimeoutError):
+    """A broker did not answer in time: what was asked may have been done all the same."""
 
 
 class BrokerError(EmbedlogError):
-    """A broker refused, for a reason that has no error of its own here.
+    """A broker refused a request, for a reason that has no error of its own here.
 
-    `code` is Kafka's number for the reason, `name` its name.
+    `code` is Kafka's number for it, `retriable` whether the same may succeed later.
     """
 
-    def __init__(self, message: str, *, code: int, name: str) -> None:
+    def __init__(self, message: str, *, code: int, retriable: bool = False) -> None:
         super().__init__(message)
         self.code = code
-        self.name = name
+        self.retriable = retriable
 
 
 # -- the directory -----------------------------------------------------------------------------------

@@ -43,6 +43,7 @@ class EngineBackend:
     """What both kinds of engine share: reading. Implements `backend.LogBackend`."""
 
     mode: ClassVar[str]
+    merges_batches = False
 
     def __init__(self, engine: Store | Follower) -> None:
         self._engine = engine

@@ -6,6 +6,7 @@ Timestamps are milliseconds since the epoch (UTC), as in Kafka; -1 means none.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 NO_TIMESTAMP = -1
@@ -100,6 +101,25 @@ class Appended(NamedTuple):
     last_offset: int
     timestamp_ms: int
     durable: bool
+
+
+class AppendedInPieces(Appended):
+    """An append between whose batches others' records may lie: `pieces` are (base offset, number of records).
+
+    No other backend than one over the wire has that.
+    """
+
+    pieces: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, batches: Sequence[Appended]) -> AppendedInPieces:
+        """Several appends to one partition, in their order, as one."""
+        first, last = batches[0], batches[-1]
+        made = cls(
+            first.base_offset, last.last_offset, last.timestamp_ms, all(each.durable for each in batches)
+        )
+        made.pieces = tuple((each.base_offset, each.last_offset - each.base_offset + 1) for each in batches)
+        return made
 
 
 class Fetched(NamedTuple):

@@ -123,14 +123,7 @@ class _Batch:
 
     def encode(self, now: int) -> bytearray:
         """Its bytes; compressed, unless that makes it larger than is allowed."""
-        _, codec, append_time, limit, _ = self.about
-        records = self.records
-        if append_time:
-            records = [(key, value, headers, now) for key, value, headers, _ in records]
-        batch = encode_batch(records, compression=codec, timestamp_type=append_time)
-        if codec and len(batch) > limit:
-            batch = encode_batch(records, compression=NONE, timestamp_type=append_time)
-        return batch
+        return _encoded(self.about, self.records, now)
 
 
 class Producer:
@@ -170,6 +163,7 @@ class Producer:
         if compression not in (None, "producer"):
             codec_number(compression)
         self._backend = backend
+        self._merges = backend.merges_batches
         check_positive(batch_bytes=batch_bytes, buffer_bytes=buffer_bytes)
         check_flag("flush", flush)
         self._linger = as_seconds("linger_ms", linger_ms)
@@ -455,7 +449,10 @@ class Producer:
         del self._ready[where]
         size = 0
         for batch in queue:
-            if size and size + batch.size > _APPEND_BYTES:
+            limit = _APPEND_BYTES
+            if self._merges:
+                limit = min(limit, batch.about.max_message_bytes)
+            if size and size + batch.size > limit:
                 break
             size += batch.size
             self._sending.append(batch)
@@ -486,9 +483,12 @@ class Producer:
         topic, partition, about = batches[0].topic, batches[0].partition, batches[0].about
         try:
             now = self._clock()
-            encoded = batches[0].encode(now)
-            for batch in batches[1:]:
-                encoded += batch.encode(now)
+            if self._merges:
+                encoded = _encoded(about, [row for batch in batches for row in batch.records], now)
+            else:
+                encoded = batches[0].encode(now)
+                for batch in batches[1:]:
+                    encoded += batch.encode(now)
             appended = self._backend.append(topic, partition, encoded, flush=self._flush)
         except Exception as error:
             if isinstance(error, RecordTooLarge) and len(batches) > 1:
@@ -529,6 +529,17 @@ class Producer:
             self._ready = {}
         for batch in abandoned:
             self._finish(batch, error)
+
+
+def _encoded(about: _Topic, records: list[_Row], now: int) -> bytearray:
+    """One batch of these records; compressed, unless that makes it larger than is allowed."""
+    _, codec, append_time, limit, _ = about
+    if append_time:
+        records = [(key, value, headers, now) for key, value, headers, _ in records]
+    batch = encode_batch(records, compression=codec, timestamp_type=append_time)
+    if codec and len(batch) > limit:
+        batch = encode_batch(records, compression=NONE, timestamp_type=append_time)
+    return batch
 
 
 def _forked() -> ForkedHandle:

@@ -11,28 +11,6 @@ from typing import Final
 from .. import errors
 from .protocol import ErrorCode
 
-
-class BrokerError(errors.EmbedlogError):
-    """A broker refused a request. `code` is Kafka's, `retriable` whether the same may succeed later."""
-
-    def __init__(self, message: str, *, code: int) -> None:
-        super().__init__(message)
-        self.code = code
-
-    @property
-    def retriable(self) -> bool:
-        """Whether the same request may succeed later, perhaps at another broker."""
-        return self.code in set(ErrorCode) and ErrorCode(self.code).retriable
-
-
-class BrokerUnreachable(errors.EmbedlogError, ConnectionError):
-    """No connection to a broker, or it was lost before the answer came."""
-
-
-class RequestTimedOut(errors.EmbedlogError, TimeoutError):
-    """A broker did not answer in time: what was asked may have been done all the same."""
-
-
 _OWN: Final[dict[ErrorCode, tuple[type[errors.EmbedlogError], str]]] = {
     ErrorCode.OFFSET_OUT_OF_RANGE: (
         errors.OffsetOutOfRange,
@@ -72,6 +50,24 @@ _OWN: Final[dict[ErrorCode, tuple[type[errors.EmbedlogError], str]]] = {
         "the codec is newer than this version of the protocol: use a newer client or another codec",
     ),
     ErrorCode.KAFKA_STORAGE_ERROR: (errors.StorageError, "the broker's disk failed: its log tells more"),
+    ErrorCode.RECORD_LIST_TOO_LARGE: (errors.RecordTooLarge, "larger than a segment of the broker"),
+    ErrorCode.INVALID_RECORD: (errors.InvalidArgument, "a record that the topic does not take"),
+    ErrorCode.INVALID_TIMESTAMP: (errors.InvalidArgument, "a time that the topic does not take"),
+    ErrorCode.INVALID_REQUEST: (errors.InvalidArgument, "not a thing to ask for"),
+    ErrorCode.INVALID_PARTITIONS: (errors.InvalidArgument, "no number of partitions that there can be"),
+    ErrorCode.INVALID_REPLICATION_FACTOR: (errors.InvalidArgument, "the cluster has not so many brokers"),
+    ErrorCode.INVALID_SESSION_TIMEOUT: (
+        errors.InvalidArgument,
+        "outside of the broker's group.min.session.timeout.ms and group.max.session.timeout.ms",
+    ),
+    ErrorCode.UNKNOWN_PRODUCER_ID: (errors.OutOfOrderSequence, "the broker has forgotten this producer"),
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING: (errors.InvalidProducerEpoch, "the id is another producer's"),
+    ErrorCode.PRODUCER_FENCED: (errors.InvalidProducerEpoch, "a newer producer has this id"),
+    ErrorCode.OFFSET_METADATA_TOO_LARGE: (
+        errors.InvalidCommit,
+        "longer than the broker's offset.metadata.max.bytes",
+    ),
+    ErrorCode.INVALID_COMMIT_OFFSET_SIZE: (errors.InvalidCommit, "too large to be kept"),
     ErrorCode.INVALID_CONFIG: (errors.InvalidSetting, "a setting has a value that it cannot have"),
 }
 
@@ -82,7 +78,6 @@ _WHAT_TO_DO: Final[dict[ErrorCode, str]] = {
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "the coordinator still reads its offsets: ask again",
     ErrorCode.COORDINATOR_NOT_AVAILABLE: "the group has no coordinator just now: ask again",
     ErrorCode.NOT_COORDINATOR: "another broker coordinates the group: find it, and ask there",
-    ErrorCode.OFFSET_METADATA_TOO_LARGE: "longer than the broker's offset.metadata.max.bytes",
     ErrorCode.UNSUPPORTED_VERSION: "the broker does not have this version of the request",
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "this client may not use the topic",
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "this client may not use the group",
@@ -101,4 +96,5 @@ def error_of(code: int, what: str, details: str | None = None) -> errors.Embedlo
         kind, advice = _OWN[known]
         return kind(f"{what}: {name}: {advice}{said}")
     advice = f": {_WHAT_TO_DO[known]}" if known in _WHAT_TO_DO else ""
-    return BrokerError(f"{what}: {name}{advice}{said}", code=code)
+    retriable = known is not None and known.retriable
+    return errors.BrokerError(f"{what}: {name}{advice}{said}", code=code, retriable=retriable)

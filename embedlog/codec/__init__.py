@@ -3,7 +3,7 @@
 The rest of embedlog imports the record batch (magic 2) from here:
 
     encode_values / encode_pairs / encode_batch / encode_one / encode_control_batch   records -> one batch
-    assign / set_append_time                                               what the log writes into a batch
+    assign / set_append_time / set_producer                                what is written into a batch later
     scan / read_batch / read_header / find_batch                           a buffer -> its batches' headers
     decode / decode_values / filter_batch                                  one batch -> records, or fewer
 
@@ -49,6 +49,7 @@ from .record_batch import (
     crc_matches,
     read_header,
     set_append_time,
+    set_producer,
 )
 
 __all__ = [
@@ -92,4 +93,5 @@ __all__ = [
     "read_header",
     "scan",
     "set_append_time",
+    "set_producer",
 ]

@@ -82,6 +82,7 @@ _OFFSET = struct.Struct(">q")
 _EPOCH = struct.Struct(">i")
 _CRC = struct.Struct(">I")
 _ATTRIBUTES = struct.Struct(">h")
+_PRODUCER = struct.Struct(">qhi")
 
 
 class BatchHeader(NamedTuple):
@@ -216,6 +217,18 @@ def set_append_time(batch: bytearray, timestamp_ms: int, pos: int = 0) -> None:
     header = read_header(batch, pos)
     _ATTRIBUTES.pack_into(batch, pos + ATTRIBUTES_POS, header.attributes | LOG_APPEND_TIME << 3)
     _OFFSET.pack_into(batch, pos + MAX_TIMESTAMP_POS, timestamp_ms)
+    _CRC.pack_into(batch, pos + CRC_POS, crc32c(batch[pos + ATTRIBUTES_POS : pos + header.size]))
+
+
+def set_producer(
+    batch: bytearray, producer_id: int, producer_epoch: int, base_sequence: int, pos: int = 0
+) -> None:
+    """Say of whom the batch at `pos` is, and its first record's sequence number: header and CRC, in place.
+
+    Raises CorruptRecord where no batch stands at `pos`.
+    """
+    header = read_header(batch, pos)
+    _PRODUCER.pack_into(batch, pos + PRODUCER_ID_POS, producer_id, producer_epoch, base_sequence)
     _CRC.pack_into(batch, pos + CRC_POS, crc32c(batch[pos + ATTRIBUTES_POS : pos + header.size]))
 
 

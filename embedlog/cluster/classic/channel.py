@@ -17,7 +17,7 @@ import threading
 import time
 from typing import Final, TypeVar
 
-from ..answers import BrokerError, BrokerUnreachable, RequestTimedOut
+from ...errors import BrokerError, BrokerUnavailable, RequestTimedOut
 from ..protocol import (
     APIS,
     ErrorCode,
@@ -61,7 +61,7 @@ class Channel:
     def ask(self, request: Request, kind: type[R], versions: range, *, wait_s: float = 0.0) -> R:
         """The answer to a request, in the highest of these versions that the broker has.
 
-        `wait_s` is how long the broker may keep it for good reason. Raises BrokerUnreachable,
+        `wait_s` is how long the broker may keep it for good reason. Raises BrokerUnavailable,
         RequestTimedOut, BrokerError where the broker has none of the versions.
         """
         with self._lock:
@@ -77,10 +77,10 @@ class Channel:
                 ) from error
             except OSError as error:
                 self._disconnect()
-                raise BrokerUnreachable(f"{self}: {request.api.name}: {error}") from error
+                raise BrokerUnavailable(f"{self}: {request.api.name}: {error}") from error
             except ProtocolError as error:
                 self._disconnect()
-                raise BrokerUnreachable(f"{self} does not speak Kafka's protocol: {error}") from error
+                raise BrokerUnavailable(f"{self} does not speak Kafka's protocol: {error}") from error
 
     def close(self) -> None:
         """Let go of the connection."""

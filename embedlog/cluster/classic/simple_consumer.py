@@ -114,8 +114,8 @@ class SimpleConsumer:
         client_id: what the broker is told of who asks.
         max_buffer_size: bytes a fetch asks for at most, before it gives up.
 
-    Raises InvalidArgument, InvalidType. Every method may raise BrokerUnreachable, RequestTimedOut (from
-    embedlog.cluster.answers), and the error for the broker's code: one of embedlog's own, or BrokerError.
+    Raises InvalidArgument, InvalidType. Every method may raise BrokerUnavailable, RequestTimedOut,
+    and the error for the broker's code: one of embedlog's own, or BrokerError.
     """
 
     def __init__(

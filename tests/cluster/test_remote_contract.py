@@ -1,0 +1,394 @@
+"""The same API on both backends: each scenario runs on a directory and over the wire, with the same outcome.
+
+A scenario is a function of an open log; what it returns is compared: records, offsets, and the kinds of the
+errors that mistakes raise (`failing`). A scenario of its own takes care that it depends on no clock.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import embedlog
+from embedlog import EmbedlogError, Log, Record, TopicPartition
+from embedlog.cluster import Broker
+
+Scenario = Callable[[Log], object]
+SCENARIOS: list[Scenario] = []
+
+
+def scenario(act: Scenario) -> Scenario:
+    SCENARIOS.append(act)
+    return act
+
+
+def failing(act: Callable[[], object]) -> str:
+    """The kind of the error that something raises."""
+    try:
+        found = act()
+    except EmbedlogError as error:
+        return type(error).__name__
+    return f"no error, but {found!r}"
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    """One for all scenarios: each makes topics of its own, and they are deleted behind it."""
+    with Broker(offsets_topic_num_partitions=2) as broker:
+        yield broker
+
+
+def at(broker: Broker, **settings: Any) -> Log:
+    return embedlog.open(
+        f"kafka://{broker.bootstrap_servers}",
+        **{"heartbeat_interval_ms": 50, "retry_backoff_ms": 5} | settings,
+    )
+
+
+# -- topics ------------------------------------------------------------------------------------------------
+
+
+@scenario
+def topics_are_made_altered_and_deleted(log: Log) -> object:
+    made = log.create_topic(
+        "t", partitions=3, retention_ms=86_400_000, compression_type="lz4", preallocate=True
+    )
+    altered = log.alter_topic("t", retention_ms=None, **{"segment.bytes": "2048"})
+    grown = log.create_partitions("t", 5)
+    names = log.topics()
+    again = log.create_topic("t", exist_ok=True)
+    log.delete_topic("t")
+    return [
+        *(each._replace(topic_id="") for each in (made, altered, grown, again)),
+        made.topic_id == grown.topic_id,
+        len(made.topic_id),
+        names,
+        log.topics(),
+    ]
+
+
+@scenario
+def topics_that_cannot_be(log: Log) -> object:
+    log.create_topic("t", 2)
+    return [
+        failing(lambda: log.create_topic("t")),
+        failing(lambda: log.create_topic("../t")),
+        failing(lambda: log.create_topic("")),
+        failing(lambda: log.create_topic("u", partitions=0)),
+        failing(lambda: log.create_topic("u", partitions="2")),  # type: ignore[arg-type]
+        failing(lambda: log.create_topic("u", retention_ms="soon")),
+        failing(lambda: log.create_topic("u", retention_ms=-5)),
+        failing(lambda: log.create_topic("u", retension_ms=5)),
+        failing(lambda: log.create_topic("u", cleanup_policy="burn")),
+        failing(lambda: log.alter_topic("t", segment_bytes=1)),
+        failing(lambda: log.alter_topic("t", no_such_setting=1)),
+        failing(lambda: log.alter_topic("u", retention_ms=5)),
+        failing(lambda: log.create_partitions("t", 2)),
+        failing(lambda: log.create_partitions("u", 2)),
+        failing(lambda: log.delete_topic("u")),
+        failing(lambda: log.describe_topic("u")),
+        failing(lambda: log.describe_topic("../u")),
+        failing(lambda: log.describe_topic(5)),  # type: ignore[arg-type]
+        log.topics(),
+    ]
+
+
+# -- appending and reading ---------------------------------------------------------------------------------
+
+
+@scenario
+def records_come_back_as_they_went(log: Log) -> object:
+    log.create_topic("t", partitions=2)
+    where = [
+        log.append("t", b"value", key=b"key", headers={"h": b"1", "n": None}, timestamp_ms=1_000),
+        log.append("t", None, key=b"key", timestamp_ms=2_000),
+        log.append("t", b"", key=b"other", timestamp_ms=3_000),
+        log.append("t", bytearray(b"x"), partition=1, timestamp_ms=4_000),
+        log.append("t", memoryview(b"y"), partition=0, timestamp_ms=5_000),
+    ]
+    return where, list(log.read("t")), list(log.read("t", 1)), list(log.read_values("t", 0))
+
+
+def many_with(codec: str) -> Scenario:
+    def many(log: Log) -> object:
+        log.create_topic("t", partitions=3)
+        pairs = [(b"key-%d" % (i % 17), b"value-%d" % i * (i % 7)) for i in range(2_000)]
+        appended = log.append_many("t", pairs, compression=codec)
+        mixed = log.append_many(
+            "t",
+            [b"a", None, (b"k", None), Record(value=b"r", timestamp_ms=7, headers=(("h", b"v"),))],
+            partition=2,
+        )
+        return (
+            [(each.partition, each.offset) for each in appended],
+            [each.offset for each in mixed],
+            [(r.partition, r.offset, r.key, r.value, r.headers) for r in log.read("t")],
+        )
+
+    many.__name__ = f"many_records_with_{codec}"
+    return many
+
+
+SCENARIOS += [many_with(codec) for codec in ("none", "gzip", "snappy", "lz4", "zstd")]
+
+
+@scenario
+def several_batches_to_one_partition(log: Log) -> object:
+    log.create_topic("t", max_message_bytes=5_000)
+    appended = log.append_many("t", [b"%06d" % i * 100 for i in range(200)])
+    values = [record.value for record in log.read("t")]
+    return [each.offset for each in appended], len(appended), values
+
+
+@scenario
+def appends_that_cannot_be(log: Log) -> object:
+    log.create_topic("t", partitions=2, max_message_bytes=1_000)
+    return [
+        failing(lambda: log.append("u", b"")),
+        failing(lambda: log.append("../u", b"")),
+        failing(lambda: log.append("t", "text")),  # type: ignore[arg-type]
+        failing(lambda: log.append("t", b"x" * 1_000)),
+        failing(lambda: log.append("t", b"", partition=2)),
+        failing(lambda: log.append("t", b"", partition=-1)),
+        failing(lambda: log.append("t", b"", timestamp_ms=-5)),
+        failing(lambda: log.append_many("u", [b""])),
+        failing(lambda: log.append_many("t", [b"", b"x" * 1_000])),
+        failing(lambda: log.append_many("t", [b""], partition=7)),
+        failing(lambda: log.append_many("t", [b""], compression="rar")),
+        [edges[:2] for edges in log.offsets("t").values()],
+    ]
+
+
+@scenario
+def a_compacted_topic_takes_no_null_keys(log: Log) -> object:
+    log.create_topic("t", cleanup_policy="compact")
+    return [log.append("t", b"v", key=b"k").offset, [record.value for record in log.read("t")]]
+
+
+@scenario
+def reading_from_here_to_there(log: Log) -> object:
+    log.create_topic("t", partitions=2)
+    for i in range(20):
+        log.append("t", b"%d" % i, partition=i % 2, timestamp_ms=1_000 * i)
+    when = datetime.fromtimestamp(10, UTC)
+    return [
+        list(log.read("t", 0, start=3, end=6)),
+        list(log.read("t", start=when)),
+        list(log.read("t", 1, end=when)),
+        list(log.read("t", 1, start="latest")),
+        list(log.read("t", 0, start=10)),
+        [log.read_at("t", 0, offset) for offset in (0, 5, 9)],
+        failing(lambda: log.read_at("t", 0, 10)),
+        failing(lambda: log.read("t", 0, start=11)),
+        failing(lambda: log.read("t", start=3)),
+        failing(lambda: log.read("t", 2)),
+        failing(lambda: log.read("u")),
+        failing(lambda: log.read("t", 0, start="middle")),  # type: ignore[arg-type]
+        [edges[:2] for edges in log.offsets("t").values()],
+        failing(lambda: log.offsets("u")),
+    ]
+
+
+@scenario
+def offsets_by_time(log: Log) -> object:
+    log.create_topic("t")
+    for i in range(10):
+        log.append("t", b"", timestamp_ms=1_000 * i)
+    found = [log.offset_for_time("t", 0, time_ms) for time_ms in (-5, 0, 1, 4_000, 9_000, 9_001, 10**30)]
+    return [
+        *(each and each[:2] for each in found),
+        log.offsets_before("t", 0, -1, 5),
+        log.offsets_before("t", 0, -2, 5),
+        failing(lambda: log.offset_for_time("t", 1, 0)),
+        failing(lambda: log.offset_for_time("u", 0, 0)),
+    ]
+
+
+@scenario
+def records_are_deleted_from_the_beginning(log: Log) -> object:
+    log.create_topic("t")
+    log.append_many("t", [b"%d" % i for i in range(10)])
+    return [
+        log.delete_records("t", 0, 4),
+        log.delete_records("t", 0, 2),
+        failing(lambda: log.delete_records("t", 0, 11)),
+        failing(lambda: log.delete_records("t", 1, 0)),
+        failing(lambda: log.delete_records("u", 0, 0)),
+        failing(lambda: log.read("t", 0, start=3)),
+        failing(lambda: log.read_at("t", 0, 3)),
+        [record.offset for record in log.read("t")],
+    ]
+
+
+@scenario
+def append_time_is_the_logs(log: Log) -> object:
+    log.create_topic("t", message_timestamp_type="LogAppendTime")
+    one = log.append("t", b"v", timestamp_ms=5)
+    many = log.append_many("t", [b"a", b"b"])
+    with log.producer() as producer:
+        sent = producer.send("t", b"s", timestamp_ms=5).result()
+    told = [one.timestamp_ms, *(each.timestamp_ms for each in many), sent.timestamp_ms]
+    read = list(log.read("t"))
+    return [
+        [each.offset for each in (one, *many, sent)],
+        [record.timestamp_ms for record in read] == told,
+        min(told) > 10**12,
+        [record.timestamp_type for record in read],
+    ]
+
+
+@scenario
+def arrow_batches(log: Log) -> object:
+    log.create_topic("t", partitions=2)
+    log.append_many("t", [(b"k%d" % i, b"v%d" % i) for i in range(100)], compression="zstd")
+    batches = log.read_arrow("t", columns=["partition", "offset", "key", "value"])
+    return sorted(
+        (row["key"], row["value"], row["partition"], row["offset"]) for b in batches for row in b.to_pylist()
+    )
+
+
+@scenario
+def reading_follows(log: Log) -> object:
+    log.create_topic("t")
+    following = log.read("t", 0, follow=True)
+    found = []
+    for i in range(5):
+        log.append_many("t", [b"%d" % (10 * i + j) for j in range(10)])
+        found += [next(following).value for _ in range(10)]
+    return found
+
+
+# -- producing ---------------------------------------------------------------------------------------------
+
+
+@scenario
+def a_producer_sends(log: Log) -> object:
+    log.create_topic("t", partitions=3)
+    called: list[int] = []
+    with log.producer(
+        linger_ms=1, batch_bytes=500, callback=lambda found, _: called.append(found.offset)
+    ) as sends:
+        futures = [sends.send("t", b"%d" % i, key=b"k%d" % (i % 5), timestamp_ms=i) for i in range(500)]
+        sends.flush()
+        done = all(future.done() for future in futures)
+    where = [future.result()[:4] for future in futures]
+    return [done, where, sorted(called), list(log.read("t")), failing(lambda: sends.send("t", b""))]
+
+
+@scenario
+def sends_that_cannot_be(log: Log) -> object:
+    log.create_topic("t", max_message_bytes=1_000)
+    with log.producer() as producer:
+        return [
+            failing(lambda: producer.send("u", b"")),
+            failing(lambda: producer.send("t", b"x" * 1_000)),
+            failing(lambda: producer.send("t", b"", partition=1)),
+            failing(lambda: producer.send("t", 5)),
+            failing(lambda: log.producer(lingers=5)),  # type: ignore[call-arg]
+        ]
+
+
+# -- consuming, without a group ----------------------------------------------------------------------------
+
+
+@scenario
+def a_consumer_reads_seeks_and_pauses(log: Log) -> object:
+    log.create_topic("t", partitions=2)
+    for i in range(40):
+        log.append("t", b"%d" % i, partition=i % 2, timestamp_ms=1_000 * i)
+    zero, one = TopicPartition("t", 0), TopicPartition("t", 1)
+    with log.consumer("t", stop_at_end=True) as consumer:
+        everything = sorted(consumer, key=lambda record: record[1:3])
+        positions = [consumer.position(each) for each in (zero, one)]
+        consumer.seek(zero, 15)
+        consumer.pause(one)
+        seeked = [record.offset for record in consumer]
+        consumer.resume()
+        consumer.seek_to_time(36_000)
+        late = sorted(record.value or b"" for record in consumer)
+        consumer.seek_to_beginning(one)
+        lag = consumer.lag()
+        consumer.seek(zero, 99)
+        return [
+            everything,
+            positions,
+            seeked,
+            late,
+            lag,
+            [record.offset for record in consumer if record.partition == 0],
+            failing(lambda: consumer.seek("t", 2, 0)),
+            failing(lambda: log.consumer("u")),
+        ]
+
+
+@scenario
+def a_consumer_of_a_pattern_sees_new_topics(log: Log) -> object:
+    log.create_topic("a-1")
+    log.append("a-1", b"1")
+    with log.consumer(re.compile("a-.*"), metadata_refresh_ms=1) as consumer:
+        found = [record.value for record in consumer.poll(10_000)]
+        log.create_topic("a-2")
+        log.append("a-2", b"2")
+        while len(found) < 2:
+            found += [record.value for record in consumer.poll(100)]
+        log.delete_topic("a-1")
+        while consumer.subscription != ("a-2",):
+            found += [record.value for record in consumer.poll(10)]
+        return found
+
+
+@scenario
+def positions_outside_the_log(log: Log) -> object:
+    log.create_topic("t")
+    log.append_many("t", [b"%d" % i for i in range(10)])
+    log.delete_records("t", 0, 5)
+    tp = TopicPartition("t", 0)
+    found: list[object] = []
+    for reset in ("earliest", "latest"):
+        with log.consumer("t", auto_offset_reset=reset, stop_at_end=True) as consumer:
+            consumer.seek(tp, 2)
+            found.append([record.offset for record in consumer])
+    with log.consumer("t", auto_offset_reset="error") as consumer:
+        consumer.seek(tp, 2)
+        found.append(failing(consumer.poll))
+        consumer.seek(tp, 12)
+        found.append(failing(consumer.poll))
+        consumer.seek(tp, 9)
+        found.append([record.offset for record in consumer.poll(10_000)])
+    return found
+
+
+@scenario
+def a_closed_log_says_so(log: Log) -> object:
+    log.create_topic("t")
+    producer, consumer = log.producer(), log.consumer("t")
+    log.close()
+    log.close()
+    return [
+        failing(lambda: log.append("t", b"")),
+        failing(lambda: list(log.read("t"))),
+        failing(log.topics),
+        failing(lambda: log.create_topic("u")),
+        failing(lambda: producer.send("t", b"")),
+        failing(lambda: consumer.poll()),
+        failing(lambda: log.producer()),
+        failing(lambda: log.consumer("t")),
+    ]
+
+
+@pytest.mark.parametrize("act", SCENARIOS, ids=lambda act: act.__name__)
+def test_both_backends_agree(act: Scenario, broker: Broker, tmp_path: Path) -> None:
+    with embedlog.open(tmp_path / "log", offsets_topic_num_partitions=2) as log:
+        here = act(log)
+    try:
+        with at(broker) as log:
+            there = act(log)
+    finally:
+        for topic in broker.log.topics():
+            broker.log.delete_topic(topic)
+    assert there == here
