@@ -86,7 +86,7 @@ def test_every_example_is_looked_at() -> None:
         "offset-index", "time-index", "txn-index", "snapshot",
         "topics", "checkpoint", "leader-epochs", "clean-shutdown", "writer-state",
         "offset-key", "offset-value",
-        "message-v0", "message-v1", "wrapper-v1", "kafka-07", "fetch-07",
+        "message-v0", "message-v1", "wrapper-v1", "kafka-07", "fetch-07", "multifetch-07",
     }  # fmt: skip
 
 
@@ -261,6 +261,9 @@ def test_messages_of_07() -> None:
     assert identify(example.data) == "0.7"
     error, body = message_07.decode_fetch_response_07(EXAMPLES["fetch-07"].data)
     assert (error, [m.payload for m in message_07.decode_messages_07(body)]) == (0, [b"hello"])
+    sets = [(0, body), (1, b"")]
+    assert message_07.decode_multifetch_response_07(EXAMPLES["multifetch-07"].data) == (0, sets)
+    assert message_07.encode_multifetch_response_07(0, sets) == EXAMPLES["multifetch-07"].data
 
 
 def test_json_blocks_are_json() -> None:

@@ -6,9 +6,9 @@
                 crc         u32   CRC-32 of the payload
                 payload
 
-    fetch       total length i32, error code i16, messages
+    fetch       total length i32, error code i16, messages            (MessageSetSend)
     multifetch  total length i32, error code i16, then for each request
-                length i32, error code i16, messages
+                length i32, error code i16, messages                  (MultiMessageSetSend)
 
 A length on the wire counts what follows it. The payload of a compressed message is a set of messages of the
 same layout.

@@ -14,9 +14,12 @@ from embedlog import CommittedOffset, Record, TopicPartition, errors
 from embedlog.cluster import Broker
 from embedlog.cluster.answers import BrokerError, BrokerUnreachable, RequestTimedOut, error_of
 from embedlog.cluster.classic import EARLIEST_TIME, LATEST_TIME, FetchRequest, MessageSet, SimpleConsumer
-from embedlog.cluster.protocol import ErrorCode, decode_request_header, encode_response_chunks
+from embedlog.cluster.protocol import ErrorCode, Response, decode_request_header, encode_response_chunks
 from embedlog.cluster.protocol.metadata import ApiVersion, ApiVersionsResponse
+from embedlog.cluster.protocol.produce_fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from embedlog.cluster.protocol.produce_fetch import FetchRequest as WireFetch
 from embedlog.codec import encode_batch
+from embedlog.codec.message_set import encode_message_set
 
 T = 1_700_000_000_000
 CODECS = ("none", "gzip", "snappy", "lz4")
@@ -336,6 +339,32 @@ def modern(connection: socket.socket) -> None:
     offered = ApiVersionsResponse(api_keys=[ApiVersion(api_key=1, min_version=4, max_version=17)])
     connection.sendall(b"".join(encode_response_chunks(offered, 0, header.correlation_id)))  # type: ignore[arg-type]
     silent(connection)
+
+
+def damaging(connection: socket.socket) -> None:
+    """As a broker between which and us a byte is flipped, in the second message."""
+    good, bad = (
+        encode_message_set([(None, value, (), T)], 1, base_offset=i)
+        for i, value in enumerate([b"good", b"bad"])
+    )
+    while frame := connection.recv(1000)[4:]:
+        header = decode_request_header(frame)
+        answer: Response = ApiVersionsResponse(api_keys=[ApiVersion(api_key=1, min_version=0, max_version=2)])
+        if header.api_key == 1:
+            request = WireFetch.decode(frame, header.api_version, header.body_pos)
+            records = (good if request.topics[0].partitions[0].fetch_offset == 0 else b"") + bad[:-1] + b"x"
+            part = PartitionData(partition_index=0, high_watermark=2, records=records)
+            answer = FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[part])])
+        chunks = encode_response_chunks(answer, header.api_version, header.correlation_id)
+        connection.sendall(b"".join(chunks))  # type: ignore[arg-type]
+
+
+def test_what_comes_is_checked() -> None:
+    with peer(damaging) as port, SimpleConsumer("127.0.0.1", port) as consumer:
+        messages = consumer.fetch(FetchRequest("t", 0, 0))
+        assert [(r.offset, r.value) for r in messages] == [(0, b"good")]
+        with pytest.raises(errors.CorruptRecord, match="CRC"):
+            consumer.fetch(FetchRequest("t", 0, messages.next_offset))
 
 
 @pytest.mark.parametrize(

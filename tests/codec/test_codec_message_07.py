@@ -161,6 +161,26 @@ def test_the_multifetch_response() -> None:
     assert decode_multifetch_response_07(encode_multifetch_response_07(2, [])) == (2, [])
 
 
+@given(
+    st.integers(-(2**15), 2**15 - 1),
+    st.lists(
+        st.tuples(
+            st.integers(-(2**15), 2**15 - 1),
+            st.lists(st.binary(max_size=50), max_size=5),
+            st.sampled_from(SHAPES),
+        ),
+        max_size=8,
+    ),
+)
+def test_responses_round_trip(error_code: int, sets: list) -> None:
+    made = [(error, encode_messages_07(payloads, *shape)) for error, payloads, shape in sets]
+    decoded, found = decode_multifetch_response_07(encode_multifetch_response_07(error_code, made))
+    assert (decoded, found) == (error_code, made)
+    for (error, messages), (_, payloads, _) in zip(found, sets, strict=True):
+        assert decode_fetch_response_07(encode_fetch_response_07(error, messages)) == (error, messages)
+        assert [message.payload for message in decode_messages_07(messages)] == payloads
+
+
 def test_responses_that_lie() -> None:
     made = encode_multifetch_response_07(0, [(0, bytes.fromhex(HELLO_1))])
     for cut in range(len(made)):
