@@ -106,7 +106,7 @@ static void crc32c_make_folds(void)
 #endif
 
 /* Once, before the first sum. */
-static void crc32c_prepare(void)
+static inline void crc32c_prepare(void)
 {
     for (int value = 0; value < 256; value++) {
         uint32_t crc = (uint32_t)value;
@@ -244,7 +244,7 @@ static uint32_t crc32c_sum_by(int way, const uint8_t *data, size_t size)
     return ~crc32c_by_table(0xffffffffu, data, size);
 }
 
-static uint32_t crc32c_sum(const uint8_t *data, size_t size)
+static inline uint32_t crc32c_sum(const uint8_t *data, size_t size)
 {
     return crc32c_sum_by(crc32c_best, data, size);
 }
