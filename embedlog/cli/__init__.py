@@ -47,6 +47,7 @@ COMMANDS: Final = {
     "backup": "copies",
     "export": "copies",
     "import": "importing",
+    "serve": "serve",
     "demo": "demo",
 }
 

@@ -85,12 +85,12 @@ def positive(text: str) -> int:
     return number
 
 
-def settings(given: Iterable[str]) -> dict[str, str]:
+def settings(given: Iterable[str], flag: str = "--config") -> dict[str, str]:
     """`name=value` pairs; what the names and values may be is the engine's to say. Raises InvalidArgument."""
     parsed = {}
     for pair in given:
         name, equals, value = pair.partition("=")
         if not equals or not name.strip():
-            raise InvalidArgument(f"--config {pair!r}: write name=value, e.g. --config retention_ms=86400000")
+            raise InvalidArgument(f"{flag} {pair!r}: write name=value, e.g. {flag} retention_ms=86400000")
         parsed[name.strip()] = value.strip()
     return parsed

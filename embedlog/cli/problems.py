@@ -50,7 +50,8 @@ def explain(error: EmbedlogError, args: argparse.Namespace) -> str:
     if isinstance(error, NotALog):
         return "\n".join(str(error).rsplit(". ", 1))  # cause, and what to do
     if isinstance(error, UnknownSetting) and "did you mean" not in str(error):
-        return f"{_cause(error)}\nembedlog topics create --help   names them all"
+        where = "docs/settings.md" if args.command == "serve" else "embedlog topics create --help"
+        return f"{_cause(error)}\n{where}   names them all"
     if isinstance(error, OffsetOutOfRange) and error.log_start_offset >= 0:
         return (
             f"{getattr(args, 'topic', '')}: offset {error.offset:,} is outside "
@@ -89,5 +90,5 @@ def _locked(error: DirectoryLocked, args: argparse.Namespace, directory: str) ->
     elif inside:
         lines.append(f"There it can be done by {inside}; or close it first.")
     else:
-        lines.append(f"Several writers need a broker, as later versions bring it: embedlog serve {directory}")
+        lines.append(f"Several processes append through a broker: embedlog serve {directory}")
     return "\n".join(lines)

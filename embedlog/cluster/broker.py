@@ -29,6 +29,8 @@ from ..local import WriterBackend
 from ..log import Log
 from .coordination import BrokerAddress, SingleBroker
 from .dispatch import Dispatcher
+from .meter import Meter
+from .metrics import MetricsServer
 from .node import Node
 from .server import Server
 from .settings import BrokerSettings
@@ -50,6 +52,8 @@ class Broker:
             asked who they are.
         port: 0 takes a free one; see `port` and `bootstrap_servers`.
         advertised_host, advertised_port: what clients are told to connect to, where that differs.
+        metrics_port: where GET /metrics (Prometheus) and GET /health are answered, on the same host; 0 takes
+            a free port, None answers nowhere. Needs prometheus-client (extra `cluster`).
         stop_timeout_s: how long closing waits for requests that have been begun.
         settings: of the broker (cluster.settings.BrokerSettings), the log and its topics, in Kafka's names.
 
@@ -69,6 +73,7 @@ class Broker:
         allow_remote: bool = False,
         advertised_host: str | None = None,
         advertised_port: int | None = None,
+        metrics_port: int | None = None,
         stop_timeout_s: float = _STOP_S,
         **settings: Any,
     ) -> None:
@@ -85,6 +90,9 @@ class Broker:
         with contextlib.ExitStack() as undo:
             self._server = Server(host, port, self.settings)
             undo.callback(self._server.stop, 0)
+            self._metrics = None if metrics_port is None else MetricsServer(host, metrics_port)
+            if self._metrics is not None:
+                undo.callback(self._metrics.stop)
             if isinstance(path, Log):
                 if of_log:
                     raise InvalidArgument("an open log has its settings already: leave them out")
@@ -105,18 +113,22 @@ class Broker:
                 advertised_host or _named(host),
                 advertised_port or self._server.port,
             )
+            meter = None if self._metrics is None else Meter()
             self.node = Node(
                 store,
                 self.log.backend.coordinator,
                 SingleBroker(store, address),
                 self.settings,
                 self._executor,
+                meter,
             )
             self.address = address
             self._dispatcher = Dispatcher(self.node)
             self._dispatcher.start()
             undo.callback(self._dispatcher.stop)
             self._server.start(self._dispatcher)
+            if self._metrics is not None and meter is not None:
+                self._metrics.start(self.node, meter, self._server)
             self._undo = undo.pop_all()
         self.started_in_ms = (time.perf_counter() - began) * 1000
         logger.info("broker %d listens on %s:%d", address.node_id, host, self._server.port)
@@ -134,6 +146,16 @@ class Broker:
     def port(self) -> int:
         """Where it listens."""
         return self._server.port
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine reaches it."""
+        return _is_own(self._server.host)
+
+    @property
+    def metrics_port(self) -> int | None:
+        """Where metrics and health are answered; None where nowhere."""
+        return None if self._metrics is None else self._metrics.port
 
     @property
     def bootstrap_servers(self) -> str:

@@ -132,6 +132,7 @@ class Connection:
             self.close(None)
             return
         self.active_at = self.processor.now()
+        self.processor.bytes_in += count
         if self._unread:
             self._unread += view[:count]
             self._serve_unread()
@@ -206,6 +207,7 @@ class Connection:
             self.close(None)
             return
         self.active_at = self.processor.now()
+        self.processor.bytes_in += count
         self._filled += count
         if self._filled == self._frame_size:
             frame, self._frame = self._frame, None

@@ -9,6 +9,7 @@ the log cannot do becomes an error code in the answer.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Final, NamedTuple
@@ -30,6 +31,7 @@ from .protocol import (
     APIS,
     Exchange,
     ProtocolError,
+    RequestHeader,
     Response,
     decode_request_header,
     encode_response_chunks,
@@ -69,6 +71,7 @@ class Dispatcher:
             **CommitHandlers(node, self._groups).handlers(),
             **GroupAdminHandlers(node, self._groups).handlers(),
         }
+        self._meter = node.meter
         self._disconnected = [fetching.disconnected]
         self._routes = {
             key: Route(
@@ -104,16 +107,21 @@ class Dispatcher:
             request = route.exchange.request.decode(frame, version, header.body_pos)
         except ProtocolError as error:
             raise CloseConnection(f"a request that is not Kafka's protocol: {error}") from None
+        began = time.perf_counter()
         result = route.handler(Call(version, client_id, connection), request)
-        correlation_id = header.correlation_id
         if isinstance(result, Future):
-            return then(result, lambda response: _encoded(response, version, correlation_id))
-        return _encoded(result, version, correlation_id)
+            return then(result, lambda response: self._finish(header, response, began))
+        return self._finish(header, result, began)
 
     def disconnected(self, connection: Connection) -> None:
         """See `processor.Application`."""
         for forget in self._disconnected:
             forget(connection)
+
+    def _finish(self, header: RequestHeader, response: Response | None, began: float) -> Sequence[Chunk]:
+        if self._meter is not None:
+            self._meter.answered(header.api_key, response, time.perf_counter() - began)
+        return _encoded(response, header.api_version, header.correlation_id)
 
     def _unsupported(self, key: int, version: int, correlation_id: int) -> Answer:
         if key == _API_VERSIONS:

@@ -15,6 +15,7 @@ from ..partition import Partition
 from ..store import Store
 from .connection import Connection
 from .coordination import Coordination
+from .meter import Meter
 from .problems import Refusal
 from .protocol import ErrorCode
 from .settings import BrokerSettings
@@ -43,6 +44,7 @@ class Node:
 
     Args:
         executor: where goes what waits for a disk or computes for long; nothing waits in a processor.
+        meter: counts; None where nobody wants to know.
     """
 
     def __init__(
@@ -52,11 +54,13 @@ class Node:
         coordination: Coordination,
         settings: BrokerSettings,
         executor: ThreadPoolExecutor,
+        meter: Meter | None = None,
     ) -> None:
         self.store = store
         self.groups = groups
         self.coordination = coordination
         self.settings = settings
+        self.meter = meter
         self.altered: dict[str, Any] = {}  # settings that were changed since the start
         self._started_with = settings
         self._executor = executor

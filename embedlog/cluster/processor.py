@@ -89,7 +89,7 @@ class Processor:
         self.application = application
         self.max_frame_bytes = max_frame_bytes
         self.buffer = bytearray(_BUFFER_BYTES)
-        self.bytes_out = 0
+        self.bytes_in = self.bytes_out = 0
         self.connections: set[Connection] = set()
         self._view = memoryview(self.buffer)
         self._max_held_bytes = max_held_bytes

@@ -49,7 +49,7 @@ class Server:
 
     def __init__(self, host: str, port: int, settings: BrokerSettings) -> None:
         self._settings = settings
-        self._socket = _listening(host, port)
+        self._socket = listening(host, port)
         self.host: str = host
         self.port: int = self._socket.getsockname()[1]
         self._lock = threading.Lock()
@@ -153,7 +153,8 @@ class Server:
                 del self._per_address[connection.host]
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that is bound, and does not listen yet. Raises AddressInUse, OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     found = socket.socket(family, socket.SOCK_STREAM)
     try:

@@ -6,9 +6,8 @@ import itertools
 import socket
 import struct
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
-from embedlog.cluster import Broker
 from embedlog.cluster.protocol import Request, Response, decode_response_header, encode_request
 from embedlog.cluster.protocol.apis import APIS
 from embedlog.cluster.protocol.produce_fetch import (
@@ -31,10 +30,17 @@ TIMEOUT_S = 60.0  # what never comes fails a test; nothing is measured by it
 R = TypeVar("R", bound=Response)
 
 
+class HasPort(Protocol):
+    """A broker, in this process or in another."""
+
+    @property
+    def port(self) -> int: ...
+
+
 class Wire:
     """One connection. Not for several threads."""
 
-    def __init__(self, broker: Broker, client_id: str = "wire") -> None:
+    def __init__(self, broker: HasPort, client_id: str = "wire") -> None:
         self.socket = socket.create_connection(("127.0.0.1", broker.port), TIMEOUT_S)
         self._client_id = client_id
         self._numbers = itertools.count(1)

@@ -173,6 +173,8 @@ class FetchHandlers:
                     if isinstance(failed, EmbedlogError)
                     else Refusal(ErrorCode.KAFKA_STORAGE_ERROR, str(failed))
                 )
+            if self._node.meter is not None:
+                self._node.meter.fetched(stretch.size)
             data.high_watermark = stretch.log_end_offset
             data.log_start_offset = stretch.log_start_offset
             committed = stretch.last_stable_offset >= 0

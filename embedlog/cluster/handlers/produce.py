@@ -134,9 +134,12 @@ class ProduceHandlers:
     ) -> PartitionProduceResponse:
         try:
             # The socket's buffer is as writable as a bytearray, and appended from before it is used anew.
-            appended: Appended = partition.append(cast(bytearray, batches()))
+            taken = batches()
+            appended: Appended = partition.append(cast(bytearray, taken))
         except EmbedlogError as error:
             return self._failed(partition.name.partition, error)
+        if self._node.meter is not None:
+            self._node.meter.produced(appended.last_offset + 1 - appended.base_offset, len(taken))
         return PartitionProduceResponse(
             index=partition.name.partition,
             base_offset=appended.base_offset,

@@ -1,0 +1,358 @@
+"""`embedlog serve`: a broker on a log directory, for any Kafka client, until it is told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import select
+import signal
+import socket
+import sys
+import tomllib
+from collections.abc import Mapping
+from types import FrameType, TracebackType
+from typing import Any, Final, Self
+
+from .. import __version__
+from ..cluster import Broker
+from ..cluster.settings import BrokerSettings
+from ..config import UNLIMITED, LogSettings, TopicSettings
+from ..errors import InvalidArgument, StorageError
+from .arguments import add_command, add_directory, add_json, count, settings
+from .opening import report
+from .ui import UI
+from .units import counted, duration, iso, size
+
+_DESCRIPTION = """\
+Serve a log directory to Kafka clients (confluent-kafka, aiokafka, kafka-python, kcat, Java); it is made where
+there is none. The broker is the directory's writer; other processes of this machine read the files meanwhile.
+SIGTERM or Ctrl-C stops it: no new connections, what was begun is answered, everything is durable, exit 0.
+
+There is no authentication yet: the port is open to this machine alone, unless --allow-remote is given."""
+_LOCK = (
+    "Holds the writer's lock while it runs: a second broker on the directory, and commands that write to it, "
+    "are refused (exit 2)."
+)
+_PORT: Final = 9092
+_LAST_PORT: Final = 65_535
+_SECTIONS: Final = ("broker", "log", "topics", "serve")
+_STOPS: Final = (signal.SIGTERM, signal.SIGINT)
+
+# What may stand in a configuration file besides settings: the flags that have a value, and their types.
+_OF_FILE: Final[Mapping[str, type]] = {
+    "host": str,
+    "port": int,
+    "allow_remote": bool,
+    "advertised_host": str,
+    "advertised_port": int,
+    "metrics_port": int,
+    "log_format": str,
+    "log_level": str,
+}
+_FORMATS: Final = ("text", "json")
+_LEVELS: Final = ("debug", "info", "warning", "error")
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = add_command(
+        subparsers,
+        "serve",
+        "be a broker that Kafka clients can talk to",
+        lock=_LOCK,
+        description=_DESCRIPTION,
+    )
+    add_directory(parser)
+    parser.add_argument("--port", type=_port, metavar="N", help=f"where to listen; 0: a free one ({_PORT})")
+    parser.add_argument("--host", help="the address to listen on (127.0.0.1)")
+    parser.add_argument(
+        "--allow-remote", action="store_true", default=None, help="let --host be one that others can reach"
+    )
+    parser.add_argument("--advertised-host", metavar="HOST", help="what clients connect to, where it differs")
+    parser.add_argument("--advertised-port", type=_port, metavar="N", help="the same for the port")
+    parser.add_argument(
+        "--metrics-port",
+        type=_port,
+        metavar="N",
+        help="answer GET /metrics (Prometheus) and GET /health there (needs the extra 'cluster')",
+    )
+    parser.add_argument("--config", metavar="FILE", help="settings in TOML; flags win")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        dest="own",
+        help="a setting of the broker, the log or its topics' defaults, in Kafka's names, with dots or "
+        "underscores; may be repeated",
+    )
+    parser.add_argument("--log-format", choices=_FORMATS, help="of messages on standard error (text)")
+    parser.add_argument("--log-level", choices=_LEVELS, help="which of them (warning)")
+    add_json(parser, "a JSON object when it listens, another when it has stopped")
+    parser.set_defaults(refused="One broker serves a directory: stop that process first.")
+
+
+def run(args: argparse.Namespace, ui: UI) -> int:
+    options = _options(args)
+    _log(options.pop("log_format", "text"), options.pop("log_level", "warning"))
+    with _Stop() as stop:
+        try:
+            broker = Broker(args.directory, **options)
+            stop.is_awaited = True
+        except _Stopped:
+            return 0
+        except OSError as error:
+            where = _address(options["host"], options["port"])
+            raise InvalidArgument(f"cannot listen on {where}: {error.strerror}") from error
+        with broker:
+            _began(args, ui, broker)
+            stop.wait()
+    served = broker.server.accepted
+    if args.json:
+        ui.json({"stopped": True, "connections": served})
+    else:
+        ui.line(f"stopped     {counted(served, 'connection')} served")
+    return 0
+
+
+def _options(args: argparse.Namespace) -> dict[str, Any]:
+    """What Broker is made with: the configuration file's, and the flags over them. Raises as _from_file."""
+    options: dict[str, Any] = {"host": "127.0.0.1", "port": _PORT}
+    if args.config:
+        options.update(_from_file(args.config))
+    options.update({name: getattr(args, name) for name in _OF_FILE if getattr(args, name) is not None})
+    for name, value in settings(args.own, "--set").items():
+        known = _known(name)
+        if known in _OF_FILE:
+            raise InvalidArgument(f"--set {name}: that is a flag of its own, --{known.replace('_', '-')}")
+        options[known] = value
+    return options
+
+
+# -- what is said --------------------------------------------------------------------------------------
+
+
+def _began(args: argparse.Namespace, ui: UI, broker: Broker) -> None:
+    store, recovery = broker.node.store, broker.node.store.recovery
+    report(recovery, ui)
+    topics = [name for name in store.topics() if not broker.node.is_internal(name)]
+    partitions = [partition for name in topics for partition in store.partitions_of(name)]
+    taken = sum(segment.size for partition in store.partitions() for segment in partition.segments())
+    defaults = store.defaults
+    if args.json:
+        ui.json(
+            {
+                "listening": broker.bootstrap_servers,
+                "host": broker.server.host,
+                "port": broker.port,
+                "metrics_port": broker.metrics_port,
+                "broker_id": broker.address.node_id,
+                "cluster_id": store.catalog.log_id,
+                "directory": broker.log.path,
+                "version": __version__,
+                "topics": len(topics),
+                "partitions": len(partitions),
+                "bytes": taken,
+                "clean": bool(recovery.clean),
+                "started_in_ms": round(broker.started_in_ms, 3),
+                "retention_ms": defaults.retention_ms,
+                "retention_bytes": defaults.retention_bytes,
+                "flush_ms": defaults.flush_ms,
+            }
+        )
+        ui.flush()
+        return
+    how = "" if recovery.clean else "recovered after a crash, "
+    where = f"{_address(broker.server.host, broker.port)} (plaintext, {_who(broker)})"
+    if broker.bootstrap_servers != _address(broker.server.host, broker.port):
+        where += f" · advertised as {broker.bootstrap_servers}"
+    ui.line(f"embedlog    {__version__} · broker {broker.address.node_id} · cluster {store.catalog.log_id}")
+    ui.line(
+        f"log         {args.directory} · {counted(len(topics), 'topic')}, "
+        f"{counted(len(partitions), 'partition')}, {size(taken)} · {how}"
+        f"ready in {duration(broker.started_in_ms / 1000)}"
+    )
+    ui.line(f"retention   {_retention(defaults)}")
+    ui.line(f"durability  {_durability(defaults)}")
+    if broker.metrics_port is not None:
+        ui.line(f"metrics     http://{_address(broker.server.host, broker.metrics_port)}/metrics and /health")
+    ui.line(f"listening   {where}")
+    ui.flush()
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _who(broker: Broker) -> str:
+    return "this machine only" if broker.is_local else "open to other machines, without authentication"
+
+
+def _retention(defaults: TopicSettings) -> str:
+    limits = []
+    if defaults.retention_ms != UNLIMITED:
+        limits.append(f"records of the last {duration(defaults.retention_ms / 1000)} (retention_ms)")
+    if defaults.retention_bytes != UNLIMITED:
+        limits.append(f"{size(defaults.retention_bytes)} a partition (retention_bytes)")
+    if not limits:
+        return "everything is kept, where a topic does not say otherwise"
+    return f"{' and at most '.join(limits)}, where a topic does not say otherwise"
+
+
+def _durability(defaults: TopicSettings) -> str:
+    if defaults.flush_messages == 1:
+        return "fsync before a record is acknowledged (flush_messages)"
+    return f"acknowledged when appended, fsync within {duration(defaults.flush_ms / 1000)} (flush_ms)"
+
+
+# -- the configuration file ----------------------------------------------------------------------------
+
+
+def _from_file(path: str) -> dict[str, Any]:
+    """What stands in a configuration file, by underscored names. Raises InvalidArgument, StorageError."""
+    try:
+        with open(path, "rb") as file:
+            found = tomllib.load(file)
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}", path=path) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidArgument(
+            f"{path} is not TOML: {error}\nA name that goes on where another one ends (max.connections, "
+            "max.connections.per.ip) needs underscores or quotes"
+        ) from None
+    options: dict[str, Any] = {}
+    for name, value in _flat(found, "").items():
+        known = _known(name)
+        if known in options:
+            raise InvalidArgument(f"{path} gives {known} twice")
+        wanted = _OF_FILE.get(known)
+        if wanted is not None and type(value) is not wanted:
+            raise InvalidArgument(f"{path}: {known} must be {wanted.__name__}, not {value!r}")
+        options[known] = value
+    for name in ("port", "advertised_port", "metrics_port"):
+        if not 0 <= options.get(name, 0) <= _LAST_PORT:
+            raise InvalidArgument(f"{path}: {name} must be from 0 to {_LAST_PORT:,}, not {options[name]:,}")
+    for name, allowed in (("log_format", _FORMATS), ("log_level", _LEVELS)):
+        if options.get(name, allowed[0]) not in allowed:
+            raise InvalidArgument(f"{path}: {name} is one of {', '.join(allowed)}, not {options[name]!r}")
+    return options
+
+
+def _flat(table: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """Tables within tables as dotted names: TOML reads `retention.ms = 1` as a table."""
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, dict):
+            flat.update(_flat(value, f"{prefix}{key}."))
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _known(name: str) -> str:
+    """The setting that is meant; a section's name in front of it may be left out."""
+    underscored = name.replace(".", "_").replace("-", "_")
+    names = {*_OF_FILE, *BrokerSettings.names(), *LogSettings.names(), *TopicSettings.names()}
+    if underscored in names:
+        return underscored
+    section, _, rest = underscored.partition("_")
+    return rest if section in _SECTIONS and rest else underscored
+
+
+# -- messages ------------------------------------------------------------------------------------------
+
+
+def _log(form: str, level: str) -> None:
+    """Have what the broker logs go to standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Json() if form == "json" else _Text())
+    root = logging.getLogger("embedlog")
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    root.propagate = False
+
+
+class _Text(logging.Formatter):
+    """A line a message; what a client has put into it cannot make it two."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return super().formatMessage(record).replace("\r", "\\r").replace("\n", "\\n")
+
+
+class _Json(logging.Formatter):
+    """A JSON object a message."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        facts: dict[str, Any] = {
+            "time": iso(int(record.created * 1000)),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "thread": record.threadName,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            facts["exception"] = self.formatException(record.exc_info)
+        return json.dumps(facts, ensure_ascii=False)
+
+
+# -- stopping ------------------------------------------------------------------------------------------
+
+
+class _Stopped(BaseException):
+    """A signal came while the broker was starting."""
+
+
+class _Stop:
+    """SIGTERM and SIGINT, as something to wait for. Before `is_awaited` is set they raise _Stopped.
+
+    After the first one they have their usual effect again: who does not want to wait sends another.
+    """
+
+    def __init__(self) -> None:
+        self.is_awaited = False
+        self._wakes, self._woken = socket.socketpair()
+        for end in (self._wakes, self._woken):
+            end.setblocking(False)
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        self._fd_before = signal.set_wakeup_fd(self._wakes.fileno(), warn_on_full_buffer=False)
+        self._before = {number: signal.signal(number, self._got) for number in _STOPS}
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._restore()
+        self._wakes.close()
+        self._woken.close()
+
+    def wait(self) -> None:
+        """Until one of them comes, or has come."""
+        select.select([self._woken], [], [])
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if self._before:
+            signal.set_wakeup_fd(self._fd_before)
+        self._before = {}
+
+    def _got(self, number: int, frame: FrameType | None) -> None:
+        if not self.is_awaited:
+            raise _Stopped
+
+
+def _port(text: str) -> int:
+    """An argparse type."""
+    number = count(text)
+    if number > _LAST_PORT:
+        raise argparse.ArgumentTypeError(f"a port is a number up to {_LAST_PORT}")
+    return number

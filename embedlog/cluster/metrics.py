@@ -1,0 +1,241 @@
+"""Prometheus metrics and health, over HTTP, at a port of their own.
+
+    GET /metrics    what the meter counted, and what the log, the server and upkeep say at that moment
+    GET /health     200 and {"status": "ok"}; 503 and why, where partitions refuse appends
+
+Nothing is worked out between two scrapes. Needs prometheus-client (extra `cluster`), imported here when it is
+used: a broker without a metrics port works without it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from ..errors import EmbedlogError
+from ..shared_state import State
+from .meter import LIMITS_S, Meter
+from .node import Node
+from .server import Server, listening
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.metrics_core import Metric
+
+logger = logging.getLogger(__name__)
+
+_PATIENCE_S: Final = 10.0  # for a client that does not say what it wants
+_BACKLOG: Final = 16
+_MOST_AT_ONCE: Final = 16
+_LOOK_S: Final = 0.2  # how long a stop may take to be noticed
+
+
+class Collector:
+    """Makes Prometheus' metrics of what a broker knows; called for each scrape."""
+
+    def __init__(self, node: Node, meter: Meter, server: Server) -> None:
+        self._node = node
+        self._meter = meter
+        self._server = server
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._of_requests()
+        yield from self._of_connections()
+        yield from self._of_records()
+        yield from self._of_partitions()
+
+    def _of_requests(self) -> Iterator[Metric]:
+        from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+
+        requests = CounterMetricFamily(
+            "embedlog_requests",
+            "Requests answered, by the first error in the answer.",
+            labels=("api", "error"),
+        )
+        for (api, error), count in self._meter.requests().items():
+            requests.add_metric((api, error), count)
+        yield requests
+        seconds = HistogramMetricFamily(
+            "embedlog_request_seconds",
+            "From a request's arrival to its answer; Fetch waits for records, JoinGroup for members.",
+            labels=("api",),
+        )
+        for api, times in self._meter.times().items():
+            so_far, buckets = 0, []
+            for limit, count in zip((*map(str, LIMITS_S), "+Inf"), times.counts, strict=True):
+                so_far += count
+                buckets.append((limit, so_far))
+            seconds.add_metric((api,), buckets, times.total_s)
+        yield seconds
+
+    def _of_connections(self) -> Iterator[Metric]:
+        server = self._server
+        yield _gauge("embedlog_connections", "Connections that are open.", server.connections)
+        yield _counter("embedlog_connections_accepted", "Connections accepted.", server.accepted)
+        yield _counter("embedlog_connections_refused", "Connections refused by a limit.", server.refused)
+        received = sum(processor.bytes_in for processor in server.processors)
+        yield _counter("embedlog_received_bytes", "Bytes received from clients.", received)
+        sent = sum(processor.bytes_out for processor in server.processors)
+        yield _counter("embedlog_sent_bytes", "Bytes sent to clients.", sent)
+
+    def _of_records(self) -> Iterator[Metric]:
+        meter = self._meter
+        yield _counter("embedlog_produced_batches", "Batches appended for clients.", meter.produced_batches)
+        yield _counter("embedlog_produced_records", "Records appended for clients.", meter.produced_records)
+        yield _counter("embedlog_produced_bytes", "Bytes of those batches.", meter.produced_bytes)
+        yield _counter(
+            "embedlog_fetched_bytes", "Bytes of batches for clients that fetch.", meter.fetched_bytes
+        )
+
+    def _of_partitions(self) -> Iterator[Metric]:
+        from prometheus_client.core import GaugeMetricFamily
+
+        labels = ("topic", "partition")
+        start = GaugeMetricFamily(
+            "embedlog_log_start_offset", "The first offset that is there.", labels=labels
+        )
+        end = GaugeMetricFamily("embedlog_log_end_offset", "The next offset to be given.", labels=labels)
+        flushed = GaugeMetricFamily("embedlog_flushed_offset", "The first offset not durable.", labels=labels)
+        size = GaugeMetricFamily("embedlog_log_bytes", "Bytes of the segments.", labels=labels)
+        failed = 0
+        for partition in self._node.store.partitions():
+            name = (partition.name.topic, str(partition.name.partition))
+            offsets = partition.offsets()
+            start.add_metric(name, offsets.log_start_offset)
+            end.add_metric(name, offsets.log_end_offset)
+            flushed.add_metric(name, offsets.flushed_offset)
+            size.add_metric(name, sum(segment.size for segment in partition.segments()))
+            failed += partition.state in (State.FAILED, State.DAMAGED)
+        yield from (start, end, flushed, size)
+        yield _gauge("embedlog_partitions_failed", "Partitions that refuse appends.", failed)
+        yield _gauge(
+            "embedlog_flush_age_seconds",
+            "For how long the oldest record that is not durable has waited.",
+            self._node.store.upkeep.unflushed_ms() / 1000,
+        )
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    from prometheus_client.core import GaugeMetricFamily
+
+    return GaugeMetricFamily(name, text, value=value)
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    from prometheus_client.core import CounterMetricFamily
+
+    return CounterMetricFamily(name, text, value=value)
+
+
+class MetricsServer:
+    """Answers GET /metrics and GET /health.
+
+    Args:
+        host, port: where to listen; port 0 takes a free one.
+
+    Raises AddressInUse; EmbedlogError where prometheus-client is not installed.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        try:
+            import prometheus_client
+        except ImportError as error:
+            raise EmbedlogError("metrics need prometheus-client: pip install 'embedlog[cluster]'") from error
+        self.registry: CollectorRegistry = prometheus_client.CollectorRegistry()
+        self._http = _Http((host, port), _Handler, bind_and_activate=False)
+        self._http.socket.close()
+        self._http.socket = listening(host, port)
+        self._http.owner = self
+        self.port: int = self._http.socket.getsockname()[1]
+        self._node: Node | None = None
+        self._thread = threading.Thread(target=self._serve, name="embedlog-metrics", daemon=True)
+
+    def start(self, node: Node, meter: Meter, server: Server) -> None:
+        """Begin to answer."""
+        self._node = node
+        self.registry.register(Collector(node, meter, server))
+        self._http.socket.listen(_BACKLOG)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        self._http.serve_forever(_LOOK_S)
+
+    def stop(self) -> None:
+        """Close the port."""
+        if self._thread.ident is not None:
+            self._http.shutdown()
+            self._thread.join()
+        self._http.server_close()
+
+    def health(self) -> tuple[int, dict[str, Any]]:
+        """An HTTP status, and what is to be said."""
+        assert self._node is not None
+        try:
+            self._node.store.check_open()
+        except EmbedlogError as error:
+            return 503, {"status": "closed", "why": str(error)}
+        trouble = self._node.store.trouble()
+        if trouble:
+            refusing = {str(name): why for name, (_, why) in trouble.items()}
+            return 503, {"status": "failing", "why": "partitions refuse appends", "partitions": refusing}
+        return 200, {"status": "ok", "partitions": len(self._node.store.partitions())}
+
+
+class _Http(ThreadingHTTPServer):
+    """A thread a request, and not more than some at once: who comes then is sent away."""
+
+    daemon_threads = True
+    owner: MetricsServer
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._room = threading.Semaphore(_MOST_AT_ONCE)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._room.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        logger.debug("%s: a scrape failed", client_address[0], exc_info=True)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    timeout: ClassVar[float] = _PATIENCE_S
+    server_version = "embedlog"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        from prometheus_client.exposition import choose_encoder
+
+        owner = self.server.owner  # type: ignore[attr-defined]
+        path = self.path.partition("?")[0]
+        if path == "/metrics":
+            encode, kind = choose_encoder(self.headers.get("Accept", ""))
+            self._answer(200, kind, encode(owner.registry))
+        elif path == "/health":
+            status, told = owner.health()
+            self._answer(status, "application/json", json.dumps(told).encode() + b"\n")
+        else:
+            self._answer(404, "text/plain", b"there are /metrics and /health\n")
+
+    def _answer(self, status: int, kind: str, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        logger.debug("%s: " + format, self.client_address[0], *args)

@@ -1,0 +1,166 @@
+"""Metrics and health of a broker in this process: what is counted, and what is said of trouble."""
+
+from __future__ import annotations
+
+import json
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from wire import Wire, batch_of, produce
+
+from embedlog.cluster import Broker
+from embedlog.cluster.meter import finder
+from embedlog.cluster.protocol import APIS
+from embedlog.cluster.protocol.metadata import MetadataRequest
+from embedlog.cluster.protocol.produce_fetch import (
+    PartitionProduceResponse,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+
+TIMEOUT_S = 60
+
+Samples = dict[tuple[str, ...], float]
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    """One with a metrics port."""
+    with Broker(metrics_port=0) as broker:
+        yield broker
+
+
+def get(broker: Broker, path: str) -> tuple[int, str]:
+    try:
+        url = f"http://127.0.0.1:{broker.metrics_port}{path}"
+        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def scraped(broker: Broker) -> Samples:
+    """Every sample: (name, label values in the order of their names) -> value."""
+    status, text = get(broker, "/metrics")
+    assert status == 200
+    return {
+        (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_what_is_counted(broker: Broker, wire: Wire) -> None:
+    broker.log.create_topic("events", 2)
+    before = scraped(broker)
+    batch = batch_of(b"a", b"b", b"c")
+    wire.produce("events", batch)
+    wire.produce("events", batch, partition=1)
+    wire.produce("none", batch)
+    fetched = wire.fetch("events", 0)
+    wire.fetch("events", 99)
+    after = scraped(broker)
+
+    assert after["embedlog_requests_total", "Produce", "NONE"] == 2
+    assert after["embedlog_requests_total", "Produce", "UNKNOWN_TOPIC_OR_PARTITION"] == 1
+    assert after["embedlog_requests_total", "Fetch", "NONE"] == 1
+    assert after["embedlog_requests_total", "Fetch", "OFFSET_OUT_OF_RANGE"] == 1
+    assert after["embedlog_request_seconds_count", "Produce"] == 3
+    assert after["embedlog_request_seconds_bucket", "Produce", "+Inf"] == 3
+    assert after["embedlog_request_seconds_sum", "Produce"] > 0
+    assert after["embedlog_produced_batches_total",] == 2
+    assert after["embedlog_produced_records_total",] == 6
+    assert after["embedlog_produced_bytes_total",] == 2 * len(batch)
+    assert after["embedlog_fetched_bytes_total",] == len(fetched.records) == len(batch)
+    assert after["embedlog_log_end_offset", "0", "events"] == 3
+    assert after["embedlog_log_end_offset", "1", "events"] == 3
+    assert after["embedlog_log_start_offset", "0", "events"] == 0
+    assert after["embedlog_log_bytes", "0", "events"] == len(batch)
+    assert after["embedlog_connections",] == 1
+    assert after["embedlog_connections_accepted_total",] == 1
+    assert after["embedlog_connections_refused_total",] == 0
+    received = after["embedlog_received_bytes_total",] - before["embedlog_received_bytes_total",]
+    assert received > 3 * len(batch)
+    assert after["embedlog_sent_bytes_total",] - before["embedlog_sent_bytes_total",] > len(batch)
+    assert after["embedlog_partitions_failed",] == 0
+
+
+def test_large_requests_are_received_in_full(broker: Broker, wire: Wire) -> None:
+    broker.log.create_topic("events", max_message_bytes=4 << 20)
+    before = scraped(broker)["embedlog_received_bytes_total",]
+    batch = batch_of(b"x" * (3 << 20))
+    assert wire.produce("events", batch).error_code == 0
+    assert scraped(broker)["embedlog_received_bytes_total",] - before > len(batch)
+
+
+def test_acks_0_is_counted(broker: Broker, wire: Wire) -> None:
+    broker.log.create_topic("events")
+    wire.send(produce("events", batch_of(b"a"), acks=0), 9)
+    wire.ask(MetadataRequest(topics=None), 5)  # answered behind it
+    samples = scraped(broker)
+    assert samples["embedlog_requests_total", "Produce", "NONE"] == 1
+    assert samples["embedlog_produced_records_total",] == 1
+
+
+def test_what_waits_to_be_flushed() -> None:
+    with Broker(metrics_port=0, flush_ms=3_600_000) as broker:
+        broker.log.create_topic("events")
+        assert scraped(broker)["embedlog_flush_age_seconds",] == 0
+        broker.log.append("events", b"value")
+        while not scraped(broker)["embedlog_flush_age_seconds",]:
+            pass
+        assert scraped(broker)["embedlog_flushed_offset", "0", "events"] == 0
+        broker.log.flush()
+        assert scraped(broker)["embedlog_flushed_offset", "0", "events"] == 1
+
+
+def test_health(broker: Broker) -> None:
+    broker.log.create_topic("events")
+    assert get(broker, "/health") == (200, '{"status": "ok", "partitions": 1}\n')
+    assert get(broker, "/healthy")[0] == 404
+    broker.node.partition("events", 0).fail("the disk is gone")
+    status, text = get(broker, "/health")
+    told = json.loads(text)
+    assert (status, told["status"]) == (503, "failing")
+    assert "the disk is gone" in told["partitions"]["events 0"]
+    assert scraped(broker)["embedlog_partitions_failed",] == 1
+    broker.log.reopen("events", 0)
+    assert get(broker, "/health")[0] == 200
+
+
+def test_the_port_is_closed_with_the_broker() -> None:
+    with Broker(metrics_port=0) as broker:
+        port = broker.metrics_port
+        assert port is not None
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), TIMEOUT_S)
+
+
+def test_clients_that_say_nothing_keep_nobody_else_away(broker: Broker) -> None:
+    assert broker.metrics_port is not None
+    silent = [socket.create_connection(("127.0.0.1", broker.metrics_port), TIMEOUT_S) for _ in range(8)]
+    assert get(broker, "/health")[0] == 200
+    for each in silent:
+        each.close()
+
+
+def test_the_first_error_of_an_answer_is_found() -> None:
+    find = finder(ProduceResponse)
+    good, bad = PartitionProduceResponse(), PartitionProduceResponse(error_code=6)
+    topics = [
+        TopicProduceResponse(name="a", partition_responses=[good]),
+        TopicProduceResponse(name="b", partition_responses=[good, bad]),
+    ]
+    assert find(ProduceResponse(responses=topics)) == 6
+    assert find(ProduceResponse(responses=topics[:1])) == 0
+    assert find(ProduceResponse()) == 0
+
+
+@pytest.mark.parametrize("key", sorted(APIS), ids=lambda key: APIS[key].api.name)
+def test_errors_are_looked_for_in_every_answer(key: int) -> None:
+    response = APIS[key].response
+    assert finder(response)(response()) == 0

@@ -1,0 +1,335 @@
+"""`embedlog serve` in a process of its own: started, used, and stopped by signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+from wire import Wire, fetch
+
+import embedlog
+from embedlog.cluster.protocol.produce_fetch import FetchRequest
+from embedlog.errors import DirectoryLocked
+
+TIMEOUT_S = 60  # what never comes fails a test
+ROOT = Path(embedlog.__file__).parents[1]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
+COMMAND = [sys.executable, "-m", "embedlog"]
+
+
+class Ran(NamedTuple):
+    """What a command came to."""
+
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Run a command that is expected to end by itself."""
+
+    def run(*arguments: str, command: list[str] = COMMAND) -> Ran:
+        done = subprocess.run(
+            [*command, *arguments],
+            cwd=tmp_path,
+            env=ENVIRONMENT,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=TIMEOUT_S,
+        )
+        return Ran(done.returncode, done.stdout, done.stderr)
+
+    return run
+
+
+class Served:
+    """A broker in a process of its own."""
+
+    def __init__(self, directory: Path, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [*COMMAND, "serve", "data", *arguments],
+            cwd=directory,
+            env=ENVIRONMENT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert self.process.stdout is not None
+        first = self.process.stdout.readline()
+        assert first, self.end()
+        self.facts: dict[str, Any] = json.loads(first) if "--json" in arguments else {}
+        self.said = [first.decode()]
+        self.port = self.facts.get("port", 0)
+
+    def more(self) -> list[str]:
+        """The lines it says when it begins, up to the one that says where it listens."""
+        assert self.process.stdout is not None
+        while not self.said[-1].startswith("listening"):
+            self.said.append(self.process.stdout.readline().decode())
+            assert self.said[-1], self.end()
+        return self.said
+
+    def end(self, number: int | None = signal.SIGTERM) -> tuple[int, str, str]:
+        """Stop it by a signal (None: it has had one): exit code, the rest of its output, its errors."""
+        if number is not None and self.process.poll() is None:
+            self.process.send_signal(number)
+        out, errors = self.process.communicate(timeout=TIMEOUT_S)
+        return self.process.returncode, out.decode(), errors.decode()
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[..., Served]]:
+    """serve(*flags): a broker on the directory `data`, which says in JSON that it listens."""
+    started: list[Served] = []
+
+    def serve(*arguments: str) -> Served:
+        started.append(Served(tmp_path, "--port", "0", *arguments))
+        return started[-1]
+
+    yield serve
+    for each in started:
+        if each.process.poll() is None:
+            each.process.kill()
+        each.process.communicate()
+
+
+def produce(served: Served, topic: str, count: int) -> None:
+    producer = Producer({"bootstrap.servers": served.facts["listening"]})
+    failed: list[Any] = []
+    for number in range(count):
+        producer.produce(topic, b"%d" % number, on_delivery=lambda error, _: error and failed.append(error))
+    assert producer.flush(TIMEOUT_S) == 0
+    assert failed == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_served_used_and_stopped(serve: Callable[..., Served], tmp_path: Path, number: int) -> None:
+    served = serve("--json")
+    assert served.facts["listening"] == f"127.0.0.1:{served.facts['port']}"
+    assert (served.facts["retention_ms"], served.facts["metrics_port"]) == (-1, None)
+    produce(served, "events", 100)
+    code, out, errors = served.end(number)
+    assert (code, errors) == (0, "")
+    assert json.loads(out)["stopped"] is True
+    with embedlog.open(tmp_path / "data") as log:
+        assert log.recovery.clean
+        assert [record.value for record in log.read("events")] == [b"%d" % each for each in range(100)]
+
+
+def test_what_people_are_told(serve: Callable[..., Served]) -> None:
+    served = serve("--set", "retention.ms=86400000", "--metrics-port", "0")
+    said = served.more()
+    heads = [line.split()[0] for line in said]
+    assert heads == ["embedlog", "log", "retention", "durability", "metrics", "listening"]
+    assert {line.index(line.split()[1]) for line in said} == {12}  # one column
+    assert "records of the last 24 h (retention_ms)" in said[2]
+    assert re.search(r"127\.0\.0\.1:\d+ \(plaintext, this machine only\)", said[5])
+    code, out, errors = served.end()
+    assert (code, errors) == (0, "")
+    assert out == "stopped     0 connections served\n"
+
+
+def test_a_request_that_was_begun_is_answered(serve: Callable[..., Served]) -> None:
+    """A fetch that waits for records is told that there are none, before the broker ends."""
+    served = serve("--json")
+    produce(served, "events", 1)
+    with Wire(served) as waiting, Wire(served) as other:
+        number = waiting.send(fetch("events", 1, max_wait_ms=2_000), 11)
+        other.fetch("events", 0)  # answered behind it
+        served.process.send_signal(signal.SIGTERM)
+        response = waiting.receive(FetchRequest, 11, number)
+        assert response.responses[0].partitions[0].error_code == 0
+    assert served.end(None)[0] == 0
+
+
+def test_one_broker_a_directory(serve: Callable[..., Served], run: Run, tmp_path: Path) -> None:
+    served = serve("--json")
+    ran = run("serve", "data", "--port", "0")
+    assert (ran.code, ran.out) == (2, "")
+    first, second = ran.err.splitlines()
+    assert first.startswith(f"data is open for writing in process {served.process.pid} ")
+    assert second == "One broker serves a directory: stop that process first."
+    with pytest.raises(DirectoryLocked, match="Several processes append through a broker: embedlog serve"):
+        embedlog.open(tmp_path / "data")
+    produce(served, "events", 1)
+
+
+def test_a_port_that_is_taken(run: Run, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ran = run("serve", "data", "--port", str(port))
+        assert (ran.code, ran.out) == (2, "")
+        assert f"127.0.0.1:{port} is taken by another program" in ran.err
+        ran = run("serve", "data", "--port", "0", "--metrics-port", str(port))
+        assert (ran.code, ran.out) == (2, "")
+        assert f"127.0.0.1:{port} is taken by another program" in ran.err
+    assert not (tmp_path / "data").exists()
+
+
+def test_others_are_let_in_only_by_a_flag(run: Run, serve: Callable[..., Served]) -> None:
+    ran = run("serve", "data", "--host", "0.0.0.0", "--port", "0")
+    assert (ran.code, ran.out) == (2, "")
+    assert "--allow-remote" in ran.err
+    served = serve("--host", "0.0.0.0", "--allow-remote", "--advertised-host", "localhost", "--json")
+    assert served.facts["listening"] == f"localhost:{served.facts['port']}"
+    produce(served, "events", 1)
+    assert served.end()[0] == 0
+
+
+def test_a_configuration_file_and_flags_over_it(serve: Callable[..., Served], tmp_path: Path) -> None:
+    (tmp_path / "broker.toml").write_text(
+        """
+        port = 1  # the flag wins
+        log_level = "info"
+
+        [broker]
+        num_partitions = 3
+        auto.create.topics.enable = true
+        "max.connections" = 77
+
+        [log]
+        log.retention.check.interval.ms = 1000
+
+        [topics]
+        retention.ms = 60_000
+        flush_ms = 20
+        """
+    )
+    served = serve("--config", "broker.toml", "--set", "flush.ms=30", "--json")
+    produce(served, "events", 1)
+    admin = AdminClient({"bootstrap.servers": served.facts["listening"]})
+    assert len(admin.list_topics(timeout=TIMEOUT_S).topics["events"].partitions) == 3
+    (future,) = admin.describe_configs([ConfigResource(ResourceType.BROKER, "0")]).values()
+    entries = {name: entry.value for name, entry in future.result().items()}
+    wanted = {
+        "num.partitions": "3",
+        "max.connections": "77",
+        "log.retention.check.interval.ms": "1000",
+        "retention.ms": "60000",
+        "flush.ms": "30",
+    }
+    assert {name: entries[name] for name in wanted} == wanted
+    code, _, errors = served.end()
+    assert code == 0
+    assert "INFO" in errors
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("port = ", "broker.toml is not TOML"),
+        ("max.connections = 5\nmax.connections.per.ip = 4", "needs underscores or quotes"),
+        ("port = '9092'", "port must be int, not '9092'"),
+        ("port = 70_000", "port must be from 0 to 65,535"),
+        ("allow_remote = 1", "allow_remote must be bool"),
+        ("log_format = 'xml'", "log_format is one of text, json"),
+        ("[broker]\nnum.partitions = 0", "num_partitions must be between 1 and"),
+        ("[broker]\nnum.partitions = 'many'", "num_partitions must be int"),
+        ("[broker]\nnum.partition = 5", "did you mean 'num_partitions'"),
+        ("[elsewhere]\nnum.partitions = 5", "unknown setting 'elsewhere_num_partitions'"),
+        ("retention_ms = 5\n[topics]\nretention.ms = 5", "gives retention_ms twice"),
+    ],
+)
+def test_a_configuration_file_that_is_wrong(run: Run, tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "broker.toml").write_text(text)
+    ran = run("serve", "data", "--config", "broker.toml")
+    assert (ran.code, ran.out) == (2, "")
+    assert says in ran.err
+    assert len(ran.err.splitlines()) <= 2
+    assert not (tmp_path / "data").exists()
+
+
+def test_flags_that_are_wrong(run: Run, tmp_path: Path) -> None:
+    for arguments, says in (
+        (["--port", "70000"], "a port is a number up to 65535"),
+        (["--config", "none.toml"], "none.toml cannot be read"),
+        (["--set", "port=5"], "--port"),
+        (["--set", "retention"], "write name=value"),
+        (["--host", "192.0.2.1", "--allow-remote"], "cannot listen on 192.0.2.1:9092"),
+    ):
+        ran = run("serve", "data", *arguments)
+        assert ran.code in (1, 2)
+        assert ran.out == ""
+        assert says in ran.err
+    assert not (tmp_path / "data").exists()
+
+
+def test_messages_as_json(serve: Callable[..., Served]) -> None:
+    served = serve("--json", "--log-format", "json")
+    for garbage in (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00"):
+        with socket.create_connection(("127.0.0.1", served.facts["port"]), TIMEOUT_S) as client:
+            client.sendall(garbage)
+            while client.recv(4096):
+                pass
+    code, _, errors = served.end()
+    assert code == 0
+    http, tls = map(json.loads, errors.splitlines())
+    assert http["level"] == tls["level"] == "warning"
+    assert "this is HTTP" in http["message"]
+    assert "this is TLS" in tls["message"]
+
+
+def test_a_client_writes_no_lines_of_its_own_into_the_messages(serve: Callable[..., Served]) -> None:
+    served = serve("--json")
+    name = b"evil\n2026-01-01 ERROR   all is lost"
+    header = struct.pack(">hhih", 999, 0, 1, len(name)) + name
+    with socket.create_connection(("127.0.0.1", served.facts["port"]), TIMEOUT_S) as client:
+        client.sendall(struct.pack(">i", len(header)) + header)
+        while client.recv(4096):
+            pass
+    _, _, errors = served.end()
+    assert len(errors.splitlines()) == 1
+
+
+def test_metrics_and_health(serve: Callable[..., Served]) -> None:
+    served = serve("--json", "--metrics-port", "0")
+    produce(served, "events", 10)
+
+    def get(path: str) -> str:
+        url = f"http://127.0.0.1:{served.facts['metrics_port']}{path}"
+        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
+            return str(answer.read().decode())
+
+    text = get("/metrics")
+    assert 'embedlog_log_end_offset{partition="0",topic="events"} 10.0' in text
+    assert re.search(r'embedlog_requests_total\{api="Produce",error="NONE"\} [1-9]', text)
+    assert json.loads(get("/health"))["status"] == "ok"
+    assert served.end()[0] == 0
+
+
+def test_without_prometheus_client(run: Run, tmp_path: Path) -> None:
+    """The broker works; a metrics port is refused in a line that says what to install."""
+    code = """
+import sys
+sys.modules["prometheus_client"] = None
+from embedlog.cli import main
+sys.exit(main(["serve", "data", "--port", "0", *sys.argv[1:]]))
+"""
+    command = [sys.executable, "-c", code]
+    ran = run("--metrics-port", "0", command=command)
+    assert (ran.code, ran.out) == (2, "")
+    assert "pip install 'embedlog[cluster]'" in ran.err
+    with subprocess.Popen(
+        [*command, "--json"], cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["port"]
+        process.terminate()
+        assert process.wait(TIMEOUT_S) == 0
