@@ -2,7 +2,8 @@
 
 A batch is looked at whole: its header, its CRC, and every record in it, decompressed within bounds. It is
 appended as it came, compressed as it came, unless the topic wants another compression or the time of the
-append; its base offset and epoch are the log's own, and no CRC covers them.
+append, or the batch is later than its header says; its base offset and epoch are the log's own, and no CRC
+covers them.
 
 What is refused, and with which of Kafka's codes:
 
@@ -27,8 +28,10 @@ from ..codec import (
     decode,
     encode_batch,
     loops,
+    opened_batch,
     read_header,
     set_append_time,
+    set_max_timestamp,
 )
 from ..config import TopicSettings
 from ..errors import CorruptRecord
@@ -90,10 +93,8 @@ def checked(
 ) -> bytearray | memoryview:
     """The batch as it is to be appended: most often these very bytes. Raises Refusal."""
     codec = _other_codec(header, settings)
-    if codec is None and not header.compression and not settings.compacts:
-        if loops.check_run(records, 0, len(records)) != len(records):
-            _records(records, header)  # says what is wrong
-            raise Refusal(ErrorCode.INVALID_RECORD, "a record is later than its batch says")
+    if codec is None and not settings.compacts:
+        records = _checked_records(records, header)
     else:
         found = _records(records, header)
         if settings.compacts and any(record.key is None for record in found):
@@ -108,11 +109,35 @@ def checked(
                     base_sequence=header.base_sequence,
                 )
             )
+        else:
+            records = _with_max_timestamp(records, header, found)
     if settings.append_time:
         stamped = bytearray(records)
         set_append_time(stamped, now_ms)
         return stamped
     return records
+
+
+def _checked_records(records: memoryview, header: BatchHeader) -> memoryview:
+    """The batch, its records looked at without making objects of them. Raises Refusal."""
+    try:
+        opened = opened_batch(records, header) if header.compression else records
+    except CorruptRecord as error:
+        raise Refusal(ErrorCode.INVALID_RECORD, str(error)) from None
+    if loops.check_run(opened, 0, len(opened)) == len(opened):
+        return records
+    return _with_max_timestamp(records, header, _records(records, header))
+
+
+def _with_max_timestamp(records: memoryview, header: BatchHeader, found: list[Record]) -> memoryview:
+    """The batch, with the time of its latest record where its header says an earlier one: there are clients
+    that leave the field empty (Sarama), and look-ups by time believe it."""
+    latest = max(record.timestamp_ms for record in found)
+    if latest <= header.max_timestamp_ms:
+        return records
+    mended = bytearray(records)
+    set_max_timestamp(mended, latest)
+    return memoryview(mended)
 
 
 def _other_codec(header: BatchHeader, settings: TopicSettings) -> int | None:

@@ -3,7 +3,7 @@
 The rest of embedlog imports the record batch (magic 2) from here:
 
     encode_values / encode_pairs / encode_batch / encode_one / encode_control_batch   records -> one batch
-    assign / set_append_time / set_producer                                what is written into a batch later
+    assign / set_append_time / set_max_timestamp / set_producer            what is written into a batch later
     scan / read_batch / read_header / find_batch                           a buffer -> its batches' headers
     decode / decode_values / filter_batch                                  one batch -> records, or fewer
 
@@ -21,6 +21,7 @@ from .batch_decode import (
     decode_values,
     filter_batch,
     find_batch,
+    opened_batch,
     opened_body,
     read_batch,
     scan,
@@ -49,6 +50,7 @@ from .record_batch import (
     crc_matches,
     read_header,
     set_append_time,
+    set_max_timestamp,
     set_producer,
 )
 
@@ -88,10 +90,12 @@ __all__ = [
     "encode_values",
     "filter_batch",
     "find_batch",
+    "opened_batch",
     "opened_body",
     "read_batch",
     "read_header",
     "scan",
     "set_append_time",
+    "set_max_timestamp",
     "set_producer",
 ]

@@ -153,6 +153,23 @@ def opened_body(
         raise _located(header, error) from error.__cause__
 
 
+def opened_batch(buffer: ReadBuffer, header: BatchHeader, max_bytes: int = DEFAULT_MAX_BYTES) -> bytearray:
+    """One batch uncompressed, for the loops that look at nothing else. Its CRC is 0.
+
+    Raises CorruptRecord as `decode` does.
+    """
+    with opened_body(buffer, header, max_bytes) as body:
+        attributes = header.attributes & ~CODEC_MASK
+        batch = bytearray(
+            HEAD.pack(
+                header.base_offset, HEADER_SIZE - LENGTH_OVERHEAD + len(body), header.leader_epoch, MAGIC, 0
+            )
+        )
+        batch += TAIL.pack(attributes, *header[7:])
+        batch += body
+        return batch
+
+
 def filter_batch(
     buffer: ReadBuffer,
     header: BatchHeader,

@@ -220,6 +220,16 @@ def set_append_time(batch: bytearray, timestamp_ms: int, pos: int = 0) -> None:
     _CRC.pack_into(batch, pos + CRC_POS, crc32c(batch[pos + ATTRIBUTES_POS : pos + header.size]))
 
 
+def set_max_timestamp(batch: bytearray, timestamp_ms: int, pos: int = 0) -> None:
+    """Say what the largest timestamp in the batch at `pos` is: header and CRC, in place.
+
+    Raises CorruptRecord where no batch stands at `pos`.
+    """
+    header = read_header(batch, pos)
+    _OFFSET.pack_into(batch, pos + MAX_TIMESTAMP_POS, timestamp_ms)
+    _CRC.pack_into(batch, pos + CRC_POS, crc32c(batch[pos + ATTRIBUTES_POS : pos + header.size]))
+
+
 def set_producer(
     batch: bytearray, producer_id: int, producer_epoch: int, base_sequence: int, pos: int = 0
 ) -> None:
