@@ -151,7 +151,7 @@ def test_a_request_that_was_begun_is_answered(serve: Callable[..., Served]) -> N
     served = serve("--json")
     produce(served, "events", 1)
     with Wire(served) as waiting, Wire(served) as other:
-        number = waiting.send(fetch("events", 1, max_wait_ms=2_000), 11)
+        number = waiting.send(fetch("events", 1, max_wait_ms=1_000), 11)
         other.fetch("events", 0)  # answered behind it
         served.process.send_signal(signal.SIGTERM)
         response = waiting.receive(FetchRequest, 11, number)
