@@ -10,6 +10,7 @@ server.py      the acceptor and the processors
 dispatch.py    a frame -> the handler of its API -> a frame
 handlers/      what is done with each request, over a Node (node.py): log, groups, cluster, settings
 coordination/  who is in the cluster
+metrics.py     what it says of itself over HTTP: Prometheus, health
 broker.py      all of it together
 """
 
