@@ -1,4 +1,4 @@
-"""The README's code runs as it stands, and prints what its comments say."""
+"""The code of the README and the page on old clients runs as it stands, and prints what its comments say."""
 
 from __future__ import annotations
 
@@ -51,6 +51,11 @@ def test_the_tour(namespace: dict[str, object]) -> None:
     assert len(tour) >= 8
     for block in tour:
         run(block, namespace)
+
+
+def test_the_page_on_old_clients(namespace: dict[str, object]) -> None:
+    (block,) = blocks((ROOT / "docs" / "old-clients.md").read_text())
+    run(block, namespace)
 
 
 def test_no_block_is_left_out() -> None:
