@@ -6,8 +6,9 @@ errors that mistakes raise (`failing`). A scenario of its own takes care that it
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 import embedlog
-from embedlog import EmbedlogError, Log, Record, TopicPartition
+from embedlog import CommittedOffset, Consumer, EmbedlogError, GroupNotEmpty, Log, Record, TopicPartition
 from embedlog.cluster import Broker
 
 Scenario = Callable[[Log], object]
@@ -363,6 +364,171 @@ def positions_outside_the_log(log: Log) -> object:
     return found
 
 
+# -- groups ------------------------------------------------------------------------------------------------
+
+
+def together(members: Sequence[Consumer], done: Callable[[], bool], took: Callable[[Record], object]) -> None:
+    """Have all of them poll in turn, until it is done; and once more, which says that they are done, too."""
+    finished = False
+    while not finished:
+        finished = done()
+        for member in members:
+            for record in member.poll(10):
+                took(record)
+
+
+def shared(members: Sequence[Consumer], partitions: int) -> bool:
+    """Whether each of them has something, and together they have all, each once."""
+    owned = [tp for member in members for tp in member.assignment()]
+    return len(owned) == len(set(owned)) == partitions and all(member.assignment() for member in members)
+
+
+@scenario
+def a_group_keeps_its_place(log: Log) -> object:
+    log.create_topic("t", partitions=2)
+    for i in range(100):
+        log.append("t", b"%d" % i, partition=i % 2)
+    zero, one = TopicPartition("t", 0), TopicPartition("t", 1)
+    with log.consumer("t", group="g", auto_commit=False) as consumer:
+        first: list[Record] = []
+        while len(first) < 40:
+            first += consumer.poll(10_000, 40 - len(first))
+        nothing = consumer.committed(zero)
+        consumer.commit()
+        committed = [consumer.committed(each) for each in (zero, one)]
+        consumer.commit({zero: CommittedOffset(7, -1, "why")})
+        noted = consumer.committed(zero)
+        consumer.commit({zero: committed[0]})
+        wrong = [
+            failing(lambda: consumer.commit({TopicPartition("t", 5): 1})),
+            failing(lambda: consumer.commit({zero: -1})),
+        ]
+    with log.consumer("t", group="g", stop_at_end=True) as consumer:
+        rest = list(consumer)
+    with log.consumer("t", group="g", stop_at_end=True) as consumer:
+        again = list(consumer)
+    assert noted is not None
+    return [
+        sorted(record.value or b"" for record in first + rest) == sorted(b"%d" % i for i in range(100)),
+        len(rest),
+        again,
+        nothing,
+        sum(each.offset for each in committed if each is not None),
+        noted[:3],
+        wrong,
+    ]
+
+
+@scenario
+def members_come_and_go(log: Log) -> object:
+    log.create_topic("t", partitions=4)
+    seen: list[bytes | None] = []
+
+    def take(record: Record) -> None:
+        seen.append(record.value)
+
+    for i in range(100):
+        log.append("t", b"%d" % i, partition=i % 4)
+    revoked: list[int] = []
+    one = log.consumer("t", group="g", on_revoked=lambda partitions: revoked.append(len(partitions)))
+    together([one], lambda: len(seen) >= 100, take)
+    two = log.consumer("t", group="g")
+    together([one, two], lambda: shared([one, two], 4), take)
+    for i in range(100, 200):
+        log.append("t", b"%d" % i, partition=i % 4)
+    together([one, two], lambda: len(seen) >= 200, take)
+    one.close()
+    together([two], lambda: shared([two], 4), take)
+    for i in range(200, 300):
+        log.append("t", b"%d" % i, partition=i % 4)
+    together([two], lambda: len(seen) >= 300, take)
+    two.close()
+    return [sorted(seen, key=lambda value: int(value or b"0")), revoked]
+
+
+@scenario
+def a_group_with_each_assignor(log: Log) -> object:
+    log.create_topic("t", partitions=4)
+    found = []
+    for assignor in ("range", "roundrobin", "sticky"):
+        members = [log.consumer("t", group=f"of-{assignor}", assignors=[assignor]) for _ in range(2)]
+        together(members, lambda: shared(members, 4), lambda record: None)  # noqa: B023
+        found.append(sorted(len(member.assignment()) for member in members))
+        for member in members:
+            member.close()
+    return found
+
+
+@scenario
+def a_consumer_that_does_not_come_back_loses_its_partitions(log: Log) -> object:
+    log.create_topic("t", partitions=2)
+    lost: list[int] = []
+    one = log.consumer(
+        "t", group="g", max_poll_interval_ms=300, on_lost=lambda partitions: lost.append(len(partitions))
+    )
+    together([one], lambda: shared([one], 2), lambda record: None)
+    two = log.consumer("t", group="g")
+    together([two], lambda: shared([two], 2), lambda record: None)
+    one.poll()
+    two.close()
+    one.close()
+    return lost
+
+
+@scenario
+def commits_from_outside(log: Log) -> object:
+    log.create_topic("t", partitions=2)
+    log.append_many("t", [b"%d" % i for i in range(10)], partition=0)
+    tp = TopicPartition("t", 0)
+    groups = log.backend.coordinator
+    assert groups is not None
+    groups.commit_offsets("g", {tp: CommittedOffset(4, 0, "note")})
+    with log.consumer(group="g", stop_at_end=True) as consumer:
+        consumer.assign([tp])
+        read = [record.offset for record in consumer]
+    with log.consumer("t", group="g") as member:
+        member.poll()
+        together([member], lambda: shared([member], 2), lambda record: None)
+        described = groups.describe_group("g")
+        outside = failing(lambda: groups.commit_offsets("g", {tp: CommittedOffset(0)}))
+        busy = failing(lambda: groups.delete_group("g"))
+    known = "g" in groups.list_groups()
+    committed = {name: found[:3] for name, found in groups.committed_offsets("g").items()}
+    groups.delete_offsets("g", [tp])
+    forgotten = groups.committed_offsets("g", [tp])
+    groups.delete_group("g")
+    return [
+        read,
+        (described.state, described.protocol_type, described.protocol, len(described.members)),
+        outside,
+        busy,
+        known,
+        committed,
+        forgotten,
+        "g" in groups.list_groups(),
+        failing(lambda: groups.describe_group("g")),
+        failing(lambda: groups.delete_group("g")),
+        failing(lambda: groups.commit_offsets("", {tp: CommittedOffset(0)})),
+        failing(lambda: log.consumer("t", group="")),
+    ]
+
+
+@scenario
+def a_static_member_comes_back_as_itself(log: Log) -> object:
+    log.create_topic("t", partitions=2)
+    one = log.consumer("t", group="statics", group_instance_id="one")
+    two = log.consumer("t", group="statics", group_instance_id="two")
+    together([one, two], lambda: shared([one, two], 2), lambda record: None)
+    before = one.assignment()
+    one.close()
+    again = log.consumer("t", group="statics", group_instance_id="one")
+    together([again, two], lambda: shared([again, two], 2), lambda record: None)
+    after = again.assignment()
+    again.close()
+    two.close()
+    return before == after
+
+
 @scenario
 def a_closed_log_says_so(log: Log) -> object:
     log.create_topic("t")
@@ -391,4 +557,9 @@ def test_both_backends_agree(act: Scenario, broker: Broker, tmp_path: Path) -> N
     finally:
         for topic in broker.log.topics():
             broker.log.delete_topic(topic)
+        groups = broker.log.backend.coordinator
+        assert groups is not None
+        for group in groups.list_groups():
+            with contextlib.suppress(GroupNotEmpty):  # static members keep their seats
+                groups.delete_group(group)
     assert there == here

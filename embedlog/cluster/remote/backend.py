@@ -22,6 +22,7 @@ from ...short_way import ShortCut
 from .appending import Appending, Lane, check_asked
 from .brokers import Brokers
 from .fetching import Fetching
+from .groups import RemoteCoordinator
 from .lookups import Lookups
 from .metadata import Metadata
 from .settings import RemoteSettings, addresses
@@ -43,7 +44,6 @@ class RemoteBackend:
     mode = "rw"
     short_cut = ShortCut({})
     merges_batches = True
-    coordinator = None
 
     def __init__(self, path: str, settings: Mapping[str, Any]) -> None:
         self.path = path
@@ -52,6 +52,7 @@ class RemoteBackend:
         self._metadata = Metadata(self._brokers)
         self._lookups = Lookups(self._brokers, self._metadata)
         self._fetching = Fetching(self._brokers, self._metadata, self._lookups)
+        self.coordinator = RemoteCoordinator(self._brokers)
         self._topics = Topics(self._brokers, self._metadata, self._lookups)
         self._appending = Appending(self._brokers, self._metadata, self._fetching.appended)
         try:
@@ -158,9 +159,11 @@ class RemoteBackend:
         check_asked(options.get("flush") is True, None)
 
     def close(self) -> None:
+        self.coordinator.close()
         self._brokers.close()
 
     def abandon(self) -> None:
+        self.coordinator.abandon()
         self._brokers.abandon()
 
     # -- what has no form on the wire --------------------------------------------------------------------

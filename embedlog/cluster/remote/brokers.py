@@ -80,6 +80,10 @@ class Brokers:
             raise Again(BrokerUnavailable(f"{self.path}: broker {node_id} is not there"))
         return address
 
+    def nodes(self) -> list[Address]:
+        """All brokers of the cluster, as far as it has told."""
+        return list(self._nodes.values())
+
     def addresses(self) -> list[Address]:
         """The brokers that are known, and those of the beginning."""
         return list(dict.fromkeys([*self._nodes.values(), *self._bootstrap]))

@@ -106,20 +106,35 @@ class Connection:
 
     # -- requests and responses --------------------------------------------------------------------------
 
-    def exchange(self, request: Request, response: type[R], deadline: float, version: int | None = None) -> R:
-        """Send a request and receive its response. `deadline` as of time.monotonic.
+    def exchange(
+        self,
+        request: Request,
+        response: type[R],
+        deadline: float,
+        *,
+        version: int | None = None,
+        client_id: str | None = None,
+    ) -> R:
+        """Send a request and receive its response.
+
+        Args:
+            deadline: as of time.monotonic.
+            version: by default the highest that both know.
+            client_id: who asks, by default the settings' client_id.
 
         Raises BrokerUnavailable, NotKafka, UnsupportedByBackend where the broker has no such request.
         """
-        self.send(request, deadline, version)
+        self.send(request, deadline, version=version, client_id=client_id)
         return self.receive(response, deadline)
 
-    def send(self, request: Request, deadline: float, version: int | None = None) -> None:
+    def send(
+        self, request: Request, deadline: float, *, version: int | None = None, client_id: str | None = None
+    ) -> None:
         """Send a request; `receive` will give its response."""
         if version is None:
             version = self.version_of(request)
         self._next_id = correlation_id = (self._next_id + 1) & 0x7FFFFFFF
-        chunks = encode_request(request, version, correlation_id, self._settings.client_id)
+        chunks = encode_request(request, version, correlation_id, client_id or self._settings.client_id)
         self._expected.append((correlation_id, APIS[request.api.key].response, version))
         try:
             self._send(chunks, deadline)
@@ -201,7 +216,7 @@ class Connection:
         request = ApiVersionsRequest(client_software_name=_SOFTWARE, client_software_version="0.1.0")
         version = SPOKEN["ApiVersions"][1]
         while True:
-            answer = self.exchange(request, ApiVersionsResponse, deadline, version)
+            answer = self.exchange(request, ApiVersionsResponse, deadline, version=version)
             versions = {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys}
             if not answer.error_code:
                 self._versions = versions
