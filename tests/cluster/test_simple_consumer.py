@@ -12,7 +12,7 @@ import pytest
 
 from embedlog import CommittedOffset, Record, TopicPartition, errors
 from embedlog.cluster import Broker
-from embedlog.cluster.answers import BrokerError, BrokerUnreachable, RequestTimedOut, error_of
+from embedlog.cluster.answers import error_of
 from embedlog.cluster.classic import EARLIEST_TIME, LATEST_TIME, FetchRequest, MessageSet, SimpleConsumer
 from embedlog.cluster.protocol import ErrorCode, Response, decode_request_header, encode_response_chunks
 from embedlog.cluster.protocol.metadata import ApiVersion, ApiVersionsResponse
@@ -250,7 +250,7 @@ def test_wrong_arguments_are_refused_before_anything_is_sent(
         pytest.raises((errors.InvalidArgument, errors.EmbedlogError)) as caught,
     ):
         call(consumer)
-    assert not isinstance(caught.value, BrokerUnreachable)
+    assert not isinstance(caught.value, errors.BrokerUnavailable)
 
 
 @pytest.mark.parametrize(
@@ -370,20 +370,20 @@ def test_what_comes_is_checked() -> None:
 @pytest.mark.parametrize(
     ("behave", "kind", "told"),
     [
-        (gone, BrokerUnreachable, "closed the connection"),
-        (half, BrokerUnreachable, "closed the connection"),
-        (silent, RequestTimedOut, r"within 0\.3 s"),
-        (dripping, RequestTimedOut, r"within 0\.3 s"),
-        (http, BrokerUnreachable, "does not speak Kafka's protocol"),
-        (negative, BrokerUnreachable, "does not speak Kafka's protocol"),
-        (another_answer, BrokerUnreachable, "does not speak Kafka's protocol"),
-        (modern, BrokerError, r"versions 4 to 17 for Fetch.*needs one of 0 to 2"),
+        (gone, errors.BrokerUnavailable, "closed the connection"),
+        (half, errors.BrokerUnavailable, "closed the connection"),
+        (silent, errors.RequestTimedOut, r"within 0\.3 s"),
+        (dripping, errors.RequestTimedOut, r"within 0\.3 s"),
+        (http, errors.BrokerUnavailable, "does not speak Kafka's protocol"),
+        (negative, errors.BrokerUnavailable, "does not speak Kafka's protocol"),
+        (another_answer, errors.BrokerUnavailable, "does not speak Kafka's protocol"),
+        (modern, errors.BrokerError, r"versions 4 to 17 for Fetch.*needs one of 0 to 2"),
     ],
 )
 def test_peers_that_are_no_broker_of_ours(
     behave: Callable[[socket.socket], None], kind: type[Exception], told: str
 ) -> None:
-    timeout_ms = 300 if kind is RequestTimedOut else 60_000
+    timeout_ms = 300 if kind is errors.RequestTimedOut else 60_000
     with peer(behave) as port, SimpleConsumer("127.0.0.1", port, so_timeout_ms=timeout_ms) as consumer:
         for _ in range(2):  # the next request makes a new connection
             with pytest.raises(kind, match=told):
@@ -393,7 +393,10 @@ def test_peers_that_are_no_broker_of_ours(
 def test_nobody_listens() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    with SimpleConsumer("127.0.0.1", port) as consumer, pytest.raises(BrokerUnreachable, match=str(port)):
+    with (
+        SimpleConsumer("127.0.0.1", port) as consumer,
+        pytest.raises(errors.BrokerUnavailable, match=str(port)),
+    ):
         consumer.fetch(FetchRequest("t", 0, 0))
 
 
@@ -403,7 +406,7 @@ def test_it_connects_again_after_the_broker_was_away() -> None:
         port = broker.port
         consumer = SimpleConsumer("127.0.0.1", port)
         assert not consumer.fetch(FetchRequest("t", 0, 0))
-    with pytest.raises(BrokerUnreachable):
+    with pytest.raises(errors.BrokerUnavailable):
         consumer.fetch(FetchRequest("t", 0, 0))
     with Broker(port=port) as broker:
         broker.log.create_topic("t")
@@ -420,9 +423,9 @@ def test_every_code_has_an_error_that_names_it() -> None:
         error = error_of(code, "asking")
         assert isinstance(error, errors.EmbedlogError)
         assert f"{code.name} ({code.value})" in str(error)
-        if isinstance(error, BrokerError):
+        if isinstance(error, errors.BrokerError):
             assert (error.code, error.retriable) == (code, code.retriable)
     unknown = error_of(30_000, "asking", "says the broker")
-    assert isinstance(unknown, BrokerError)
+    assert isinstance(unknown, errors.BrokerError)
     assert not unknown.retriable
     assert str(unknown) == "asking: error 30000 [says the broker]"
