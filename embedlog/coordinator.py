@@ -220,6 +220,9 @@ class GroupCoordinator:
             self._restore()
             now = self._store.clock_ms()
             for group in self._groups:
+                if group.is_unused and self._offsets.says_members(group.name):
+                    # Those of an earlier opening: their absence begins now, not when they joined.
+                    self._offsets.save_metadata(group.name, group.metadata())
                 offsets = self._offsets.of(group.name, None)
                 read = _topics_read(group.describe())
                 since = NO_TIMESTAMP if read else self._offsets.state_timestamp_ms(group.name)

@@ -147,6 +147,11 @@ class Offsets:
         metadata = self.load().metadata.get(group)
         return NO_TIMESTAMP if metadata is None else metadata.state_timestamp_ms
 
+    def says_members(self, group: str) -> bool:
+        """Does the topic say that the group has members?"""
+        metadata = self.load().metadata.get(group)
+        return metadata is not None and bool(metadata.members)
+
     def save_metadata(self, group: str, metadata: GroupMetadata | None) -> None:
         """Keep a group's metadata; None when it is deleted."""
         if metadata is None:
