@@ -1,0 +1,473 @@
+"""Consumer groups of real clients, alone and mixed: joining, leaving, dying, and coming back."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import pytest
+from aiokafka import AIOKafkaConsumer
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from kafka import KafkaConsumer
+from programs import Program
+
+from embedlog import TopicPartition
+from embedlog.cluster import Broker
+from embedlog.errors import GroupNotFound
+from embedlog.groups import State
+
+G = "g"
+PARTITIONS = 4
+Place = tuple[int, int]  # partition, offset
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    """With a topic of four partitions; sessions may be short, so that nobody waits long for the dead."""
+    with Broker(group_min_session_timeout_ms=100) as broker:
+        broker.log.create_topic("t", partitions=PARTITIONS)
+        yield broker
+
+
+def fill(broker: Broker, count: int) -> set[Place]:
+    """So many more records for each partition; where all are."""
+    for partition in range(PARTITIONS):
+        broker.log.append_many("t", [b"x"] * count, partition=partition)
+    return {
+        (partition, offset)
+        for partition, offsets in broker.log.offsets("t").items()
+        for offset in range(offsets.log_end_offset)
+    }
+
+
+def confluent(broker: Broker, group: str = G, **settings: Any) -> confluent_kafka.Consumer:
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "heartbeat.interval.ms": 50,
+            **{name.replace("_", "."): value for name, value in settings.items()},
+        }
+    )
+    consumer.subscribe(["t"])
+    return consumer
+
+
+class Readers:
+    """Consumers of confluent-kafka in one thread: what they read they commit, and nobody reads it again."""
+
+    def __init__(self, broker: Broker, **settings: Any) -> None:
+        self.consumers: list[confluent_kafka.Consumer] = []
+        self.seen: set[Place] = set()
+        self.committed: set[Place] = set()
+        self._broker = broker
+        self._settings = settings
+
+    def __enter__(self) -> Readers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for consumer in self.consumers:
+            consumer.close()
+
+    def join(self) -> None:
+        self.consumers.append(confluent(self._broker, **self._settings))
+
+    def leave(self) -> None:
+        self.consumers.pop(0).close()
+
+    def step(self) -> None:
+        """Everybody reads a little, and commits it."""
+        for consumer in self.consumers:
+            messages = consumer.consume(20, 0.02)
+            for message in messages:
+                assert message.error() is None, message.error()
+            places = [(message.partition(), message.offset()) for message in messages]
+            assert not self.committed.intersection(places)
+            self.seen.update(places)
+            if places:
+                after = {partition: offset + 1 for partition, offset in places}
+                try:
+                    done = consumer.commit(
+                        offsets=[confluent_kafka.TopicPartition("t", *each) for each in after.items()],
+                        asynchronous=False,
+                    )
+                    assert all(each.error is None for each in done)
+                except KafkaException:  # it belongs to another one by now, who reads it again
+                    continue
+                self.committed.update(places)
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self.step()
+
+    def share(self) -> bool:
+        """Does each partition belong to one of them, and each of them have some?"""
+        shares = [{each.partition for each in consumer.assignment()} for consumer in self.consumers]
+        return all(shares) and sorted(p for share in shares for p in share) == list(range(PARTITIONS))
+
+
+@pytest.mark.parametrize("assignor", ["range", "roundrobin", "cooperative-sticky"])
+def test_joining_and_leaving_while_consuming(broker: Broker, assignor: str) -> None:
+    fill(broker, 50)
+    with Readers(broker, partition_assignment_strategy=assignor) as readers:
+        for _ in range(3):
+            readers.join()
+            readers.until(readers.share)
+            fill(broker, 50)
+        for _ in range(2):
+            readers.leave()
+            fill(broker, 50)
+            readers.until(readers.share)
+        everything = fill(broker, 1)
+        readers.until(lambda: readers.seen == everything)
+        readers.until(lambda: readers.committed == everything)
+    committed = broker.node.groups.committed_offsets(G)
+    assert {name.partition: offset.offset for name, offset in committed.items()} == dict.fromkeys(
+        range(PARTITIONS), 301
+    )
+    assert broker.node.groups.describe_group(G).state is State.EMPTY
+
+
+CRASHING = """
+import sys
+import confluent_kafka
+consumer = confluent_kafka.Consumer({
+    "bootstrap.servers": sys.argv[1], "group.id": "g", "auto.offset.reset": "earliest",
+    "enable.auto.commit": False, "session.timeout.ms": 1500, "heartbeat.interval.ms": 50,
+    "partition.assignment.strategy": sys.argv[2],
+})
+consumer.subscribe(["t"])
+while True:
+    message = consumer.poll(1)
+    if message is not None:
+        assert message.error() is None
+        print("read", message.partition(), message.offset(), flush=True)
+        try:
+            consumer.commit(message, asynchronous=False)
+        except confluent_kafka.KafkaException:
+            continue
+        print("committed", message.partition(), message.offset(), flush=True)
+"""
+
+
+@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+def test_a_consumer_that_is_killed_is_replaced(
+    broker: Broker, program: Callable[..., Program], assignor: str
+) -> None:
+    """What it committed is not read again, what it did not is."""
+    fill(broker, 200)
+    with Readers(broker, partition_assignment_strategy=assignor) as readers:
+        readers.join()
+        readers.until(readers.share)
+        dying = program(CRASHING, broker.bootstrap_servers, assignor)
+        readers.until(lambda: len(broker.node.groups.describe_group(G).members) == 2)
+        readers.until(lambda: len(readers.consumers[0].assignment()) == PARTITIONS // 2)
+        everything = fill(broker, 2_000)
+        lines = [dying.line() for _ in range(40)]
+        dying.process.kill()
+        assert dying.process.stdout is not None
+        rest = dying.process.stdout.read()
+        lines += rest[: rest.rfind("\n") + 1].splitlines()
+        read, committed = (
+            {
+                (int(partition), int(offset))
+                for each, partition, offset in map(str.split, lines)
+                if each == what
+            }
+            for what in ("read", "committed")
+        )
+        assert committed
+        readers.committed |= committed
+        # Whether the last one was committed only the broker knows.
+        readers.until(lambda: readers.seen | read == everything)
+        assert len(readers.consumers[0].assignment()) == PARTITIONS
+
+
+def test_cooperative_members_keep_what_they_keep(broker: Broker) -> None:
+    fill(broker, 10)
+    revoked: list[int] = []
+    first = confluent(broker, partition_assignment_strategy="cooperative-sticky")
+    first.subscribe(["t"], on_revoke=lambda _, given: revoked.extend(each.partition for each in given))
+    with closing(first):
+        while len(first.assignment()) < PARTITIONS:
+            first.consume(10, 0.02)
+        second = confluent(broker, partition_assignment_strategy="cooperative-sticky")
+        with closing(second):
+            while len(first.assignment()) + len(second.assignment()) != PARTITIONS or not second.assignment():
+                first.consume(10, 0.02)
+                second.consume(10, 0.02)
+            assert len(revoked) == 2  # and the others were never given up
+            assert {each.partition for each in second.assignment()} == set(revoked)
+
+
+def test_a_static_member_restarts_without_a_rebalance(broker: Broker) -> None:
+    everything = fill(broker, 10)
+    static = {"session_timeout_ms": 60_000}
+    with Readers(broker) as readers:
+        for instance in ("one", "two"):
+            readers.consumers.append(confluent(broker, group_instance_id=instance, **static))
+        readers.until(readers.share)
+        readers.until(lambda: readers.seen == everything)
+        before = broker.node.groups.describe_group(G)
+        assert {m.group_instance_id for m in before.members} == {"one", "two"}
+        kept = {each.partition for each in readers.consumers[1].assignment()}
+        readers.leave()
+        assert len(broker.node.groups.describe_group(G).members) == 2
+        readers.consumers.append(confluent(broker, group_instance_id="one", **static))
+        everything = fill(broker, 10)
+        readers.until(lambda: readers.seen == everything)
+        after = broker.node.groups.describe_group(G)
+        assert (after.generation, after.state) == (before.generation, State.STABLE)
+        assert {each.partition for each in readers.consumers[0].assignment()} == kept
+        members = {m.group_instance_id: m.member_id for m in before.members}
+        assert {m.group_instance_id: m.member_id for m in after.members}["two"] == members["two"]
+
+
+# -- the other clients ------------------------------------------------------------------------------------
+
+
+def kafka_python(broker: Broker, group: str = G) -> KafkaConsumer:
+    return KafkaConsumer(
+        "t",
+        bootstrap_servers=broker.bootstrap_servers,
+        group_id=group,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        heartbeat_interval_ms=50,
+    )
+
+
+def in_thread(
+    poll: Callable[[], Iterable[Place]], seen: set[Place], done: threading.Event
+) -> threading.Thread:
+    def run() -> None:
+        while not done.is_set():
+            seen.update(poll())
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    while not condition():
+        pause.wait(0.01)
+
+
+def test_a_group_of_kafka_python(broker: Broker) -> None:
+    everything = fill(broker, 100)
+    seen: list[set[Place]] = [set(), set()]
+    done = threading.Event()
+
+    def polling(consumer: KafkaConsumer) -> Callable[[], list[Place]]:
+        def poll() -> list[Place]:
+            read = consumer.poll(100).values()
+            return [(record.partition, record.offset) for records in read for record in records]
+
+        return poll
+
+    with closing(kafka_python(broker)) as one, closing(kafka_python(broker)) as two:
+        threads = [in_thread(polling(each), of, done) for each, of in ((one, seen[0]), (two, seen[1]))]
+        wait_for(lambda: seen[0] | seen[1] == everything)
+        wait_for(lambda: len(broker.node.groups.describe_group(G).members) == 2)
+        before = len(seen[0]), len(seen[1])
+        wait_for(lambda: broker.node.groups.describe_group(G).state is State.STABLE)
+        everything = fill(broker, 100)
+        wait_for(lambda: seen[0] | seen[1] == everything)
+        assert len(seen[0]) > before[0]
+        assert len(seen[1]) > before[1]
+        done.set()
+        for thread in threads:
+            thread.join()
+        one.commit()
+        two.commit()
+    described = broker.node.groups.describe_group(G)
+    assert described.state is State.EMPTY  # closing leaves
+    committed = broker.node.groups.committed_offsets(G)
+    assert {name.partition: offset.offset for name, offset in committed.items()} == dict.fromkeys(
+        range(PARTITIONS), 200
+    )
+
+
+def test_a_group_of_aiokafka(broker: Broker) -> None:
+    everything = fill(broker, 100)
+    seen: list[set[Place]] = [set(), set()]
+
+    async def read(consumer: AIOKafkaConsumer, of: set[Place]) -> None:
+        while True:
+            for records in (await consumer.getmany(timeout_ms=50)).values():
+                of.update((record.partition, record.offset) for record in records)
+
+    async def run() -> None:
+        consumers = [
+            AIOKafkaConsumer(
+                "t",
+                bootstrap_servers=broker.bootstrap_servers,
+                group_id=G,
+                auto_offset_reset="earliest",
+                enable_auto_commit=False,
+                heartbeat_interval_ms=50,
+            )
+            for _ in seen
+        ]
+        for consumer in consumers:
+            await consumer.start()
+        tasks = [
+            asyncio.create_task(read(consumer, of)) for consumer, of in zip(consumers, seen, strict=True)
+        ]
+        while seen[0] | seen[1] != everything or not all(len(c.assignment()) == 2 for c in consumers):
+            await asyncio.sleep(0.01)
+        for consumer in consumers:
+            await consumer.commit()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for consumer in consumers:
+            await consumer.stop()
+
+    asyncio.run(run())
+    committed = broker.node.groups.committed_offsets(G)
+    assert {name.partition: offset.offset for name, offset in committed.items()} == dict.fromkeys(
+        range(PARTITIONS), 100
+    )
+    assert broker.node.groups.describe_group(G).state is State.EMPTY
+
+
+def test_clients_of_every_kind_in_one_group(broker: Broker) -> None:
+    """An embedded consumer among them."""
+    seen: set[Place] = set()
+    done = threading.Event()
+
+    def of_kafka_python() -> list[Place]:
+        return [(r.partition, r.offset) for records in other.poll(100).values() for r in records]
+
+    def of_confluent() -> list[Place]:
+        return [(m.partition(), m.offset()) for m in librdkafka.consume(10, 0.05)]
+
+    def embedded() -> list[Place]:
+        return [(record.partition, record.offset) for record in own.poll(50)]
+
+    with (
+        closing(kafka_python(broker)) as other,
+        closing(confluent(broker)) as librdkafka,
+        broker.log.consumer("t", group=G) as own,
+    ):
+        threads = [in_thread(poll, seen, done) for poll in (of_kafka_python, of_confluent, embedded)]
+
+        def settled() -> bool:
+            try:
+                group = broker.node.groups.describe_group(G)
+            except GroupNotFound:
+                return False
+            return len(group.members) == 3 and group.state is State.STABLE
+
+        wait_for(settled)
+        everything = fill(broker, 20)
+        wait_for(lambda: seen == everything)
+        group = broker.node.groups.describe_group(G)
+        assert {member.client_host for member in group.members} > {"/127.0.0.1"}
+        done.set()
+        for thread in threads:
+            thread.join()
+
+
+# -- restarts ---------------------------------------------------------------------------------------------
+
+
+def test_a_group_goes_on_behind_a_restart(path: Path) -> None:
+    """The same consumers: they find the broker again, and go on from what was committed."""
+    with Broker(path) as broker:
+        broker.log.create_topic("t", partitions=PARTITIONS)
+        port = broker.port
+        everything = fill(broker, 50)
+        readers = Readers(broker, reconnect_backoff_max_ms=100)
+        for _ in range(2):
+            readers.join()
+        readers.until(readers.share)
+        readers.until(lambda: readers.committed == everything)
+        generation = broker.node.groups.describe_group(G).generation
+    with readers, Broker(path, port=port) as broker:
+        everything = fill(broker, 50)
+        readers.until(lambda: readers.committed == everything)
+        assert broker.node.groups.describe_group(G).generation > generation
+
+
+SERVING = """
+import sys
+from embedlog.cluster import Broker
+with Broker(sys.argv[1]) as broker:
+    print(broker.bootstrap_servers, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_killed_broker_keeps_what_was_committed(path: Path, program: Callable[..., Program]) -> None:
+    serving = program(SERVING, path)
+    settings = {"bootstrap.servers": serving.line(), "group.id": G}
+    admin = AdminClient(settings)
+    admin.create_topics([confluent_kafka.admin.NewTopic("t", PARTITIONS, 1)])["t"].result()
+    consumer = confluent_kafka.Consumer(settings)
+    with closing(consumer):
+        for offset in range(20):
+            consumer.commit(
+                offsets=[confluent_kafka.TopicPartition("t", p, offset + p) for p in range(PARTITIONS)],
+                asynchronous=False,
+            )
+        serving.kill()
+    with Broker(path) as broker:
+        found = broker.node.groups.committed_offsets(G)
+        assert {name: committed.offset for name, committed in found.items()} == {
+            TopicPartition("t", p): 19 + p for p in range(PARTITIONS)
+        }
+
+
+# -- administrators ---------------------------------------------------------------------------------------
+
+
+def test_groups_as_confluents_admin_client_sees_them(broker: Broker) -> None:
+    everything = fill(broker, 10)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    with Readers(broker, client_id="reader") as readers:
+        readers.join()
+        readers.until(lambda: readers.committed == everything)
+        (listed,) = admin.list_consumer_groups().result().valid
+        assert (listed.group_id, listed.state.name, listed.is_simple_consumer_group) == (G, "STABLE", False)
+        described = admin.describe_consumer_groups([G])[G].result()
+        (member,) = described.members
+        assert (member.client_id, member.host) == ("reader", "/127.0.0.1")
+        assert len(member.assignment.topic_partitions) == PARTITIONS
+        assert described.coordinator.port == broker.port
+        with pytest.raises(KafkaException) as refused:
+            admin.delete_consumer_groups([G])[G].result()
+        assert refused.value.args[0].name() == "NON_EMPTY_GROUP"
+    of_group = confluent_kafka.ConsumerGroupTopicPartitions
+    found = admin.list_consumer_group_offsets([of_group(G)])[G].result().topic_partitions
+    assert sorted((each.partition, each.offset) for each in found) == [(p, 10) for p in range(PARTITIONS)]
+    back = of_group(G, [confluent_kafka.TopicPartition("t", 1, 3)])
+    admin.alter_consumer_group_offsets([back])[G].result()
+    assert broker.node.groups.committed_offsets(G)[TopicPartition("t", 1)].offset == 3
+    admin.delete_consumer_groups([G])[G].result()
+    assert admin.list_consumer_groups().result().valid == []
+    assert broker.node.groups.committed_offsets(G) == {}
+    with pytest.raises(KafkaException) as missing:
+        admin.delete_consumer_groups(["nobody"])["nobody"].result()
+    assert missing.value.args[0].name() == "GROUP_ID_NOT_FOUND"
+
+
+def test_a_transactional_producer_fails_at_once(broker: Broker) -> None:
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "tx"}
+    )
+    with pytest.raises(KafkaException) as refused:
+        producer.init_transactions()  # without a limit: it would hang
+    assert refused.value.args[0].name() == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
