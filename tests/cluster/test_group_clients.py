@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -61,13 +61,66 @@ def confluent(broker: Broker, group: str = G, **settings: Any) -> confluent_kafk
     return consumer
 
 
+def wait_for(condition: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    while not condition():
+        pause.wait(0.01)
+
+
+class Reader:
+    """A consumer of confluent-kafka in a thread of its own: what it reads it commits."""
+
+    def __init__(self, consumer: confluent_kafka.Consumer, readers: Readers) -> None:
+        self.consumer = consumer
+        self._readers = readers
+        self.partitions: set[int] = set()  # assignment() may be asked for in one thread only
+        self._leaving = False
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def leave(self) -> None:
+        self._leaving = True
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            pending: dict[int, int] = {}
+            while not self._leaving or pending:
+                self._step(pending)
+        except BaseException as error:
+            self._readers.failures.append(error)
+        finally:
+            self.consumer.close()
+
+    def _step(self, pending: dict[int, int]) -> None:
+        messages = self.consumer.consume(20, 0.02)
+        for message in messages:
+            assert message.error() is None, message.error()
+        places = [(message.partition(), message.offset()) for message in messages]
+        self._readers.read(places)
+        pending.update({partition: offset + 1 for partition, offset in places})
+        self.partitions = {each.partition for each in self.consumer.assignment()}
+        for partition in pending.keys() - self.partitions:
+            del pending[partition]  # it is another one's by now, who reads on from what was committed
+        if pending:
+            offsets = [confluent_kafka.TopicPartition("t", *each) for each in pending.items()]
+            try:
+                self.consumer.commit(offsets=offsets, asynchronous=False)
+            except KafkaException:  # in the middle of a rebalance: once more
+                return
+            self._readers.commit(pending)
+            pending.clear()
+
+
 class Readers:
-    """Consumers of confluent-kafka in one thread: what they read they commit, and nobody reads it again."""
+    """Several of them. Nobody may read what one of them has committed."""
 
     def __init__(self, broker: Broker, **settings: Any) -> None:
-        self.consumers: list[confluent_kafka.Consumer] = []
+        self.all: list[Reader] = []
         self.seen: set[Place] = set()
-        self.committed: set[Place] = set()
+        self.committed = dict.fromkeys(range(PARTITIONS), 0)
+        self.failures: list[BaseException] = []
+        self._lock = threading.Lock()
         self._broker = broker
         self._settings = settings
 
@@ -75,44 +128,43 @@ class Readers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for consumer in self.consumers:
-            consumer.close()
+        for reader in self.all:
+            reader.leave()
+        assert not self.failures
 
-    def join(self) -> None:
-        self.consumers.append(confluent(self._broker, **self._settings))
+    def read(self, places: list[Place]) -> None:
+        with self._lock:
+            for partition, offset in places:
+                assert offset >= self.committed[partition]
+            self.seen.update(places)
+
+    def commit(self, offsets: dict[int, int]) -> None:
+        with self._lock:
+            for partition, offset in offsets.items():
+                self.committed[partition] = max(self.committed[partition], offset)
+
+    def join(self, **settings: Any) -> None:
+        self.all.append(Reader(confluent(self._broker, **self._settings, **settings), self))
 
     def leave(self) -> None:
-        self.consumers.pop(0).close()
-
-    def step(self) -> None:
-        """Everybody reads a little, and commits it."""
-        for consumer in self.consumers:
-            messages = consumer.consume(20, 0.02)
-            for message in messages:
-                assert message.error() is None, message.error()
-            places = [(message.partition(), message.offset()) for message in messages]
-            assert not self.committed.intersection(places)
-            self.seen.update(places)
-            if places:
-                after = {partition: offset + 1 for partition, offset in places}
-                try:
-                    done = consumer.commit(
-                        offsets=[confluent_kafka.TopicPartition("t", *each) for each in after.items()],
-                        asynchronous=False,
-                    )
-                    assert all(each.error is None for each in done)
-                except KafkaException:  # it belongs to another one by now, who reads it again
-                    continue
-                self.committed.update(places)
+        self.all.pop(0).leave()
 
     def until(self, condition: Callable[[], bool]) -> None:
-        while not condition():
-            self.step()
+        wait_for(lambda: bool(self.failures) or condition())
+        assert not self.failures
 
     def share(self) -> bool:
         """Does each partition belong to one of them, and each of them have some?"""
-        shares = [{each.partition for each in consumer.assignment()} for consumer in self.consumers]
+        shares = [reader.partitions for reader in self.all]
         return all(shares) and sorted(p for share in shares for p in share) == list(range(PARTITIONS))
+
+    def are_done(self, everything: set[Place]) -> bool:
+        """Has all been read, and committed?"""
+        ends = {
+            partition: max(o for p, o in everything if p == partition) + 1 for partition in self.committed
+        }
+        with self._lock:
+            return self.seen == everything and self.committed == ends
 
 
 @pytest.mark.parametrize("assignor", ["range", "roundrobin", "cooperative-sticky"])
@@ -128,8 +180,7 @@ def test_joining_and_leaving_while_consuming(broker: Broker, assignor: str) -> N
             fill(broker, 50)
             readers.until(readers.share)
         everything = fill(broker, 1)
-        readers.until(lambda: readers.seen == everything)
-        readers.until(lambda: readers.committed == everything)
+        readers.until(lambda: readers.are_done(everything))
     committed = broker.node.groups.committed_offsets(G)
     assert {name.partition: offset.offset for name, offset in committed.items()} == dict.fromkeys(
         range(PARTITIONS), 301
@@ -170,7 +221,7 @@ def test_a_consumer_that_is_killed_is_replaced(
         readers.until(readers.share)
         dying = program(CRASHING, broker.bootstrap_servers, assignor)
         readers.until(lambda: len(broker.node.groups.describe_group(G).members) == 2)
-        readers.until(lambda: len(readers.consumers[0].assignment()) == PARTITIONS // 2)
+        readers.until(lambda: len(readers.all[0].partitions) == PARTITIONS // 2)
         everything = fill(broker, 2_000)
         lines = [dying.line() for _ in range(40)]
         dying.process.kill()
@@ -186,10 +237,10 @@ def test_a_consumer_that_is_killed_is_replaced(
             for what in ("read", "committed")
         )
         assert committed
-        readers.committed |= committed
+        readers.commit({partition: offset + 1 for partition, offset in sorted(committed)})
         # Whether the last one was committed only the broker knows.
         readers.until(lambda: readers.seen | read == everything)
-        assert len(readers.consumers[0].assignment()) == PARTITIONS
+        readers.until(readers.share)
 
 
 def test_cooperative_members_keep_what_they_keep(broker: Broker) -> None:
@@ -211,23 +262,22 @@ def test_cooperative_members_keep_what_they_keep(broker: Broker) -> None:
 
 def test_a_static_member_restarts_without_a_rebalance(broker: Broker) -> None:
     everything = fill(broker, 10)
-    static = {"session_timeout_ms": 60_000}
-    with Readers(broker) as readers:
+    with Readers(broker, session_timeout_ms=60_000) as readers:
         for instance in ("one", "two"):
-            readers.consumers.append(confluent(broker, group_instance_id=instance, **static))
+            readers.join(group_instance_id=instance)
         readers.until(readers.share)
-        readers.until(lambda: readers.seen == everything)
+        readers.until(lambda: readers.are_done(everything))
         before = broker.node.groups.describe_group(G)
         assert {m.group_instance_id for m in before.members} == {"one", "two"}
-        kept = {each.partition for each in readers.consumers[1].assignment()}
+        kept = readers.all[1].partitions
         readers.leave()
         assert len(broker.node.groups.describe_group(G).members) == 2
-        readers.consumers.append(confluent(broker, group_instance_id="one", **static))
+        readers.join(group_instance_id="one")
         everything = fill(broker, 10)
-        readers.until(lambda: readers.seen == everything)
+        readers.until(lambda: readers.are_done(everything))
         after = broker.node.groups.describe_group(G)
         assert (after.generation, after.state) == (before.generation, State.STABLE)
-        assert {each.partition for each in readers.consumers[0].assignment()} == kept
+        assert readers.all[0].partitions == kept
         members = {m.group_instance_id: m.member_id for m in before.members}
         assert {m.group_instance_id: m.member_id for m in after.members}["two"] == members["two"]
 
@@ -256,47 +306,6 @@ def in_thread(
     thread = threading.Thread(target=run)
     thread.start()
     return thread
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    pause = threading.Event()
-    while not condition():
-        pause.wait(0.01)
-
-
-def test_a_group_of_kafka_python(broker: Broker) -> None:
-    everything = fill(broker, 100)
-    seen: list[set[Place]] = [set(), set()]
-    done = threading.Event()
-
-    def polling(consumer: KafkaConsumer) -> Callable[[], list[Place]]:
-        def poll() -> list[Place]:
-            read = consumer.poll(100).values()
-            return [(record.partition, record.offset) for records in read for record in records]
-
-        return poll
-
-    with closing(kafka_python(broker)) as one, closing(kafka_python(broker)) as two:
-        threads = [in_thread(polling(each), of, done) for each, of in ((one, seen[0]), (two, seen[1]))]
-        wait_for(lambda: seen[0] | seen[1] == everything)
-        wait_for(lambda: len(broker.node.groups.describe_group(G).members) == 2)
-        before = len(seen[0]), len(seen[1])
-        wait_for(lambda: broker.node.groups.describe_group(G).state is State.STABLE)
-        everything = fill(broker, 100)
-        wait_for(lambda: seen[0] | seen[1] == everything)
-        assert len(seen[0]) > before[0]
-        assert len(seen[1]) > before[1]
-        done.set()
-        for thread in threads:
-            thread.join()
-        one.commit()
-        two.commit()
-    described = broker.node.groups.describe_group(G)
-    assert described.state is State.EMPTY  # closing leaves
-    committed = broker.node.groups.committed_offsets(G)
-    assert {name.partition: offset.offset for name, offset in committed.items()} == dict.fromkeys(
-        range(PARTITIONS), 200
-    )
 
 
 def test_a_group_of_aiokafka(broker: Broker) -> None:
@@ -386,19 +395,21 @@ def test_clients_of_every_kind_in_one_group(broker: Broker) -> None:
 
 def test_a_group_goes_on_behind_a_restart(path: Path) -> None:
     """The same consumers: they find the broker again, and go on from what was committed."""
-    with Broker(path) as broker:
-        broker.log.create_topic("t", partitions=PARTITIONS)
-        port = broker.port
-        everything = fill(broker, 50)
-        readers = Readers(broker, reconnect_backoff_max_ms=100)
-        for _ in range(2):
-            readers.join()
-        readers.until(readers.share)
-        readers.until(lambda: readers.committed == everything)
-        generation = broker.node.groups.describe_group(G).generation
-    with readers, Broker(path, port=port) as broker:
-        everything = fill(broker, 50)
-        readers.until(lambda: readers.committed == everything)
+    with ExitStack() as stack:
+        with Broker(path) as broker:
+            broker.log.create_topic("t", partitions=PARTITIONS)
+            port = broker.port
+            readers = stack.enter_context(Readers(broker, reconnect_backoff_max_ms=100))
+            everything = fill(broker, 50)
+            for _ in range(2):
+                readers.join()
+            readers.until(readers.share)
+            readers.until(lambda: readers.are_done(everything))
+            generation = broker.node.groups.describe_group(G).generation
+        broker = stack.enter_context(Broker(path, port=port))
+        stack.callback(readers.__exit__)  # while there is somebody to leave
+        more = fill(broker, 50)
+        readers.until(lambda: readers.are_done(more))
         assert broker.node.groups.describe_group(G).generation > generation
 
 
@@ -439,7 +450,7 @@ def test_groups_as_confluents_admin_client_sees_them(broker: Broker) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     with Readers(broker, client_id="reader") as readers:
         readers.join()
-        readers.until(lambda: readers.committed == everything)
+        readers.until(lambda: readers.are_done(everything))
         (listed,) = admin.list_consumer_groups().result().valid
         assert (listed.group_id, listed.state.name, listed.is_simple_consumer_group) == (G, "STABLE", False)
         described = admin.describe_consumer_groups([G])[G].result()
