@@ -5,7 +5,7 @@ with Broker("./data", port=9092) as broker: ...
 
 protocol/      the wire protocol, without I/O
 connection.py  one client: frames in, answers out
-processor.py   an event loop with its share of the connections
+processor.py   an event loop with its share of the connections (poll.py: epoll, where there is one)
 server.py      the acceptor and the processors
 dispatch.py    a frame -> the handler of its API -> a frame
 handlers/      what is done with each request, over a Node (node.py): log, groups, cluster, settings

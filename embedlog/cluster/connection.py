@@ -28,6 +28,8 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from .poll import READ, WRITE
+
 if TYPE_CHECKING:
     from .processor import Processor
 
@@ -38,6 +40,7 @@ _LARGE: Final = 16 << 10  # a frame beyond this gets memory of its own if it doe
 _UNREAD: Final = 64 << 10
 _COALESCED: Final = 256 << 10  # answers leave at once when they come to this much
 _VECTORS: Final = 64
+_JOINED: Final = 16 << 10  # copying so much is cheaper than telling the system of several pieces
 _SENDFILE_BYTES: Final = 1 << 20  # so that a fast reader does not keep its processor from the others
 _MORE: Final = getattr(socket, "MSG_MORE", 0)
 _NO_MORE: Final = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ETIMEDOUT, errno.ENOTCONN, errno.EBADF})
@@ -74,8 +77,9 @@ class Connection:
         self.host = host
         self.port = port
         self.client_id = ""  # as its last request said; for messages
-        self.active_at = processor.now()
+        self.active_at = processor.now
         self.closed = False
+        self.watched = 0  # what the processor looks for; it sets this
         self._sock = sock
         self._unread = bytearray()
         self._frame: bytearray | None = None  # a large one, as far as it has room
@@ -92,17 +96,17 @@ class Connection:
     def fileno(self) -> int:
         return self._sock.fileno()
 
-    # -- what the processor's selector is to look for ----------------------------------------------------
+    # -- what the processor is to look for ---------------------------------------------------------------
 
-    @property
-    def wants_read(self) -> bool:
-        if self._frame is not None:
-            return not self._lacks_room and self._answer is None and not self._outbox
-        return len(self._unread) < _UNREAD and not self._outbox
-
-    @property
-    def wants_write(self) -> bool:
-        return bool(self._outbox)
+    def _watch(self) -> None:
+        if self._outbox:
+            wanted = WRITE
+        elif self._frame is not None:
+            wanted = 0 if self._lacks_room or self._answer is not None else READ
+        else:
+            wanted = READ if len(self._unread) < _UNREAD else 0
+        if wanted != self.watched:
+            self.processor.watch(self, wanted)
 
     @property
     def is_idle(self) -> bool:
@@ -131,7 +135,7 @@ class Connection:
         if not count:
             self.close(None)
             return
-        self.active_at = self.processor.now()
+        self.active_at = self.processor.now
         self.processor.bytes_in += count
         if self._unread:
             self._unread += view[:count]
@@ -194,7 +198,7 @@ class Connection:
         if self._filled == len(self._frame):  # shorter than the frame, for then it would be complete
             if not self.processor.may_hold(self, len(self._frame)):
                 self._lacks_room = True
-                self.processor.watch(self)
+                self._watch()
                 return
             grown = bytearray(min(self._frame_size, 2 * len(self._frame)))
             grown[: self._filled] = self._frame
@@ -206,7 +210,7 @@ class Connection:
         if not count:
             self.close(None)
             return
-        self.active_at = self.processor.now()
+        self.active_at = self.processor.now
         self.processor.bytes_in += count
         self._filled += count
         if self._filled == self._frame_size:
@@ -219,7 +223,7 @@ class Connection:
     def go_on(self) -> None:
         """There is room again for the rest of its frame."""
         self._lacks_room = False
-        self.processor.watch(self)
+        self._watch()
 
     def _handle(self, frame: memoryview) -> None:
         try:
@@ -292,7 +296,7 @@ class Connection:
             if not self._outbox and self._answer is None and len(self._unread) == before:
                 break
         if not self.closed:
-            self.processor.watch(self)
+            self._watch()
 
     def writable(self) -> None:
         """The socket takes bytes again."""
@@ -304,8 +308,8 @@ class Connection:
                 first = self._outbox[0]
                 sent = self._send_file(first) if isinstance(first, FileRegion) else self._send_bytes()
                 self._outbox_bytes -= sent
-                self.active_at = self.processor.now()
-                self.processor.sent(sent)
+                self.active_at = self.processor.now
+                self.processor.bytes_out += sent
         except BlockingIOError:
             pass
         except OSError as error:
@@ -318,7 +322,11 @@ class Connection:
                 break
             batch.append(chunk)
         # A header goes out in one packet with what follows it from a file.
-        sent = self._sock.sendmsg(batch, (), _MORE if len(batch) < len(self._outbox) else 0)
+        more = _MORE if len(batch) < len(self._outbox) else 0
+        if len(batch) == 1 or self._outbox_bytes <= _JOINED:
+            sent = self._sock.send(batch[0] if len(batch) == 1 else b"".join(batch), more)
+        else:
+            sent = self._sock.sendmsg(batch, (), more)
         left = sent
         for chunk in batch:
             if left < len(chunk):

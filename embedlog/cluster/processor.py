@@ -8,7 +8,7 @@ of a group goes on elsewhere, and its answer comes back by `post`.
 Invariants: everything but `post`, `adopt` and `stop` happens in the processor's own thread; a callback that
 raises is logged and harms nobody else.
 
-Source: Kafka 0.10 design, "Network layer" (one acceptor, N processors); the selector is Python's.
+Source: Kafka 0.10 design, "Network layer" (one acceptor, N processors).
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import contextlib
 import heapq
 import itertools
 import logging
-import selectors
 import socket
 import threading
 import time
@@ -26,6 +25,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from .connection import Answer, Connection
+from .poll import READ, WRITE, Poller
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +34,7 @@ _FIRST_BYTES: Final = 1 << 20  # of a large frame; doubled as it fills
 _FIRST_BYTES_IN_NEED: Final = 64 << 10
 _SPARE_BYTES: Final = 4 << 20
 _CANCELLED_TIMERS: Final = 1_000
+_EVENTS: Final = 256  # at once; what is ready beyond them is next
 _IDLE_CHECKS: Final = 4  # how often in an idle time somebody looks for connections that have been idle
 
 
@@ -98,22 +99,22 @@ class Processor:
         self._favoured: Connection | None = None
         self._max_idle_s = max_idle_ms / 1000
         self._left = left
-        self._selector = selectors.DefaultSelector()
-        self._interests: dict[Connection, int] = {}
+        self._poller = Poller()
+        self._by_fd: dict[int, Connection] = {}
         self._posted: deque[Callable[[], object]] = deque()
         self._timers: list[tuple[float, int, Timer]] = []
         self._cancelled = 0
         self._numbers = itertools.count()
         self._without_room: list[Connection] = []
-        self._now = time.monotonic()
+        self.now = time.monotonic()  # as of this turn of the loop
         self._stopping = False
         self._deadline = 0.0
-        self._next_idle_check = self._now + self._max_idle_s / _IDLE_CHECKS
+        self._next_idle_check = self.now + self._max_idle_s / _IDLE_CHECKS
         self._asleep = False
         self._waker, self._woken = socket.socketpair()
         for end in (self._waker, self._woken):
             end.setblocking(False)
-        self._selector.register(self._woken, selectors.EVENT_READ)
+        self._poller.register(self._woken.fileno(), READ)
         self.thread = threading.Thread(target=self._run, name=f"embedlog-processor-{number}", daemon=True)
 
     # -- from any thread ---------------------------------------------------------------------------------
@@ -137,10 +138,6 @@ class Processor:
 
     # -- in its own thread -------------------------------------------------------------------------------
 
-    def now(self) -> float:
-        """Seconds on a clock of its own, as of this turn of the loop."""
-        return self._now
-
     def call_later(self, delay_s: float, call: Callable[[], object]) -> Timer:
         """Have it called when delay_s are over."""
         timer = Timer(self, call)
@@ -155,21 +152,18 @@ class Processor:
             heapq.heapify(self._timers)
             self._cancelled = 0
 
-    def watch(self, connection: Connection) -> None:
-        """Look for what the connection wants now."""
-        wanted = selectors.EVENT_READ if connection.wants_read else 0
-        if connection.wants_write:
-            wanted |= selectors.EVENT_WRITE
-        before = self._interests.get(connection)
-        if wanted == before or before is None:
-            return
-        self._interests[connection] = wanted
+    def watch(self, connection: Connection, wanted: int) -> None:
+        """Look for something else than what the connection is `watched` for: READ, WRITE, both or nothing."""
+        fd, before = connection.fileno(), connection.watched
+        connection.watched = wanted
         if not wanted:
-            self._selector.unregister(connection)
+            self._poller.unregister(fd)
+            del self._by_fd[fd]
         elif before:
-            self._selector.modify(connection, wanted, connection)
+            self._poller.modify(fd, wanted)
         else:
-            self._selector.register(connection, wanted, connection)
+            self._poller.register(fd, wanted)
+            self._by_fd[fd] = connection
 
     def frame_buffer(self, size: int, received: int) -> bytearray:
         """Memory for a large frame to begin with: it may be more than its size, or less, but at least as
@@ -208,13 +202,10 @@ class Processor:
                 if not other.closed:
                     other.go_on()
 
-    def sent(self, size: int) -> None:
-        self.bytes_out += size
-
     def gone(self, connection: Connection) -> None:
         """The connection closes: nothing looks for it any more."""
-        if self._interests.pop(connection, 0):
-            self._selector.unregister(connection)
+        if connection.watched:
+            self.watch(connection, 0)
         self.connections.discard(connection)
         self.application.disconnected(connection)
         self._left(connection)
@@ -226,8 +217,7 @@ class Processor:
             sock.close()
             return
         self.connections.add(connection)
-        self._interests[connection] = 0
-        self.watch(connection)
+        self.watch(connection, READ)
 
     def _stop(self, deadline: float) -> None:
         self._stopping = True
@@ -240,7 +230,7 @@ class Processor:
         finally:
             for connection in list(self.connections):
                 connection.close(None)
-            self._selector.close()
+            self._poller.close()
             self._waker.close()
             self._woken.close()
 
@@ -255,40 +245,50 @@ class Processor:
     def _turn(self) -> None:
         self._asleep = True
         timeout = 0 if self._posted else self._sleep_s()
-        events = self._selector.select(timeout)
+        found = self._poller.poll(timeout, _EVENTS)
         self._asleep = False
-        self._now = time.monotonic()
-        for key, ready in events:
-            connection = key.data
+        self.now = time.monotonic()
+        for fd, ready in found:
+            connection = self._by_fd.get(fd)
             if connection is None:
-                with contextlib.suppress(BlockingIOError):
-                    self._woken.recv(4096)
-                continue
-            if ready & selectors.EVENT_WRITE and not connection.closed:
-                connection.writable()
-            if ready & selectors.EVENT_READ and not connection.closed:
+                self._wake(fd)
+            elif ready == READ:
                 connection.readable(self.buffer, self._view)
+            else:
+                watched = connection.watched
+                if ready & ~READ and watched & WRITE:
+                    connection.writable()
+                if ready & ~WRITE and watched & READ and not connection.closed:
+                    connection.readable(self.buffer, self._view)
         while self._posted:
             self._safely(self._posted.popleft())
-        while self._timers and self._timers[0][0] <= self._now:
+        while self._timers and self._timers[0][0] <= self.now:
             _, _, timer = heapq.heappop(self._timers)
             if timer.call is not None:
                 self._safely(timer.call)
-        if self._now >= self._next_idle_check:
+        if self.now >= self._next_idle_check:
             self._close_idle()
 
+    def _wake(self, fd: int) -> None:
+        """What is ready is no connection's, or not any more: this turn has closed it."""
+        if fd == self._woken.fileno():
+            with contextlib.suppress(BlockingIOError):
+                self._woken.recv(4096)
+
     def _sleep_s(self) -> float:
+        if not self._timers and not self._stopping:
+            return max(self._next_idle_check - self.now, 0)
         while self._timers and self._timers[0][2].call is None:
             heapq.heappop(self._timers)
         due = self._timers[0][0] if self._timers else self._next_idle_check
         if self._stopping:
-            due = min(due, self._deadline, self._now + 0.05)
+            due = min(due, self._deadline, self.now + 0.05)
         return max(min(due, self._next_idle_check) - time.monotonic(), 0)
 
     def _close_idle(self) -> None:
-        self._next_idle_check = self._now + self._max_idle_s / _IDLE_CHECKS
+        self._next_idle_check = self.now + self._max_idle_s / _IDLE_CHECKS
         for connection in list(self.connections):
-            if self._now - connection.active_at >= self._max_idle_s and connection.may_expire:
+            if self.now - connection.active_at >= self._max_idle_s and connection.may_expire:
                 connection.close(None)
 
     def _safely(self, call: Callable[[], object]) -> None:

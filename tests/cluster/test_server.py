@@ -18,7 +18,8 @@ import pytest
 from wire import Wire, batch_of, fetch, produce, records_of
 
 import embedlog
-from embedlog.cluster import AddressInUse, Broker
+from embedlog.cluster import AddressInUse, Broker, processor
+from embedlog.cluster.poll import Selected
 from embedlog.cluster.protocol import encode_request
 from embedlog.cluster.protocol.metadata import ApiVersionsRequest, MetadataRequest, MetadataRequestTopic
 from embedlog.cluster.protocol.produce_fetch import FetchRequest, ProduceRequest
@@ -180,6 +181,20 @@ def test_who_never_reads_is_waited_for_and_costs_no_memory(broker: Broker, bysta
                 wire.send(fetch(T, 0, max_bytes=50 << 20, partition_max_bytes=50 << 20), 11)
         bystander.fetch(T, 0)
         assert rss() - before < 100 << 20  # of 10 GB asked for
+
+
+def test_without_epoll(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elsewhere Python's selectors stand in for it, also where sending has to wait for who reads slowly."""
+    monkeypatch.setattr(processor, "Poller", Selected)
+    with Broker() as broker, Wire(broker) as slow, Wire(broker) as wire:
+        broker.log.create_topic(T)
+        broker.log.append(T, bytes(1_000_000))
+        numbers = [slow.send(fetch(T, 0), 11) for _ in range(20)]
+        assert wire.produce(T, batch_of(b"x")).base_offset == 1
+        for number in numbers:
+            assert slow.receive(FetchRequest, 11, number).responses[0].partitions[0].error_code == 0
+        wire.socket.close()
+        until(lambda: broker.server.connections == 1)
 
 
 def test_half_a_frame_and_gone(broker: Broker, bystander: Wire) -> None:
