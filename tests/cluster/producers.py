@@ -121,11 +121,31 @@ def with_kcat(bootstrap: str, topic: str, idempotent: bool, records: int) -> lis
     return list(range(records))
 
 
+def with_embedlog(bootstrap: str, topic: str, idempotent: bool, records: int) -> list[int]:
+    """It is idempotent always."""
+    import embedlog
+
+    patience = int(PATIENCE_S * 1000)
+    with embedlog.open(f"kafka://{bootstrap}", delivery_timeout_ms=patience) as log:
+        log.create_topic(topic, partitions=3)
+        with log.producer(linger_ms=1) as producer:
+            producer.send(topic, b"0").result(PATIENCE_S)
+            print("started", flush=True)
+            sent = []
+            for number in range(1, records):
+                sent.append(producer.send(topic, b"%d" % number))
+                time.sleep(PAUSE_S)
+            for future in sent:
+                future.result(PATIENCE_S)
+    return list(range(records))
+
+
 CLIENTS: dict[str, Callable[[str, str, bool, int], list[int]]] = {
     "confluent-kafka": with_confluent,
     "kafka-python": with_kafka_python,
     "aiokafka": with_aiokafka,
     "kcat": with_kcat,
+    "embedlog": with_embedlog,
 }
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from ...codec.record_batch import TIMESTAMP_TYPE_BIT
 from ...config import TopicSettings
 from ...errors import (
     BrokerError,
+    BrokerUnavailable,
     EmbedlogError,
     InvalidProducerEpoch,
     OutOfOrderSequence,
@@ -197,7 +198,9 @@ class _Delivery:
     def run(self) -> list[Appended]:
         """Deliver them all, tried again while there is time. Raises _Refused, and what `retried` does."""
         try:
-            return self._brokers.retried(self._attempt, self._brokers.settings.delivery_timeout_ms)
+            while len(self._done) < len(self._headers):
+                self._brokers.retried(self._attempt, self._brokers.settings.delivery_timeout_ms)
+            return self._done
         except (_Refused, EmbedlogError) as raised:
             if self._done:
                 error = raised.error if isinstance(raised, _Refused) else raised
@@ -207,7 +210,16 @@ class _Delivery:
                 )
             raise
 
-    def _attempt(self, deadline: float) -> list[Appended]:
+    def _attempt(self, deadline: float) -> None:
+        """Send what has not been appended yet. Where it comes some way, it returns; else it raises."""
+        before = len(self._done)
+        try:
+            self._send(deadline)
+        except (Again, BrokerUnavailable):
+            if len(self._done) == before:
+                raise
+
+    def _send(self, deadline: float) -> None:
         """Send what has not been appended yet, and go through the answers in order."""
         leader = self._metadata.leader(self._name, deadline)
         self._number(deadline)
@@ -229,7 +241,6 @@ class _Delivery:
                 limit = self._brokers.limit(deadline)
         if failed is not None:
             self._failed(failed)
-        return self._done
 
     def _number(self, deadline: float) -> None:
         """Write into each batch that has not been appended yet of whom it is and its sequence number."""

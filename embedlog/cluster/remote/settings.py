@@ -63,7 +63,7 @@ def _address(part: str, text: str) -> Address:
             raise _not_an_address(text)
         port = behind[1:] or port
     elif ":" in part:
-        host, _, port = part.rpartition(":")
+        host, _, port = part.partition(":")
     if not host or set(host) & set("/@?#[] \0") or not port.isascii() or not port.isdigit():
         raise _not_an_address(text)
     number = int(port[:6])

@@ -1,0 +1,442 @@
+"""The backend over the wire in trouble: connections that break, brokers that go, peers that lie."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+import embedlog
+from embedlog import (
+    BrokerError,
+    BrokerUnavailable,
+    EmbedlogError,
+    ForkedHandle,
+    Log,
+    RequestTimedOut,
+    TopicPartition,
+    UnsupportedByBackend,
+)
+from embedlog.cluster import Broker
+from embedlog.cluster.protocol import APIS, decode_request_header, encode_response_chunks
+from embedlog.cluster.protocol.metadata import ApiVersion, ApiVersionsResponse
+from embedlog.cluster.remote.connection import SPOKEN
+
+
+def at(port: int, **settings: object) -> Log:
+    """The log of whoever listens at a port."""
+    return embedlog.open(f"kafka://127.0.0.1:{port}", **{"retry_backoff_ms": 5} | settings)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port: int = found.getsockname()[1]
+        return port
+
+
+@contextmanager
+def peer(behave: Callable[[socket.socket], None]) -> Iterator[int]:
+    """Somebody who listens on a port and treats each connection in his way, in a thread of its own."""
+    over = threading.Event()
+    threads: list[threading.Thread] = []
+    connections: list[socket.socket] = []
+
+    def treat(connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            behave(connection)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            while True:
+                connection, _ = listener.accept()
+                if over.is_set():
+                    connection.close()
+                    return
+                connections.append(connection)
+                threads.append(threading.Thread(target=treat, args=(connection,)))
+                threads[-1].start()
+
+        serving = threading.Thread(target=serve)
+        serving.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            over.set()
+            socket.create_connection(listener.getsockname()).close()
+            serving.join()
+            for connection in connections:
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+            for thread in threads:
+                thread.join()
+
+
+def received(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        piece = connection.recv(size - len(data))
+        if not piece:
+            raise ConnectionResetError
+        data += piece
+    return data
+
+
+def frame(connection: socket.socket) -> bytes:
+    size = received(connection, 4)
+    return size + received(connection, int.from_bytes(size, "big"))
+
+
+# -- connections that break --------------------------------------------------------------------------------
+
+
+class Cutting:
+    """Between a broker and its clients: each connection is cut when a few answers have passed, with the
+    next request done and its answer on the way."""
+
+    def __init__(self) -> None:
+        self.broker = 0
+        self.cuts = 0
+        self._begun = 0
+
+    def __call__(self, connection: socket.socket) -> None:
+        self._begun += 1
+        answers = 2 + self._begun % 4
+        with socket.create_connection(("127.0.0.1", self.broker)) as broker:
+            for _ in range(answers):
+                broker.sendall(frame(connection))
+                connection.sendall(frame(broker))
+            broker.sendall(frame(connection))
+            frame(broker)
+            self.cuts += 1
+
+
+@pytest.fixture
+def cut(tmp_path: Path) -> Iterator[tuple[Log, Log, Cutting]]:
+    """A broker's log, the same over connections that are cut all the time, and who cuts them."""
+    cutting = Cutting()
+    with peer(cutting) as port, Broker(tmp_path / "log", advertised_port=port) as broker:
+        cutting.broker = broker.port
+        broker.log.create_topic("t")
+        with at(port, heartbeat_interval_ms=50) as log:
+            yield broker.log, log, cutting
+
+
+def test_what_is_appended_again_is_there_once(cut: tuple[Log, Log, Cutting]) -> None:
+    inside, log, cutting = cut
+    offsets = [log.append("t", b"%d" % i).offset for i in range(60)]
+    assert cutting.cuts > 10
+    assert offsets == list(range(60))
+    assert [record.value for record in inside.read("t")] == [b"%d" % i for i in range(60)]
+
+
+def test_several_batches_on_their_way(cut: tuple[Log, Log, Cutting]) -> None:
+    inside, log, cutting = cut
+    inside.alter_topic("t", max_message_bytes=2_000)
+    appended = log.append_many("t", [b"%06d" % i * 20 for i in range(500)])
+    assert cutting.cuts > 5
+    assert [each.offset for each in appended] == list(range(500))
+    assert [record.value for record in inside.read("t")] == [b"%06d" % i * 20 for i in range(500)]
+
+
+def test_a_producer_and_a_group_get_through(cut: tuple[Log, Log, Cutting]) -> None:
+    inside, log, _ = cut
+    with log.producer(linger_ms=0, batch_bytes=200) as producer:
+        futures = [producer.send("t", b"%d" % i) for i in range(200)]
+        producer.flush()
+    assert [future.result().offset for future in futures] == list(range(200))
+    found: list[bytes | None] = []
+    with log.consumer("t", group="g", max_poll_records=20) as consumer:
+        while len(found) < 200:
+            found += [record.value for record in consumer.poll(50)]
+        consumer.commit()
+    assert found == [b"%d" % i for i in range(200)]
+    groups = inside.backend.coordinator
+    assert groups is not None
+    assert groups.committed_offsets("g")[TopicPartition("t", 0)].offset == 200
+
+
+# -- brokers that go ---------------------------------------------------------------------------------------
+
+
+def test_a_broker_that_is_restarted(tmp_path: Path) -> None:
+    """Appending and consuming go on: nothing is lost or doubled, no error is seen."""
+    port = free_port()
+    broker = Broker(tmp_path / "log", port=port, offsets_topic_num_partitions=1)
+    broker.log.create_topic("t")
+    consumed: list[bytes | None] = []
+    failed: list[BaseException] = []
+    done = threading.Event()
+
+    def consume() -> None:
+        try:
+            with (
+                at(port, heartbeat_interval_ms=20) as own,
+                own.consumer("t", group="g", auto_commit_interval_ms=10) as consumer,
+            ):
+                while not done.is_set() or consumer.lag().get(TopicPartition("t", 0), 1):
+                    consumed.extend(record.value for record in consumer.poll(20))
+        except BaseException as error:
+            failed.append(error)
+
+    with at(port) as log:
+        consuming = threading.Thread(target=consume)
+        consuming.start()
+        sent = []
+        try:
+            with log.producer(linger_ms=0) as producer:
+                for number in range(400):
+                    sent.append(producer.send("t", b"%d" % number))
+                    if number % 4 == 0:
+                        sent[-1].result(60)
+                    if number % 100 == 50:
+                        broker.close()
+                        broker = Broker(tmp_path / "log", port=port)
+                producer.flush()
+            assert [future.result().offset for future in sent] == list(range(400))
+        finally:
+            done.set()
+            consuming.join()
+        assert not failed
+        assert [record.value for record in log.read("t")] == [b"%d" % i for i in range(400)]
+    assert set(consumed) == {b"%d" % i for i in range(400)}
+    broker.close()
+
+
+def test_a_broker_that_stays_away(tmp_path: Path) -> None:
+    with Broker(tmp_path / "log") as broker:
+        broker.log.create_topic("t")
+        log = at(broker.port, default_api_timeout_ms=150, delivery_timeout_ms=150)
+        log.append("t", b"there")
+        consumer = log.consumer("t")
+        assert len(consumer.poll(10_000)) == 1
+        producer = log.producer(linger_ms=0)
+    for act in (
+        lambda: log.append("t", b"lost"),
+        lambda: log.append_many("t", [b"lost"]),
+        log.topics,
+        lambda: log.offsets("t"),
+        lambda: list(log.read("t")),
+        lambda: consumer.poll(),
+    ):
+        with pytest.raises(BrokerUnavailable, match=f"127.0.0.1:{broker.port}"):
+            act()
+    consumer.close()
+    producer.close()
+    log.close()
+
+
+def test_nobody_is_there() -> None:
+    port = free_port()
+    with pytest.raises(BrokerUnavailable, match=f"127.0.0.1:{port}: .*refused"):
+        at(port)
+    with pytest.raises(ConnectionError, match=r"no broker answers: .*; "):
+        embedlog.open(f"kafka://127.0.0.1:{port},127.0.0.1:{free_port()}")
+
+
+def test_one_of_several_will_do(tmp_path: Path) -> None:
+    with (
+        Broker(tmp_path / "log") as broker,
+        embedlog.open(f"kafka://127.0.0.1:{free_port()},{broker.bootstrap_servers}") as log,
+    ):
+        log.create_topic("t")
+        assert log.append("t", b"here").offset == 0
+
+
+def test_an_append_after_one_of_unknown_fate(tmp_path: Path) -> None:
+    """What may still be on its way must not come between: the next append begins an epoch."""
+    hold = threading.Event()
+    hold.set()
+    ports: list[int] = []
+
+    def holding(connection: socket.socket) -> None:
+        with socket.create_connection(("127.0.0.1", ports[0])) as broker:
+            while True:
+                request = frame(connection)
+                if request[4:6] == b"\0\0":  # Produce
+                    hold.wait()
+                broker.sendall(request)
+                connection.sendall(frame(broker))
+
+    with peer(holding) as port, Broker(tmp_path / "log", advertised_port=port) as broker:
+        ports.append(broker.port)
+        broker.log.create_topic("t")
+        with at(port, delivery_timeout_ms=200, request_timeout_ms=100) as log:
+            log.append("t", b"first")
+            hold.clear()
+            try:
+                with pytest.raises(RequestTimedOut):
+                    log.append("t", b"unknown")
+            finally:
+                hold.set()
+        with at(port) as log:
+            log.append("t", b"another handle")
+        found = [record.value for record in broker.log.read("t")]
+        assert found[0] == b"first"
+        assert found.count(b"unknown") <= 1
+        assert found.count(b"another handle") == 1
+
+
+# -- peers that lie ----------------------------------------------------------------------------------------
+
+
+def silent(connection: socket.socket) -> None:
+    while connection.recv(1000):
+        pass
+
+
+def saying(answer: bytes) -> Callable[[socket.socket], None]:
+    def say(connection: socket.socket) -> None:
+        connection.recv(1000)
+        connection.sendall(answer)
+        silent(connection)
+
+    return say
+
+
+def gone(connection: socket.socket) -> None:
+    connection.recv(1000)
+
+
+def half(connection: socket.socket) -> None:
+    connection.recv(1000)
+    connection.sendall(struct.pack(">ii", 1000, 1) + bytes(100))
+
+
+def promising(connection: socket.socket) -> None:
+    """Two hundred megabytes, of which a few bytes come."""
+    connection.recv(1000)
+    connection.sendall(struct.pack(">ii", 200 << 20, 1) + bytes(100))
+
+
+def dripping(connection: socket.socket) -> None:
+    """So slowly that each byte comes in time and the answer never does."""
+    connection.sendall(struct.pack(">i", 1000))
+    connection.settimeout(0.02)
+    while True:
+        connection.sendall(b"\0")
+        with suppress(TimeoutError):
+            if not connection.recv(1000):
+                return
+
+
+def greeting(connection: socket.socket, versions: dict[str, tuple[int, int]]) -> None:
+    """Answer ApiVersions as a broker that has these."""
+    header = decode_request_header(frame(connection)[4:])
+    keys = {exchange.api.name: key for key, exchange in APIS.items()}
+    offered = ApiVersionsResponse(
+        api_keys=[
+            ApiVersion(api_key=keys[name], min_version=low, max_version=high)
+            for name, (low, high) in versions.items()
+        ]
+    )
+    chunks = encode_response_chunks(offered, header.api_version, header.correlation_id)
+    connection.sendall(b"".join(chunks))  # type: ignore[arg-type]
+
+
+def rambling(connection: socket.socket) -> None:
+    """As a broker at first, and then anything."""
+    greeting(connection, dict(SPOKEN))
+    request = decode_request_header(frame(connection)[4:])
+    connection.sendall(struct.pack(">iix", 1_004, request.correlation_id) + b"\x7f" * 1_000)
+    silent(connection)
+
+
+def without_versions(connection: socket.socket) -> None:
+    header = decode_request_header(frame(connection)[4:])
+    refusing = ApiVersionsResponse(error_code=35, api_keys=[])
+    connection.sendall(b"".join(encode_response_chunks(refusing, 0, header.correlation_id)))  # type: ignore[arg-type]
+    without_versions(connection)
+
+
+@pytest.mark.parametrize(
+    ("behave", "says"),
+    [
+        pytest.param(gone, "closed by the broker", id="gone"),
+        pytest.param(half, "closed by the broker", id="half"),
+        pytest.param(promising, "closed by the broker", id="promising"),
+        pytest.param(silent, "in time", id="silent"),
+        pytest.param(dripping, "in time", id="dripping"),
+        pytest.param(saying(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "does not answer as Kafka", id="http"),
+        pytest.param(saying(struct.pack(">i", -1)), "does not answer as Kafka", id="negative"),
+        pytest.param(saying(struct.pack(">i", 2**31 - 1)), "at most", id="huge"),
+        pytest.param(saying(struct.pack(">ii", 10, 4711) + bytes(6)), "request 4711", id="another answer"),
+        pytest.param(saying(struct.pack(">i", 2) + bytes(2)), "too short", id="short"),
+        pytest.param(rambling, "does not answer as Kafka brokers do: Metadata", id="rambling"),
+        pytest.param(without_versions, "which versions", id="without versions"),
+    ],
+)
+def test_peers_that_are_no_brokers(behave: Callable[[socket.socket], None], says: str) -> None:
+    with peer(behave) as port:
+        tracemalloc.start()
+        try:
+            with pytest.raises(BrokerUnavailable, match=says):
+                at(port, request_timeout_ms=300)
+            assert tracemalloc.get_traced_memory()[1] < 8 << 20
+        finally:
+            tracemalloc.stop()
+
+
+def test_a_broker_of_another_time() -> None:
+    def ancient(connection: socket.socket) -> None:
+        greeting(connection, {"Metadata": (0, 1)})
+        silent(connection)
+
+    with peer(ancient) as port, pytest.raises(UnsupportedByBackend, match="Metadata in versions 0 to 1"):
+        at(port)
+
+
+def test_codes_that_have_no_error_of_their_own(tmp_path: Path) -> None:
+    with Broker(tmp_path / "log", max_partitions=10) as broker, at(broker.port) as log:
+        with pytest.raises(BrokerError, match="POLICY_VIOLATION") as caught:
+            log.create_topic("t", partitions=100)
+        assert (caught.value.code, caught.value.retriable) == (44, False)
+
+
+# -- forks -------------------------------------------------------------------------------------------------
+
+
+def test_a_forked_child_refuses_and_harms_nobody(broker: Broker) -> None:
+    with at(broker.port) as log:
+        log.create_topic("t")
+        log.append("t", b"the parent's")
+        producer, consumer = log.producer(), log.consumer("t", group="g")
+        while not consumer.poll(50):
+            pass
+
+        def told(act: Callable[[], object]) -> str:
+            try:
+                return repr(act())
+            except EmbedlogError as error:
+                return type(error).__name__
+
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                answers = [
+                    told(lambda: log.append("t", b"the child's")),
+                    told(log.topics),
+                    told(lambda: list(log.read("t"))),
+                    told(lambda: producer.send("t", b"the child's")),
+                    told(log.close),
+                    told(consumer.close),
+                ]
+                os.write(writing, " ".join(answers).encode())
+            finally:
+                os._exit(0)
+        os.close(writing)
+        with os.fdopen(reading) as answers:
+            assert answers.read().split() == [ForkedHandle.__name__] * 4 + ["None", "None"]
+        os.waitpid(pid, 0)
+        log.append("t", b"the parent's again")
+        assert [record.value for record in log.read("t")] == [b"the parent's", b"the parent's again"]
+        assert [record.value for record in consumer.poll(60_000)] == [b"the parent's again"]
+        consumer.commit()
