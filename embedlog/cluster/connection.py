@@ -11,6 +11,9 @@ into memory of its own, which grows with what arrives, never with what the lengt
 An answer is a list of chunks: bytes, which leave by sendmsg, and regions of files, which leave by sendfile
 without having been in this process's memory.
 
+A client that has ended its own direction gets the answers to all it has sent, without waiting for more to be
+there; one that has gone looks the same until something is sent to it.
+
 Invariants: while an answer is outstanding or does not fit into the socket, no further request is begun, and
 at most `_UNREAD` bytes are read ahead; everything here happens in the processor's thread.
 """
@@ -80,6 +83,7 @@ class Connection:
         self.active_at = processor.now
         self.closed = False
         self.watched = 0  # what the processor looks for; it sets this
+        self.ended = False  # the client sends no more; it may wait for answers still
         self._sock = sock
         self._unread = bytearray()
         self._frame: bytearray | None = None  # a large one, as far as it has room
@@ -101,6 +105,8 @@ class Connection:
     def _watch(self) -> None:
         if self._outbox:
             wanted = WRITE
+        elif self.ended:
+            wanted = 0
         elif self._frame is not None:
             wanted = 0 if self._lacks_room or self._answer is not None else READ
         else:
@@ -115,8 +121,9 @@ class Connection:
 
     @property
     def may_expire(self) -> bool:
-        """It is the client that makes us wait, with its next request or by not reading."""
-        return self._answer is None
+        """It is the client that makes us wait, with its next request or by not reading; or nobody knows
+        whether it is there."""
+        return self._answer is None or self.ended
 
     # -- reading ---------------------------------------------------------------------------------------
 
@@ -133,7 +140,7 @@ class Connection:
             self.close(None if error.errno in _NO_MORE else f"reading failed: {error}")
             return
         if not count:
-            self.close(None)
+            self._end()
             return
         self.active_at = self.processor.now
         self.processor.bytes_in += count
@@ -146,6 +153,13 @@ class Connection:
             used = self._serve(buffer, view, count)
             if used < count and not self.closed:
                 self._keep(view[used:count])
+        self._after()
+
+    def _end(self) -> None:
+        """The client sends no more. It may have gone, or wait for the answers to what it has sent."""
+        self.ended = True
+        if self._answer is not None:
+            self.processor.application.hurry(self)
         self._after()
 
     def _serve_unread(self) -> None:
@@ -295,6 +309,8 @@ class Connection:
             self._serve_unread()
             if not self._outbox and self._answer is None and len(self._unread) == before:
                 break
+        if self.ended and self.is_idle:
+            self.close(None)
         if not self.closed:
             self._watch()
 

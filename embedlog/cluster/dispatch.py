@@ -72,7 +72,7 @@ class Dispatcher:
             **GroupAdminHandlers(node, self._groups).handlers(),
         }
         self._meter = node.meter
-        self._disconnected = [fetching.disconnected]
+        self._fetching = fetching
         self._routes = {
             key: Route(
                 exchange, handlers[exchange.api.name], exchange.api.min_version, exchange.api.max_version
@@ -87,8 +87,9 @@ class Dispatcher:
         self._groups.start()
 
     def stop(self) -> None:
-        """Requests that wait for other clients are answered now, so that closing need not wait for those."""
+        """Who waits for other clients or for records is answered now: closing need not wait for those."""
         self._groups.stop()
+        self._fetching.stop()
 
     def handle(self, connection: Connection, frame: memoryview) -> Answer:
         """See `processor.Application`."""
@@ -113,10 +114,9 @@ class Dispatcher:
             return then(result, lambda response: self._finish(header, response, began))
         return self._finish(header, result, began)
 
-    def disconnected(self, connection: Connection) -> None:
+    def hurry(self, connection: Connection) -> None:
         """See `processor.Application`."""
-        for forget in self._disconnected:
-            forget(connection)
+        self._fetching.hurry(connection)
 
     def _finish(self, header: RequestHeader, response: Response | None, began: float) -> Sequence[Chunk]:
         if self._meter is not None:

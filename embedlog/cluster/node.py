@@ -159,7 +159,10 @@ def check_epoch(partition: Partition, epoch: int) -> None:
 
 
 def then(before: Future[_T], step: Callable[[_T], _R]) -> Future[_R]:
-    """A future of step(result), called in the thread that completes `before`."""
+    """A future of step(result), called in the thread that completes `before`.
+
+    When it is cancelled, so is `before`: nobody waits for that any more.
+    """
     after: Future[_R] = Future()
 
     def go_on(done: Future[_T]) -> None:
@@ -172,7 +175,12 @@ def then(before: Future[_T], step: Callable[[_T], _R]) -> Future[_R]:
         else:
             after.set_result(result)
 
+    def give_up(done: Future[_R]) -> None:
+        if done.cancelled():
+            before.cancel()
+
     before.add_done_callback(go_on)
+    after.add_done_callback(give_up)
     return after
 
 

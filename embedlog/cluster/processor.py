@@ -48,8 +48,8 @@ class Application(Protocol):
         the connection goes. Raises CloseConnection.
         """
 
-    def disconnected(self, connection: Connection) -> None:
-        """It is gone; what was kept for it may go, too."""
+    def hurry(self, connection: Connection) -> None:
+        """Its client sends no more, and may be gone: what waits for something to happen is answered now."""
 
 
 class Timer:
@@ -130,11 +130,10 @@ class Processor:
         """Serve a connection from now on."""
         self.post(lambda: self._adopt(sock, host, port))
 
-    def stop(self, timeout_s: float) -> None:
-        """Answer what has been begun, for timeout_s at most; then close every connection."""
-        deadline = time.monotonic() + timeout_s
+    def stop(self, deadline: float) -> None:
+        """Answer what has been begun, until `deadline` (of time.monotonic) at most; then close every
+        connection. The thread ends then."""
         self.post(lambda: self._stop(deadline))
-        self.thread.join()
 
     # -- in its own thread -------------------------------------------------------------------------------
 
@@ -207,7 +206,6 @@ class Processor:
         if connection.watched:
             self.watch(connection, 0)
         self.connections.discard(connection)
-        self.application.disconnected(connection)
         self._left(connection)
 
     def _adopt(self, sock: socket.socket, host: str, port: int) -> None:

@@ -18,6 +18,7 @@ import errno
 import logging
 import socket
 import threading
+import time
 from collections import Counter
 from typing import Final
 
@@ -87,8 +88,11 @@ class Server:
         if self._acceptor.ident is not None:
             self._acceptor.join()
         self._socket.close()
+        deadline = time.monotonic() + timeout_s
         for processor in self.processors:
-            processor.stop(timeout_s)
+            processor.stop(deadline)
+        for processor in self.processors:
+            processor.thread.join()
 
     @property
     def connections(self) -> int:

@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 from ...errors import EmbedlogError
 from ...partition import Partition
 from ...reading import Stretch
+from ...shared_state import State
 from ..connection import Connection, FileRegion
 from ..fetch_sessions import FetchSessions, Wanted
 from ..legacy import as_message_set, size_before_zstd
@@ -67,13 +68,23 @@ class FetchHandlers:
         self._node = node
         self._sessions = FetchSessions(node.settings.max_incremental_fetch_session_cache_slots)
         self._purgatories: dict[Processor, Purgatory] = {}
+        self._stopped = False
 
     def handlers(self) -> dict[str, Handler]:
         """API -> who answers it."""
         return {"Fetch": self.fetch}
 
-    def disconnected(self, connection: Connection) -> None:
-        """Its session is kept until others need the place: it may connect again."""
+    def stop(self) -> None:
+        """Whoever waits for records is answered with what there is, and from now on nobody waits."""
+        self._stopped = True
+        for purgatory in list(self._purgatories.values()):
+            purgatory.stop()
+
+    def hurry(self, connection: Connection) -> None:
+        """See `processor.Application`."""
+        purgatory = self._purgatories.get(connection.processor)
+        if purgatory is not None:
+            purgatory.hurry(connection)
 
     def fetch(self, call: Call, request: FetchRequest) -> FetchResponse | Future[FetchResponse]:
         try:
@@ -101,7 +112,12 @@ class FetchHandlers:
         purgatory = self._purgatories.get(processor)
         if purgatory is None:
             purgatory = self._purgatories.setdefault(processor, Purgatory(processor))
+        if (
+            call.connection.ended or self._stopped
+        ):  # asked last: who stops says so before it looks for purgatories
+            return answer(found)
         return purgatory.wait(
+            call.connection,
             [each.partition for each in found if each.partition is not None],
             request.max_wait_ms / 1000,
             lambda over: answer(now) if _is_enough(now := look(), request.min_bytes) or over else None,
@@ -274,37 +290,59 @@ class Waiting:
 
 class Purgatory:
     """The fetches of one processor that wait for records. All of it happens in the processor's thread, but
-    for the listeners, which append a name and post."""
+    for the listeners, which append a name and post, and for `stop`."""
 
     def __init__(self, processor: Processor) -> None:
         self._processor = processor
         self._waiting: dict[Partition, set[Waiting]] = {}
+        self._of: dict[Connection, Waiting] = {}
+        self._listeners: dict[Partition, Callable[[], None]] = {}
         self._grown: set[Partition] = set()
 
     def wait(
         self,
+        connection: Connection,
         partitions: Sequence[Partition],
         seconds: float,
         attempt: Callable[[bool], FetchResponse | Future[FetchResponse] | None],
     ) -> Future[FetchResponse]:
         """What attempt(False) gives once one of the partitions has grown, if not None; attempt(True) after
         so many seconds."""
-        waiting = Waiting(partitions, attempt)
-        waiting.future.add_done_callback(lambda _: self._processor.post(lambda: self._leave(waiting)))
+        waiting = self._of[connection] = Waiting(partitions, attempt)
+        waiting.future.add_done_callback(
+            lambda _: self._processor.post(lambda: self._leave(connection, waiting))
+        )
         for partition in partitions:
             there = self._waiting.get(partition)
             if there is None:
                 there = self._waiting[partition] = set()
-                partition.add_listener(self._listener(partition))
+                listener = self._listeners[partition] = self._listener(partition)
+                partition.add_listener(listener)
             there.add(waiting)
         waiting.timer = self._processor.call_later(seconds, lambda: self._try(waiting, over=True))
         # What was appended between the look and the listener wakes nobody.
         self._processor.post(lambda: self._try(waiting))
         return waiting.future
 
+    def hurry(self, connection: Connection) -> None:
+        """Answer a connection's fetch now."""
+        waiting = self._of.get(connection)
+        if waiting is not None:
+            self._try(waiting, over=True)
+
+    def stop(self) -> None:
+        """Answer all that wait. No other may come, and no partition keeps a listener."""
+        self._processor.post(self._stop)
+
+    def _stop(self) -> None:
+        for waiting in list(self._of.values()):
+            self._try(waiting, over=True)
+        for partition in list(self._waiting):
+            self._forget(partition)
+
     def _listener(self, partition: Partition) -> Callable[[], None]:
         def wake() -> None:
-            if self._waiting[partition] and partition not in self._grown:
+            if partition not in self._grown and (self._waiting.get(partition) or _is_closed(partition)):
                 self._grown.add(partition)
                 self._processor.post(lambda: self._wake(partition))
 
@@ -312,8 +350,11 @@ class Purgatory:
 
     def _wake(self, partition: Partition) -> None:
         self._grown.discard(partition)
-        for waiting in list(self._waiting[partition]):
+        there = self._waiting.get(partition, set())
+        for waiting in list(there):
             self._try(waiting)
+        if not there and _is_closed(partition):
+            self._forget(partition)
 
     def _try(self, waiting: Waiting, *, over: bool = False) -> None:
         if waiting.is_answered or waiting.future.done():
@@ -327,11 +368,26 @@ class Purgatory:
         else:
             _complete(waiting.future, answer)
 
-    def _leave(self, waiting: Waiting) -> None:
+    def _leave(self, connection: Connection, waiting: Waiting) -> None:
+        if self._of.get(connection) is waiting:
+            del self._of[connection]
         if waiting.timer is not None:
             waiting.timer.cancel()
         for partition in waiting.partitions:
-            self._waiting[partition].discard(waiting)
+            there = self._waiting.get(partition)
+            if there is not None:
+                there.discard(waiting)
+                if not there and _is_closed(partition):
+                    self._forget(partition)
+
+    def _forget(self, partition: Partition) -> None:
+        """Nobody will wait for it any more."""
+        if self._waiting.pop(partition, None) is not None:
+            partition.remove_listener(self._listeners.pop(partition))
+
+
+def _is_closed(partition: Partition) -> bool:
+    return partition.state is State.CLOSED
 
 
 def _complete(future: Future[FetchResponse], response: FetchResponse) -> None:
