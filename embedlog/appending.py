@@ -174,6 +174,11 @@ class GrowingPartition(ShortWay, ReadablePartition):
         return self._why
 
     @property
+    def log_start_offset(self) -> int:
+        """The first offset that can be read."""
+        return self._log_start_offset
+
+    @property
     def leader_epoch(self) -> int:
         return self._epoch
 

@@ -143,4 +143,5 @@ cdef int64_t _now_ms() noexcept nogil
 cdef Data _take_buffer(Py_ssize_t size) except NULL
 cdef Py_ssize_t _room(Data buffer) noexcept
 cdef void _give_back(Data buffer) noexcept
+cdef tuple _appended(int64_t base, int64_t count, int64_t timestamp_ms)
 cdef void _set_item(tuple items, Py_ssize_t i, object item) noexcept

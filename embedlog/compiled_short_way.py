@@ -258,6 +258,27 @@ class ShortWay:
         """See `plain_short_way`."""
         return self._one(key, value, timestamp_ms)
 
+    def append_ready(self, batch, count: int64_t, timestamp_ms: int64_t):
+        """See `plain_short_way`."""
+        base: int64_t
+        view: Py_buffer
+        PyObject_GetBuffer(batch, cython.address(view), PyBUF_WRITABLE)
+        try:
+            self._append_lock._take()
+            try:
+                if not self._is_ordinary(view.len, count):
+                    return None
+                base = self._next_offset
+                assign(cython.cast(Data, view.buf), base, self._epoch)
+                self._put(cython.cast(Data, view.buf), view.len, count, timestamp_ms)
+            finally:
+                self._append_lock._let_go()
+        finally:
+            PyBuffer_Release(cython.address(view))
+        for wake in self._listeners:
+            wake()
+        return _appended(base, count, timestamp_ms)
+
     def _store_edges(self):
         self._store_slot()
 
@@ -319,12 +340,7 @@ class ShortWay:
             _give_back(buffer)
         for wake in self._listeners:
             wake()
-        appended: tuple = named_tuple(_APPENDED, 4)
-        _set_item(appended, 0, base)
-        _set_item(appended, 1, base + count - 1)
-        _set_item(appended, 2, timestamp_ms)
-        _set_item(appended, 3, False)
-        return appended
+        return _appended(base, count, timestamp_ms)
 
     def _is_ordinary(self, size, count):
         """Append lock held. Is there nothing to be decided about a batch of so many bytes and records?"""
@@ -472,6 +488,15 @@ def _many_by_short_cut(long_way, result):
         return long_way(self, topic, records, partition=partition, compression=compression, flush=flush)
 
     return append_many
+
+
+def _appended(base, count, timestamp_ms):
+    appended: tuple = named_tuple(_APPENDED, 4)
+    _set_item(appended, 0, base)
+    _set_item(appended, 1, base + count - 1)
+    _set_item(appended, 2, timestamp_ms)
+    _set_item(appended, 3, False)
+    return appended
 
 
 def _set_item(items, i, item):

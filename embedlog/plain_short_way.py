@@ -23,9 +23,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 from zlib import crc32
 
-from .codec import TIMESTAMP_TYPE_BIT, encode_one
+from .codec import TIMESTAMP_TYPE_BIT, assign, encode_one
 from .config import MAX_INT32, TopicSettings
-from .model import RecordMetadata
+from .model import Appended, RecordMetadata
 from .shared_state import State
 
 if TYPE_CHECKING:
@@ -185,29 +185,54 @@ class ShortWay:
         """
         if self._state is not _ONLINE:
             return None
-        settings = self.settings
-        attributes = TIMESTAMP_TYPE_BIT if settings.append_time else 0
+        attributes = TIMESTAMP_TYPE_BIT if self.settings.append_time else 0
         with self._append_lock:
             offset = self._next_offset
             batch = encode_one(key, value, timestamp_ms, attributes, offset, self._epoch)
-            segment = self._segments[-1]
-            pos = segment.size
-            if (
-                self._state is not _ONLINE
-                or pos + len(batch) > settings.segment_bytes
-                or offset - segment.base_offset >= MAX_INT32
-                or offset + 1 - self._flushed.offset >= settings.flush_messages
-                or self._active_file._fd < 0
-                or self._halfway
-                or self._new_epoch
-                or self._bounded
-            ):
+            if not self._is_ordinary(len(batch), 1):
                 return None
-            self._grow(segment, batch, offset, timestamp_ms)
+            self._grow(self._segments[-1], batch, offset, timestamp_ms)
         for wake in self._listeners:
             wake()
         topic, partition = self._where
         return _new(RecordMetadata, (topic, partition, offset, timestamp_ms, False))
+
+    def append_ready(self, batch: bytearray, count: int, timestamp_ms: int) -> Appended | None:
+        """Append a batch as `loops.ready_batch` found it, for nobody who waits for it to be durable.
+
+        Its offset and epoch are filled in, in place. The topic's settings are not asked whether it is one for
+        the topic. None: nothing was done. Raises what `appending.GrowingPartition.append` raises.
+
+        Args:
+            batch: its bytes, which nobody else changes meanwhile.
+            count: how many records it has.
+            timestamp_ms: the largest of their timestamps.
+        """
+        with self._append_lock:
+            if not self._is_ordinary(len(batch), count):
+                return None
+            base = self._next_offset
+            last_offset = base + count - 1
+            assign(batch, base, self._epoch)
+            self._grow(self._segments[-1], batch, last_offset, timestamp_ms)
+        for wake in self._listeners:
+            wake()
+        return _new(Appended, (base, last_offset, timestamp_ms, False))
+
+    def _is_ordinary(self, size: int, count: int) -> bool:
+        """Append lock held. Is there nothing to be decided about a batch of so many bytes and records?"""
+        segment = self._segments[-1]
+        next_offset = self._next_offset + count
+        return not (
+            self._state is not _ONLINE
+            or segment.size + size > self.settings.segment_bytes
+            or next_offset - segment.base_offset > MAX_INT32
+            or next_offset - self._flushed.offset >= self.settings.flush_messages
+            or self._active_file._fd < 0
+            or self._halfway
+            or self._new_epoch
+            or self._bounded
+        )
 
     def _grow(self, segment: Segment, batch: bytearray, last_offset: int, timestamp_ms: int) -> None:
         """Append lock held: write a batch at the end, and take it into the log. Undone where that fails."""

@@ -19,7 +19,7 @@ from made_batches import some_batches
 
 import embedlog.lanes
 import embedlog.runs
-from embedlog.codec import BatchHeader, encode_values, plain_scanning, scan
+from embedlog.codec import BatchHeader, crc32c, encode_batch, encode_values, plain_scanning, scan
 from embedlog.codec.rules import ANY_OFFSET, Compared, Marking, Marks, Rules
 from embedlog.errors import CorruptRecord
 from embedlog.fs import FileSystem
@@ -108,6 +108,10 @@ def test_compiled_and_plain_are_the_same() -> None:
                     module.compare_run(buffer, 0, end, 90, entries, Compared(whole=whole), 1000),
                     module.check_run(buffer, 0, end),
                     module.intact_run(buffer, 0, end),
+                    [
+                        module.ready_batch(buffer[each.pos : each.pos + each.size])
+                        for each in scan(data, check_crc=False).headers
+                    ],
                 ]
                 for module in _MODULES
             ]
@@ -172,6 +176,38 @@ def test_records_are_looked_at(module: ModuleType) -> None:
         data = good + good + bytes(odd) + good
         assert module.check_run(data, 0, len(data)) == 2 * len(good)
     assert module.check_run(good * 3, len(good), 3 * len(good)) == 3 * len(good)
+
+
+def sealed(batch: bytes | bytearray) -> bytes:
+    """The batch with the CRC that its bytes have."""
+    made = bytearray(batch)
+    struct.pack_into(">I", made, 17, crc32c(bytes(made[21:])))
+    return bytes(made)
+
+
+@pytest.mark.parametrize("module", _MODULES)
+def test_a_batch_as_most_producers_send_it(module: ModuleType) -> None:
+    for count in (1, 10, 500):
+        good = batches((0, count))
+        assert module.ready_batch(good) == (count, 1000)
+        assert module.ready_batch(memoryview(bytearray(good))) == (count, 1000)
+    good = batches((0, 10))
+    odd = {
+        "nothing": b"",
+        "cut off": good[:-1],
+        "cut off in its header": good[:60],
+        "a byte behind it": good + b"\0",
+        "two": good + good,
+        "a wrong CRC": good[:-1] + b"\x05",
+        "compressed": bytes(encode_values([b"v" * 20] * 9, 5, compression=1)),
+        "of a producer with an id": bytes(encode_batch([(None, b"v", (), 5)], producer_id=0)),
+        "of a transaction": sealed(good[:22] + b"\x10" + good[23:]),
+        "control": sealed(good[:22] + b"\x20" + good[23:]),
+        "without a record for each offset": sealed(good[:26] + b"\x0a" + good[27:]),
+        "later than it says": sealed(good[:35] + bytes(8) + good[43:]),
+        "of records that cannot be read": sealed(good[:61] + b"\x7f" + good[62:]),
+    }
+    assert {what: module.ready_batch(data) for what, data in odd.items()} == dict.fromkeys(odd)
 
 
 # -- a file ------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 
 import embedlog
 from embedlog import Log
-from embedlog.codec import loops, scan
+from embedlog.codec import encode_values, loops, scan
 from embedlog.follower import Follower
 from embedlog.short_way import Lock
 from embedlog.verify import verify_log
@@ -190,6 +191,62 @@ def test_a_result_that_somebody_has_stays_what_it_is(log: Log) -> None:
     for _ in range(5):
         log.append("t", b"x")
     assert first[:3] == ("t", 0, 0)
+
+
+def ready(*values: bytes) -> bytearray:
+    return bytearray(encode_values(list(values), 1_700_000_000_000))
+
+
+@given(st.lists(st.lists(st.binary(max_size=300), min_size=1, max_size=70), min_size=1, max_size=8))
+@hypothesis_settings(max_examples=30)
+def test_a_batch_that_is_ready_leaves_the_same_by_both_ways(lists: list[list[bytes]]) -> None:
+    written = []
+    for short in (True, False):
+        with tempfile.TemporaryDirectory() as path, open_log(path, UnsyncedFileSystem()) as log:
+            log.create_topic("t", index_interval_bytes=100)
+            log.append("t", b"first", timestamp_ms=5)
+            partition, follower = partition_of(log), Follower(path)
+            seen: list[Any] = []
+            for values in lists:
+                batch = ready(*values)
+                found = loops.ready_batch(batch)
+                assert found == (len(values), 1_700_000_000_000)
+                seen += [partition.append_ready(batch, *found) if short else partition.append(batch)]
+                seen += [follower.offsets("t"), bytes(batch)]
+            follower.close()
+            seen += [Path(segment.path).read_bytes() for segment in partition.segments()]
+            seen += [segment.entries() for segment in partition.segments()]
+            written.append(seen)
+    assert written[0] == written[1]
+    assert None not in written[0]
+
+
+def test_a_batch_that_is_ready_where_nothing_is_ordinary(tmp_path: Path) -> None:
+    """Nothing happens: not even its bytes change."""
+    with embedlog.open(tmp_path) as log:
+        for topic, settings in {
+            "each": {"flush_messages": 1},
+            "full": {"segment_bytes": 1024},
+            "failed": {},
+        }.items():
+            log.create_topic(topic, **settings)  # type: ignore[arg-type]
+            log.append(topic, b"x" * 850)
+        partition_of(log, "failed").fail("for a test")
+        for topic in log.topics():
+            batch = ready(b"y" * 100)
+            before = bytes(batch), partition_of(log, topic).offsets(), partition_of(log, topic).size
+            assert partition_of(log, topic).append_ready(batch, 1, 0) is None
+            assert (bytes(batch), partition_of(log, topic).offsets(), partition_of(log, topic).size) == before
+            assert bytes(batch) == bytes(ready(b"y" * 100))
+
+
+def test_who_listens_is_told_of_a_batch_that_was_ready(log: Log) -> None:
+    log.create_topic("t")
+    log.append("t", b"0")
+    told: list[int] = []
+    partition_of(log).add_listener(lambda: told.append(partition_of(log).offsets().log_end_offset))
+    assert partition_of(log).append_ready(ready(b"1", b"2"), 2, 0) == (1, 2, 0, False)
+    assert told == [3]
 
 
 def test_a_file_system_of_ones_own_is_asked_for_each_write(path: Path) -> None:

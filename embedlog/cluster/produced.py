@@ -45,6 +45,20 @@ FIRST_WITH_BATCHES: Final = 3
 _FIRST_WITH_ZSTD: Final = 7
 _INLINE_BYTES: Final = 16 << 10  # compressed: checking more than this takes longer than asking a thread
 _KEEPS: Final = "producer"
+_KEEP_UNCOMPRESSED: Final = frozenset({_KEEPS, "uncompressed"})
+
+
+def ready(records: memoryview, settings: TopicSettings) -> tuple[int, int] | None:
+    """How many records a batch has, and the largest of their timestamps, if it is like most: nothing of what
+    is told here is wrong with it, and it is appended as it came. None: it is to be looked at closer."""
+    if (
+        len(records) > settings.max_message_bytes
+        or settings.append_time
+        or settings.compacts
+        or settings.compression_type not in _KEEP_UNCOMPRESSED
+    ):
+        return None
+    return loops.ready_batch(records)
 
 
 def header_of(records: memoryview, version: int, settings: TopicSettings) -> BatchHeader:

@@ -72,4 +72,5 @@ cdef bint _note_sequenced(Columns* columns, Tally* tally, uint32_t pos) noexcept
 cdef object _column(object code, void* items, Py_ssize_t size)
 cdef Reading _next(Reading at, Reading stop) noexcept nogil
 cdef bint _checked(Reading at, Header* batch) noexcept nogil
+cdef bint _is_ready(Reading start, Reading stop, Header* batch) noexcept nogil
 cdef bint _agrees(Index* index, Reading at, int64_t file_pos, Py_ssize_t* entry, Py_ssize_t* time, int64_t* largest, bint whole) noexcept nogil

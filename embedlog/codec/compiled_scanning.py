@@ -16,6 +16,7 @@ if not cython.compiled:
     raise ImportError("this module works only compiled: plain_scanning is its twin")
 
 ENTRY_END = cython.declare(int64_t, 0x100000000)
+_SHORT = cython.declare(cython.Py_ssize_t, 4096)  # looked through sooner than the GIL is let go and taken
 
 crc32c_prepare()
 
@@ -333,6 +334,37 @@ def check_run(buffer, pos, end):
         return at - start
     finally:
         PyBuffer_Release(cython.address(view))
+
+
+def ready_batch(buffer):
+    """See `plain_scanning`."""
+    batch: Header
+    view: Py_buffer
+    ready: cython.bint = False
+    PyObject_GetBuffer(buffer, cython.address(view), PyBUF_SIMPLE)
+    try:
+        start: Reading = cython.cast(Reading, view.buf)
+        if view.len > _SHORT:
+            with cython.nogil:
+                ready = _is_ready(start, start + view.len, cython.address(batch))
+        else:
+            ready = _is_ready(start, start + view.len, cython.address(batch))
+        return (batch.record_count, batch.max_timestamp_ms) if ready else None
+    finally:
+        PyBuffer_Release(cython.address(view))
+
+
+def _is_ready(start, stop, batch):
+    return (
+        header(start, stop, batch)
+        and batch.end == stop
+        and not batch.attributes & (CODEC_MASK | TRANSACTIONAL_BIT | CONTROL_BIT)
+        and batch.producer_id < 0
+        and batch.record_count > 0
+        and batch.record_count == cython.cast(int64_t, batch.last_offset_delta) + 1
+        and intact(start, stop)
+        and _checked(start + HEADER_SIZE, batch)
+    )
 
 
 def increasing(column):

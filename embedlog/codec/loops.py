@@ -4,6 +4,7 @@
     decoding    decode_records  decode_values  record_spans                    one batch's records
                 decode_run  values_run  whole_batches  find_offset  record_at  runs of batches (rules.py)
     scanning    scan_run  intact_run  compare_run  check_run  increasing      runs that are not opened
+                ready_batch                                   one batch that was sent
     columns     Columns                                                       records as columns
 
 Both bodies give the same bytes and the same errors (`tests/codec` runs everything on both).
@@ -77,6 +78,7 @@ scan_run = _scanning.scan_run
 intact_run = _scanning.intact_run
 compare_run = _scanning.compare_run
 check_run = _scanning.check_run
+ready_batch = _scanning.ready_batch
 increasing = _scanning.increasing
 
 Columns = _columns.Columns

@@ -4,6 +4,7 @@
     intact_run    CRCs alone
     compare_run   the entries of an index, each with the batches that it speaks of
     check_run     the records inside
+    ready_batch   one batch, all of it, as producers send most of them
 
 `compiled_scanning` is the same, compiled, without the GIL. Which batches are of a run is in rules.py.
 
@@ -161,6 +162,25 @@ def check_run(buffer: ReadBuffer, pos: int, end: int) -> int:
             break
         pos += header.size
     return pos
+
+
+def ready_batch(buffer: ReadBuffer) -> tuple[int, int] | None:
+    """Is the buffer one batch that can be appended as it is: whole, with its CRC and records as they should
+    be, uncompressed, of no producer that has an id, with a record for every offset?
+
+    Returns how many records it has and the largest timestamp; None where there is more to be looked at.
+    """
+    try:
+        header = read_header(buffer)
+    except CorruptRecord:
+        return None
+    if header.size != len(buffer) or header.compression or header.is_sequenced:
+        return None
+    if not header.record_count or header.record_count != header.last_offset_delta + 1:
+        return None
+    if not crc_matches(buffer, header) or check_run(buffer, 0, header.size) != header.size:
+        return None
+    return header.record_count, header.max_timestamp_ms
 
 
 def increasing(column: array[int]) -> bool:

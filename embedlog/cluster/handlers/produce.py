@@ -23,7 +23,7 @@ from ..connection import CloseConnection
 from ..legacy import as_batches
 from ..node import Call, Handler, Node, gathered, then
 from ..problems import Refusal, code_of
-from ..produced import FIRST_WITH_BATCHES, checked, header_of, takes_long
+from ..produced import FIRST_WITH_BATCHES, checked, header_of, ready, takes_long
 from ..protocol import ErrorCode
 from ..protocol.produce_fetch import (
     PartitionProduceResponse,
@@ -114,6 +114,12 @@ class ProduceHandlers:
             settings = partition.settings
             if call.version < FIRST_WITH_BATCHES:
                 return self._node.offload(self._append_old, partition, bytes(records))
+            found = ready(records, settings)
+            if found is not None:
+                # The socket's buffer is as writable as a bytearray, and appended from before it is used anew.
+                appended = partition.append_ready(cast(bytearray, records), *found)
+                if appended is not None:
+                    return self._done(partition, appended, len(records))
             header = header_of(records, call.version, settings)
             now_ms = self._node.store.clock_ms()
             if takes_long(header, settings) or partition.append_may_wait(header.size):
@@ -133,18 +139,20 @@ class ProduceHandlers:
         self, partition: Partition, batches: Callable[[], bytearray | memoryview]
     ) -> PartitionProduceResponse:
         try:
-            # The socket's buffer is as writable as a bytearray, and appended from before it is used anew.
             taken = batches()
             appended: Appended = partition.append(cast(bytearray, taken))
         except EmbedlogError as error:
             return self._failed(partition.name.partition, error)
+        return self._done(partition, appended, len(taken))
+
+    def _done(self, partition: Partition, appended: Appended, size: int) -> PartitionProduceResponse:
         if self._node.meter is not None:
-            self._node.meter.produced(appended.last_offset + 1 - appended.base_offset, len(taken))
+            self._node.meter.produced(appended.last_offset + 1 - appended.base_offset, size)
         return PartitionProduceResponse(
             index=partition.name.partition,
             base_offset=appended.base_offset,
             log_append_time_ms=appended.timestamp_ms if partition.settings.append_time else -1,
-            log_start_offset=partition.offsets().log_start_offset,
+            log_start_offset=partition.log_start_offset,
         )
 
     def _failed(self, index: int, error: EmbedlogError) -> PartitionProduceResponse:
