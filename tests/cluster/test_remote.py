@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from transactions import Transactions
@@ -24,7 +25,9 @@ from embedlog import (
     UnsupportedByBackend,
 )
 from embedlog.cluster import Broker
+from embedlog.cluster.protocol import Request
 from embedlog.cluster.remote import RemoteBackend
+from embedlog.cluster.remote.connection import Connection
 from embedlog.cluster.remote.settings import addresses
 
 TP = TopicPartition("t", 0)
@@ -129,6 +132,24 @@ def test_it_shows_itself(remote: Log, broker: Broker) -> None:
     assert remote.mode == "rw"
     remote.close()
     assert "closed" in repr(remote)
+
+
+def test_a_hundred_topics_are_told_in_a_few_requests(
+    remote: Log, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for i in range(100):
+        broker.log.create_topic(f"topic-{i}", retention_ms=i)
+    sent: list[str] = []
+    send = Connection.send
+
+    def noted(self: Connection, request: Request, deadline: float, **options: Any) -> None:
+        sent.append(request.api.name)
+        send(self, request, deadline, **options)
+
+    monkeypatch.setattr(Connection, "send", noted)
+    assert len(remote.topics()) == 101
+    assert remote.describe_topic("topic-7").settings == {"retention_ms": 7}
+    assert len(sent) < 10, sent
 
 
 # -- others at the same log --------------------------------------------------------------------------------

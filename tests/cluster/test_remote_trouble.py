@@ -163,6 +163,19 @@ def test_a_producer_and_a_group_get_through(cut: tuple[Log, Log, Cutting]) -> No
     assert groups.committed_offsets("g")[TopicPartition("t", 0)].offset == 200
 
 
+def test_changes_that_cannot_be_made_twice(cut: tuple[Log, Log, Cutting]) -> None:
+    """An answer that was lost is no reason to say that the topic is there already."""
+    inside, log, cutting = cut
+    for i in range(8):
+        name = f"topic-{i}"
+        assert log.create_topic(name, partitions=2).partitions == 2
+        assert log.create_partitions(name, 3).partitions == 3
+        assert log.alter_topic(name, retention_ms=i).settings == {"retention_ms": i}
+        log.delete_topic(name)
+    assert cutting.cuts > 10
+    assert inside.topics() == ["t"]
+
+
 # -- brokers that go ---------------------------------------------------------------------------------------
 
 

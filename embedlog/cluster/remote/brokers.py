@@ -65,6 +65,7 @@ class Brokers:
         self._nodes: dict[int, Address] = {}
         self._closing = threading.Event()
         self._forked = False
+        self._idle_s = settings.connections_max_idle_ms / 1000
 
     # -- who is there ------------------------------------------------------------------------------------
 
@@ -192,7 +193,7 @@ class Brokers:
 
     def _take(self, address: Address, deadline: float) -> Connection:
         self.check_open()
-        oldest = time.monotonic() - self.settings.connections_max_idle_ms / 1000
+        oldest = time.monotonic() - self._idle_s
         while True:
             with self._lock:
                 idle = self._idle.get(address)
@@ -214,12 +215,16 @@ class Brokers:
 
     def _give_back(self, connection: Connection) -> None:
         connection.idle_since = time.monotonic()
+        going = [connection]
         with self._lock:
             self._busy.discard(connection)
             if not self._closing.is_set():
-                self._idle.setdefault(connection.address, []).append(connection)
-                return
-        connection.close()
+                idle = self._idle.setdefault(connection.address, [])
+                # The one that came back last is taken first: who is never taken has nothing to do here.
+                going = idle[:1] if idle and idle[0].idle_since < connection.idle_since - self._idle_s else []
+                idle[:] = [*idle[len(going) :], connection]
+        for each in going:
+            each.close()
 
     def _drop(self, connection: Connection) -> None:
         connection.close()

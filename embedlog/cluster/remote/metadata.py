@@ -10,6 +10,7 @@ import base64
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from ...config import TopicSettings
@@ -17,7 +18,12 @@ from ...errors import BrokerUnavailable, EmbedlogError, PartitionNotFound, Topic
 from ...filenames import check_topic_name
 from ...model import TopicDescription, TopicPartition
 from ..protocol import NO_UUID, ErrorCode
-from ..protocol.configs import DescribeConfigsRequest, DescribeConfigsResource, DescribeConfigsResponse
+from ..protocol.configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+)
 from ..protocol.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -30,6 +36,7 @@ from .settings import Address
 TOPIC: Final = 2
 _OWN: Final = 1
 _SETTINGS_KEPT: Final = 10  # times metadata_max_age_ms
+_SETTINGS_AT_ONCE: Final = 1_000  # topics in one request
 
 
 class View(NamedTuple):
@@ -135,31 +142,44 @@ class Metadata:
 
     def config(self, topic: str) -> TopicConfig:
         """A topic's settings; the defaults where the broker tells none. Raises as `view`."""
-        config = self._configs.get(topic)
-        oldest = time.monotonic() - self._max_age_s * _SETTINGS_KEPT
-        if config is None or config.at < oldest:
+        config = self._kept_config(topic)
+        if config is None:
             self.view(topic)
             config = self._brokers.retried(lambda deadline: self._config(topic, deadline))
-            self._configs[topic] = config
         return config
 
+    def _kept_config(self, topic: str) -> TopicConfig | None:
+        config = self._configs.get(topic)
+        oldest = time.monotonic() - self._max_age_s * _SETTINGS_KEPT
+        return None if config is None or config.at < oldest else config
+
     def _config(self, topic: str, deadline: float) -> TopicConfig:
+        """Ask for a topic's settings, and for those of others that are known and have none."""
+        others = {name for name in list(self._views) if name != topic and self._kept_config(name) is None}
         now = time.monotonic()
-        resource = DescribeConfigsResource(resource_type=TOPIC, resource_name=topic, configuration_keys=None)
-        request = DescribeConfigsRequest(resources=[resource])
+        request = DescribeConfigsRequest(
+            resources=[
+                DescribeConfigsResource(resource_type=TOPIC, resource_name=name, configuration_keys=None)
+                for name in (topic, *islice(others, _SETTINGS_AT_ONCE))
+            ]
+        )
         try:
             answer = self._brokers.ask_any(request, DescribeConfigsResponse, deadline)
         except UnsupportedByBackend:
-            return TopicConfig(TopicSettings(), {}, now)
+            answer = DescribeConfigsResponse()
+        found = TopicConfig(TopicSettings(), {}, now)
         for result in answer.results:
+            if result.resource_name != topic:
+                if not result.error_code and result.resource_name in others:
+                    self._configs[result.resource_name] = _as_config(result, now)
+                continue
             if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 self.forget(topic)
                 self._looked(topic, deadline)
             check_code(result.error_code, f"the settings of topic {topic!r}", result.error_message)
-        configs = [config for result in answer.results for config in result.configs]
-        everything = parsed({config.name: config.value for config in configs})
-        own = parsed({config.name: config.value for config in configs if config.config_source == _OWN})
-        return TopicConfig(TopicSettings().with_changes(everything), own, now)
+            found = _as_config(result, now)
+        self._configs[topic] = found
+        return found
 
     # -- inside ------------------------------------------------------------------------------------------
 
@@ -221,7 +241,13 @@ def _view(topic: MetadataResponseTopic, name: str, now: float) -> View:
     return View(name, topic_id, topic.is_internal, known, now)
 
 
-def parsed(given: dict[str, str | None]) -> dict[str, Any]:
+def _as_config(result: DescribeConfigsResult, now: float) -> TopicConfig:
+    everything = _parsed({config.name: config.value for config in result.configs})
+    own = _parsed({each.name: each.value for each in result.configs if each.config_source == _OWN})
+    return TopicConfig(TopicSettings().with_changes(everything), own, now)
+
+
+def _parsed(given: dict[str, str | None]) -> dict[str, Any]:
     """Settings as a broker writes them; what embedlog has no such setting for is left out."""
     found: dict[str, Any] = {}
     for name, value in given.items():

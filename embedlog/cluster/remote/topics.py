@@ -13,6 +13,8 @@ from typing import Any, Final
 from ...catalog import check_partition_count
 from ...config import TopicSettings
 from ...errors import (
+    BrokerUnavailable,
+    EmbedlogError,
     InvalidArgument,
     InvalidSetting,
     InvalidType,
@@ -89,7 +91,7 @@ class Topics:
             self._check(result.error_code, result.error_message, name, settings)
 
         try:
-            self._brokers.retried(attempt)
+            self._changed(attempt, TopicExists)
         except TopicExists:
             if not exist_ok:
                 raise TopicExists(
@@ -137,7 +139,7 @@ class Topics:
             [result] = _of(answer.results, name)
             self._check(result.error_code, result.error_message, name, {})
 
-        self._brokers.retried(attempt)
+        self._changed(attempt, InvalidArgument)
         return self._there(name, partitions)
 
     def delete(self, name: str) -> None:
@@ -153,7 +155,7 @@ class Topics:
                 raise TopicNotFound(f"no topic {name!r} at {self._brokers.path}")
             self._check(result.error_code, result.error_message, name, {})
 
-        self._brokers.retried(attempt)
+        self._changed(attempt, TopicNotFound)
         self._metadata.forget_settings(name)
         self._until(lambda: name not in self._metadata.names())
         self._metadata.forget(name)
@@ -180,6 +182,24 @@ class Topics:
         return self._brokers.retried(attempt)
 
     # -- inside ------------------------------------------------------------------------------------------
+
+    def _changed(self, attempt: Callable[[float], None], already: type[EmbedlogError]) -> None:
+        """Have something changed that cannot be changed twice: behind an answer that was lost, the error that
+        says that it is so already is none."""
+        lost = False
+
+        def tried(deadline: float) -> None:
+            nonlocal lost
+            try:
+                attempt(deadline)
+            except BrokerUnavailable:
+                lost = True
+                raise
+            except already:
+                if not lost:
+                    raise
+
+        self._brokers.retried(tried)
 
     def _past_the_end(self, name: TopicPartition, offset: int) -> OffsetOutOfRange:
         edges = self._lookups.edges(name)
