@@ -1,4 +1,4 @@
-"""The code of the README and the page on old clients runs as it stands, and prints what its comments say."""
+"""The code of the README, and of two pages, runs as it stands, and prints what its comments say."""
 
 from __future__ import annotations
 
@@ -55,6 +55,11 @@ def test_the_tour(namespace: dict[str, object]) -> None:
 
 def test_the_page_on_old_clients(namespace: dict[str, object]) -> None:
     (block,) = blocks((ROOT / "docs" / "old-clients.md").read_text())
+    run(block, namespace)
+
+
+def test_the_page_on_promoting(namespace: dict[str, object]) -> None:
+    (block,) = blocks((ROOT / "docs" / "promoting.md").read_text())
     run(block, namespace)
 
 

@@ -9,13 +9,19 @@ from pathlib import Path
 import pytest
 
 from embedlog.cluster import BrokerSettings
+from embedlog.cluster.remote.settings import RemoteSettings
 from embedlog.cluster.topic_configs import FIXED
 from embedlog.config import LogSettings, Settings, TopicSettings
 from embedlog.errors import InvalidSetting
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "settings.md"
 ROW = re.compile(r"\| `(\w+)` \| `(.+?)` \| (.+?) \| (.+) \|")
-SECTIONS = [("Of a topic", TopicSettings), ("Of a log", LogSettings), ("Of a broker", BrokerSettings)]
+SECTIONS = [
+    ("Of a topic", TopicSettings),
+    ("Of a log", LogSettings),
+    ("Of a broker", BrokerSettings),
+    ("Of a client over the wire", RemoteSettings),
+]
 RANGE = re.compile(r"(-?[\d^-]+) to ([\d^-]+)\Z")
 
 
