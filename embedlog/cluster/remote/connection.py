@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Final, TypeVar
 
-from ...errors import BrokerUnavailable, RequestTimedOut, UnsupportedByBackend
+from ...errors import BrokerUnavailable, InvalidArgument, RequestTimedOut, UnsupportedByBackend
 from ..protocol import (
     APIS,
     Chunk,
@@ -134,7 +134,10 @@ class Connection:
         if version is None:
             version = self.version_of(request)
         self._next_id = correlation_id = (self._next_id + 1) & 0x7FFFFFFF
-        chunks = encode_request(request, version, correlation_id, client_id or self._settings.client_id)
+        try:
+            chunks = encode_request(request, version, correlation_id, client_id or self._settings.client_id)
+        except ProtocolError as error:
+            raise InvalidArgument(f"it does not fit a request: {error}") from None
         self._expected.append((correlation_id, APIS[request.api.key].response, version))
         try:
             self._send(chunks, deadline)

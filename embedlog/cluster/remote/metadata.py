@@ -14,7 +14,14 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from ...config import TopicSettings
-from ...errors import BrokerUnavailable, EmbedlogError, PartitionNotFound, TopicNotFound, UnsupportedByBackend
+from ...errors import (
+    BrokerUnavailable,
+    EmbedlogError,
+    PartitionNotFound,
+    TopicNotFound,
+    UnsupportedByBackend,
+    shown,
+)
 from ...filenames import check_topic_name
 from ...model import TopicDescription, TopicPartition
 from ..protocol import NO_UUID, ErrorCode
@@ -129,7 +136,7 @@ class Metadata:
         """Raises PartitionNotFound."""
         if not 0 <= partition < len(view.leaders):
             raise PartitionNotFound(
-                f"topic {view.name!r} has partitions 0 to {len(view.leaders) - 1}, not {partition}"
+                f"topic {view.name!r} has partitions 0 to {len(view.leaders) - 1}, not {shown(partition)}"
             )
 
     # -- settings ----------------------------------------------------------------------------------------

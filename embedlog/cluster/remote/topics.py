@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from ...catalog import check_partition_count
-from ...config import TopicSettings
+from ...config import MAX_INT64, TopicSettings
 from ...errors import (
     BrokerUnavailable,
     EmbedlogError,
@@ -165,6 +165,8 @@ class Topics:
 
         def attempt(deadline: float) -> int:
             leader = self._metadata.leader(name, deadline)
+            if before_offset > MAX_INT64:
+                raise self._past_the_end(name, before_offset)
             partition = DeleteRecordsPartition(partition_index=name.partition, offset=before_offset)
             wanted = DeleteRecordsTopic(name=name.topic, partitions=[partition])
             request = DeleteRecordsRequest(topics=[wanted], timeout_ms=self._timeout_ms(deadline))
