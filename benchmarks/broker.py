@@ -300,12 +300,12 @@ def _clients(size: int, linger_ms: int, records: int) -> Row:
             {"bootstrap.servers": bootstrap, "group.id": "bench", "auto.offset.reset": "earliest"}
         )
         consumer.subscribe([_TOPIC])
-        left = records
-        started = 0.0
+        while not consumer.consume(1, 1.0):  # joining the group is not counted
+            pass
+        left = records - 1
+        started = time.perf_counter()
         while left:
-            found = consumer.consume(10_000, 1.0)
-            started = started or time.perf_counter()  # joining the group is not counted
-            left -= len(found)
+            left -= len(consumer.consume(min(left, 1_000), 1.0))
         took = time.perf_counter() - started
         consumer.close()
         return records / took
