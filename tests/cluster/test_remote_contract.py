@@ -476,6 +476,27 @@ def a_consumer_that_does_not_come_back_loses_its_partitions(log: Log) -> object:
 
 
 @scenario
+def a_topic_goes_while_a_group_reads_it(log: Log) -> object:
+    log.create_topic("t")
+    log.create_topic("u")
+    log.append("t", b"t")
+    log.append("u", b"u")
+    found: list[Record] = []
+    with log.consumer(["t", "u"], group="g", metadata_refresh_ms=1) as consumer:
+        while len(found) < 2:
+            found += consumer.poll(10)
+        log.delete_topic("u")
+        log.append("t", b"t")
+        while len(found) < 3 or consumer.subscription != ("t",) or not shared([consumer], 1):
+            found += consumer.poll(10)
+    groups = log.backend.coordinator
+    assert groups is not None
+    groups.commit_offsets("g", {TopicPartition("u", 0): CommittedOffset(1)})
+    committed = groups.committed_offsets("g", [TopicPartition("t", 0)])
+    return [record[:3] for record in sorted(found)], [each.offset for each in committed.values()]
+
+
+@scenario
 def commits_from_outside(log: Log) -> object:
     log.create_topic("t", partitions=2)
     log.append_many("t", [b"%d" % i for i in range(10)], partition=0)

@@ -28,6 +28,7 @@ from embedlog.cluster import Broker
 from embedlog.cluster.protocol import APIS, decode_request_header, encode_response_chunks
 from embedlog.cluster.protocol.metadata import ApiVersion, ApiVersionsResponse
 from embedlog.cluster.remote.connection import SPOKEN
+from embedlog.cluster.remote.metadata import Metadata
 
 
 def at(port: int, **settings: object) -> Log:
@@ -261,6 +262,31 @@ def test_one_of_several_will_do(tmp_path: Path) -> None:
     ):
         log.create_topic("t")
         assert log.append("t", b"here").offset == 0
+
+
+def test_partitions_that_different_brokers_lead(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two ways to one broker stand for two leaders: who waits for both is woken by either."""
+
+    def passing(connection: socket.socket) -> None:
+        with socket.create_connection(("127.0.0.1", broker.port)) as there:
+            while True:
+                there.sendall(frame(connection))
+                connection.sendall(frame(there))
+
+    with peer(passing) as first, peer(passing) as second, at(broker.port) as log:
+        broker.log.create_topic("t", partitions=2)
+        monkeypatch.setattr(Metadata, "_leading", lambda *given: ("127.0.0.1", (first, second)[given[2]]))
+        assert log.offsets("t").keys() == {0, 1}
+        found: list[bytes | None] = []
+        with log.consumer("t") as consumer:
+            for i in range(20):
+                assert consumer.poll() == []
+                later = threading.Timer(0.01, broker.log.append, ("t", b"%d" % i), {"partition": i % 2})
+                later.start()
+                while len(found) <= i:
+                    found += [record.value for record in consumer.poll(60_000)]
+                later.join()
+        assert found == [b"%d" % i for i in range(20)]
 
 
 def test_an_append_after_one_of_unknown_fate(tmp_path: Path) -> None:

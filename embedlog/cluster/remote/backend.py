@@ -52,7 +52,7 @@ class RemoteBackend:
         self._metadata = Metadata(self._brokers)
         self._lookups = Lookups(self._brokers, self._metadata)
         self._fetching = Fetching(self._brokers, self._metadata, self._lookups)
-        self.coordinator = RemoteCoordinator(self._brokers)
+        self.coordinator = RemoteCoordinator(self._brokers, self._metadata)
         self._topics = Topics(self._brokers, self._metadata, self._lookups)
         self._appending = Appending(self._brokers, self._metadata, self._fetching.appended)
         try:

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 from ...arguments import as_topic_partition, as_topic_partitions, check_committed
 from ...backend import JoinResult
-from ...errors import EmbedlogError, GroupNotFound, UnknownMember
+from ...errors import EmbedlogError, GroupNotFound, TopicNotFound, UnknownMember
 from ...filenames import check_topic_name
 from ...group_effects import GroupDescription, MemberDescription, State
 from ...group_protocol import PROTOCOL_TYPE
@@ -59,6 +59,7 @@ from .brokers import Brokers, check_code
 from .connection import NotKafka
 from .coordinators import Coordinators
 from .heartbeats import Heartbeats, Member
+from .metadata import Metadata
 
 T = TypeVar("T")
 
@@ -71,8 +72,9 @@ _JOINS: Final = 3  # the first is answered with the id to join with
 class RemoteCoordinator:
     """Implements `backend.Groups` over the coordinators of a cluster. Safe between threads."""
 
-    def __init__(self, brokers: Brokers) -> None:
+    def __init__(self, brokers: Brokers, metadata: Metadata) -> None:
         self._brokers = brokers
+        self._metadata = metadata
         self._coordinators = Coordinators(brokers)
         settings = brokers.settings
         self._beat_ms = min(settings.request_timeout_ms, max(settings.session_timeout_ms // 3, 1))
@@ -261,6 +263,8 @@ class RemoteCoordinator:
         def committed_all(answer: OffsetCommitResponse) -> None:
             for found in answer.topics:
                 for part in found.partitions:
+                    if part.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and self._is_gone(found.name):
+                        continue  # and with it all that there was to remember
                     what = f"committing {found.name} {part.partition_index} for group {group!r}"
                     self._coordinators.check(group, part.error_code, what)
 
@@ -289,6 +293,8 @@ class RemoteCoordinator:
             found = {}
             for topic in answer.topics:
                 for part in topic.partitions:
+                    if part.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                        continue
                     self._coordinators.check(group, part.error_code, what)
                     if part.committed_offset >= 0:
                         found[TopicPartition(topic.name, part.partition_index)] = CommittedOffset(
@@ -297,6 +303,14 @@ class RemoteCoordinator:
             return found
 
         return self._coordinators.ask(group, request, OffsetFetchResponse, fetched)
+
+    def _is_gone(self, topic: str) -> bool:
+        self._metadata.forget(topic)
+        try:
+            self._metadata.view(topic)
+        except TopicNotFound:
+            return True
+        return False
 
     def delete_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
         topics: dict[str, OffsetDeleteRequestTopic] = {}
