@@ -80,6 +80,7 @@ class Connection:
         self.host = host
         self.port = port
         self.client_id = ""  # as its last request said; for messages
+        self.memo: object = None  # the application's own
         self.active_at = processor.now
         self.closed = False
         self.watched = 0  # what the processor looks for; it sets this
@@ -380,6 +381,7 @@ class Connection:
             self.processor.holds(self, -len(self._frame))
             self._frame = None
         self._unread.clear()
+        self.memo = None
         self.processor.gone(self)
         with contextlib.suppress(OSError):
             self._sock.close()

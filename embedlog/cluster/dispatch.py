@@ -5,6 +5,10 @@
 The table of handlers is also what ApiVersions offers: an API that has no handler is not advertised, so that
 no client waits for it. Whatever a client sends wrong closes its connection, with one line in the log; what
 the log cannot do becomes an error code in the answer.
+
+Most requests are a producer's, and like the one before on the same connection but for the records: these are
+not decoded field by field, nor are their responses encoded so (protocol/alike.py). What is done with the
+records is the same for all.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from .connection import Answer, Chunk, CloseConnection, Connection
 from .group_work import GroupWork
@@ -29,17 +33,21 @@ from .handlers.topics import TopicHandlers
 from .node import Call, Handler, Node, then
 from .protocol import (
     APIS,
+    Alike,
     Exchange,
     ProtocolError,
     RequestHeader,
     Response,
+    alike,
     decode_request_header,
     encode_response_chunks,
     unsupported_api_versions,
 )
+from .protocol.produce_fetch import PartitionProduceResponse, ProduceRequest
 
 _PRODUCE: Final = 0
 _API_VERSIONS: Final = 18
+_SMALL: Final = 16 << 10  # in larger requests it does not matter what is done for each
 _LARGEST_FRAME: Final = 8 << 20  # a message of nothing but small things takes some forty times its bytes
 
 
@@ -52,16 +60,32 @@ class Route(NamedTuple):
     high: int
 
 
+class Seen:
+    """A produce request that a connection has sent, for those that are like it.
+
+    `what` is all that it said, but for its partitions and their records.
+    """
+
+    __slots__ = ("alike", "call", "request", "what")
+
+    def __init__(self, what: Sequence[object], call: Call, request: ProduceRequest) -> None:
+        self.what = what
+        self.call = call
+        self.request = request
+        self.alike: Alike | None = None  # made when a second one has come, as it costs more than decoding one
+
+
 class Dispatcher:
     """Implements `processor.Application` over a node."""
 
     def __init__(self, node: Node) -> None:
         describing = MetadataHandlers(node)
         fetching = FetchHandlers(node)
+        self._producing = ProduceHandlers(node)
         self._groups = GroupWork(node)
         handlers = {
             **describing.handlers(),
-            **ProduceHandlers(node).handlers(),
+            **self._producing.handlers(),
             **fetching.handlers(),
             **OffsetHandlers(node).handlers(),
             **TopicHandlers(node).handlers(),
@@ -93,6 +117,11 @@ class Dispatcher:
 
     def handle(self, connection: Connection, frame: memoryview) -> Answer:
         """See `processor.Application`."""
+        seen = connection.memo
+        if isinstance(seen, Seen) and seen.alike is not None:
+            found = seen.alike.records_of(frame)
+            if found is not None:
+                return self._once_more(seen, seen.alike, *found)
         try:
             header = decode_request_header(frame)
             key, version = header.api_key, header.api_version
@@ -109,7 +138,26 @@ class Dispatcher:
         except ProtocolError as error:
             raise CloseConnection(f"a request that is not Kafka's protocol: {error}") from None
         began = time.perf_counter()
-        result = route.handler(Call(version, client_id, connection), request)
+        call = Call(version, client_id, connection)
+        result = route.handler(call, request)
+        if isinstance(request, ProduceRequest) and isinstance(result, Response) and len(frame) <= _SMALL:
+            _remember(frame, header, call, request)
+        return self._answer(header, result, began)
+
+    def _once_more(
+        self, seen: Seen, same: Alike, correlation_id: int, index: int, records: memoryview
+    ) -> Answer:
+        began = time.perf_counter()
+        version, client_id, connection = call = seen.call
+        connection.client_id = client_id
+        result = self._producing.once_more(call, seen.request, index, records)
+        if isinstance(result, PartitionProduceResponse):
+            if self._meter is not None:
+                self._meter.answered(_PRODUCE, None, time.perf_counter() - began)
+            return (same.response(correlation_id, result),)
+        return self._answer(RequestHeader(_PRODUCE, version, correlation_id, client_id, 0), result, began)
+
+    def _answer(self, header: RequestHeader, result: Response | Future[Any] | None, began: float) -> Answer:
         if isinstance(result, Future):
             return then(result, lambda response: self._finish(header, response, began))
         return self._finish(header, result, began)
@@ -129,6 +177,27 @@ class Dispatcher:
             return _encoded(unsupported_api_versions((route.low, route.high)), 0, correlation_id)
         name = APIS[key].api.name if key in APIS else "unknown"
         raise CloseConnection(f"API {key} ({name}) version {version} is not offered here")
+
+
+def _remember(frame: memoryview, header: RequestHeader, call: Call, request: ProduceRequest) -> None:
+    """A produce request has been answered. If the one before said the same, the next may, too."""
+    connection = call.connection
+    what = (
+        call.version,
+        call.client_id,
+        request.transactional_id,
+        request.acks,
+        request.timeout_ms,
+        [(topic.name, topic.topic_id) for topic in request.topic_data],
+    )
+    seen = connection.memo
+    if isinstance(seen, Seen) and seen.what == what:
+        if seen.alike is None:
+            seen.alike = alike(frame, header, request)
+    else:
+        connection.memo = Seen(what, call, request)
+    for topic in request.topic_data:  # what is remembered holds no records
+        topic.partition_data.clear()
 
 
 def _encoded(response: Response | None, version: int, correlation_id: int) -> Sequence[Chunk]:

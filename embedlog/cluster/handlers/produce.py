@@ -71,6 +71,20 @@ class ProduceHandlers:
             return then(gathered(later), lambda _: finish())
         return finish()
 
+    def once_more(
+        self, call: Call, request: ProduceRequest, index: int, records: memoryview
+    ) -> PartitionProduceResponse | ProduceResponse | Future[ProduceResponse | None]:
+        """Answer a request of records for one partition, which is else like `request`, with acks, was.
+
+        Returns what became of the partition's records, where nothing is wrong; else the whole response.
+        """
+        answer = self._append(call, request, self._name(call, request.topic_data[0]), index, records)
+        if isinstance(answer, Future):
+            return then(answer, lambda part: self._response(call, request, [[part]]))
+        if answer.error_code:
+            return cast(ProduceResponse, self._response(call, request, [[answer]]))
+        return answer
+
     def _name(self, call: Call, topic: TopicProduceData) -> str | None:
         if call.version >= _FIRST_WITH_TOPIC_IDS:
             return self._node.topic_named(topic.topic_id)

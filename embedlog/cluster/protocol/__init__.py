@@ -5,6 +5,7 @@
     messages.py    decode, encode, encode_chunks
     apis.py        all APIs by their keys; the messages in one file a family
     frames.py      size, headers, splitting a stream
+    alike.py       produce requests that are like the one before
     error_codes.py the numbers that responses carry
 
     header = decode_request_header(frame)
@@ -19,6 +20,7 @@ decoding costs what they are long, and all that can be wrong with them is a Prot
 
 from __future__ import annotations
 
+from .alike import Alike, alike
 from .apis import APIS, Exchange
 from .error_codes import ErrorCode
 from .errors import ProtocolError
@@ -38,6 +40,7 @@ from .schema import NO_UUID, Api
 __all__ = [
     "APIS",
     "NO_UUID",
+    "Alike",
     "Api",
     "Chunk",
     "ErrorCode",
@@ -49,6 +52,7 @@ __all__ = [
     "Request",
     "RequestHeader",
     "Response",
+    "alike",
     "decode_request_header",
     "decode_response_header",
     "encode_request",
