@@ -3,7 +3,7 @@
     embedlog.json      {"format": 1, "layout": "classic", "log_id": "..."}   written once; the writer's lock
     topics.json        {"version": 1, "crc32", "topics": {name: {"id", "partitions", "settings", "gaps"}},
                         "deleting": the same, of topics whose directories are not out of the way yet}
-    writer.json        {"pid", "program", "since_ms"}   for people: the lock is flock on embedlog.json
+    writer.json        {"pid", "program", "since_ms", "broker"} for people: the lock is flock on embedlog.json
     clean-shutdown     {"version": 1, "crc32", "partitions": {"clicks 0": [...]}}      (recovery.CleanEnd)
 
 A topic exists when topics.json says so: its directories are made before, and removed after
@@ -99,6 +99,7 @@ class Catalog:
         self.layout: Layout = CLASSIC
         self.log_id = ""
         self.deleting: dict[str, Topic] = {}
+        self._writer: dict[str, Any] = {}
 
     def file(self, name: str) -> str:
         return os.path.join(self.path, name)
@@ -178,31 +179,44 @@ class Catalog:
     def note_writer(self, now_ms: int) -> None:
         """Say who holds the lock."""
         program = os.path.basename(sys.argv[0] or sys.executable) if sys.argv else "python"
+        self._writer = {"pid": os.getpid(), "program": program, "since_ms": now_ms, "broker": None}
         try:
-            self._fs.write_file(
-                self.file(WRITER_FILE),
-                _json({"pid": os.getpid(), "program": program, "since_ms": now_ms}),
-                durable=False,  # it is of no use to anybody after a crash of the machine
-            )
+            self._write_writer()
         except OSError as error:
             if error.errno in _UNWRITABLE:
                 raise self._read_only(error) from error
             raise
+
+    def note_broker(self, address: str | None) -> None:
+        """Say at which host:port the writer serves the directory; None where it does no more."""
+        self._writer["broker"] = address
+        with contextlib.suppress(OSError):  # a broker without it is none the worse
+            self._write_writer()
+
+    def _write_writer(self) -> None:
+        # It is of no use to anybody after a crash of the machine.
+        self._fs.write_file(self.file(WRITER_FILE), _json(self._writer), durable=False)
 
     def _locked(self) -> DirectoryLocked:
         holder: dict[str, Any] = {}
         with contextlib.suppress(OSError, CorruptCheckpoint):
             holder = self.read_json(WRITER_FILE)
         pid, program, since_ms = holder.get("pid"), holder.get("program"), holder.get("since_ms")
+        broker = holder.get("broker")
         who = f"process {pid} ({program})" if pid != os.getpid() else "this process, by another handle"
         return DirectoryLocked(
             f"{self.path} is open for writing in {who if pid else 'another process'}. "
-            'Open it with mode="r" to read. Several processes append through a broker: '
-            f"embedlog serve {self.path}",
+            'Open it with mode="r" to read. '
+            + (
+                f'It is a broker, to append through: embedlog.open("kafka://{broker}")'
+                if broker
+                else f"Several processes append through a broker: embedlog serve {self.path}"
+            ),
             path=self.path,
             pid=pid,
             program=program,
             since_ms=since_ms,
+            broker=broker,
         )
 
     def _not_a_log(self) -> NotALog:

@@ -253,7 +253,8 @@ class UnsupportedFormat(DirectoryError):
 class DirectoryLocked(DirectoryError):
     """Another process (or another handle in this one) has the directory open for writing.
 
-    `pid`, `program` and `since_ms` describe the holder where it could be learned, else None.
+    `pid`, `program` and `since_ms` describe the holder where it could be learned, else None; `broker` is the
+    "host:port" where it serves the directory, if it does.
     """
 
     def __init__(
@@ -264,8 +265,10 @@ class DirectoryLocked(DirectoryError):
         pid: int | None = None,
         program: str | None = None,
         since_ms: int | None = None,
+        broker: str | None = None,
     ) -> None:
         super().__init__(message, path=path)
+        self.broker = broker
         self.pid = pid
         self.program = program
         self.since_ms = since_ms

@@ -1,8 +1,8 @@
 """The command line: `embedlog <command> DIR ...`, which is also `python -m embedlog`.
 
     main          find the command's module, parse, run, turn errors into one line and an exit code
-    arguments.py  what commands' arguments have in common, and the note on the writer's lock
-    opening.py    opening the directory for a command
+    arguments.py  what commands' arguments have in common: directory or brokers, the note on the writer's lock
+    opening.py    opening the directory, or the log that brokers keep, for a command
     ui.py         everything that is printed: lines, tables, JSON, progress
     units.py      sizes, times and counts as people read them
     text.py       a record as text and as JSON, and back
@@ -22,15 +22,15 @@ import argparse
 import contextlib
 import importlib
 import os
-import re
 import sys
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Final, Never
+from typing import Final
 
 from ..errors import EmbedlogError
+from .arguments import REFUSED, Parser, WireParser, names_brokers
 from .problems import exit_code, explain
-from .ui import UI, width_of, wrapped
+from .ui import UI
 
 # Command -> its module; the order is that of the help.
 COMMANDS: Final = {
@@ -53,18 +53,6 @@ COMMANDS: Final = {
 
 FAILED: Final = 1
 INTERRUPTED: Final = 130
-REFUSED: Final = 2
-
-
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, and where to read more; argparse prints the whole usage first."""
-
-    def error(self, message: str) -> Never:
-        misspelt = re.match(r"argument (?:COMMAND|ACTION): invalid choice: ('.*?')", message)
-        if misspelt is not None:
-            message = f"there is no command {misspelt[1]}"
-        said = wrapped(f"{self.prog}: {message}", width_of(sys.stderr))
-        self.exit(REFUSED, f"{said}\n{self.prog} --help explains\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -115,7 +103,8 @@ def _parser(arguments: Sequence[str]) -> Parser:
         epilog="embedlog COMMAND --help explains a command, and says whether it needs the writer's lock.",
     )
     parser.add_argument("--version", action="version", version=f"embedlog {__version__}")
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+    kind = WireParser if names_brokers(arguments) else Parser
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=kind)
     wanted = next((argument for argument in arguments if not argument.startswith("-")), "")
     names = [COMMANDS[wanted]] if wanted in COMMANDS else dict.fromkeys(COMMANDS.values())
     for name in names:

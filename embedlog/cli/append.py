@@ -20,7 +20,16 @@ from ..config import COMPRESSION_TYPES
 from ..errors import InvalidArgument, PartialAppend, RecordTooLarge
 from ..log import Log
 from ..model import Record
-from .arguments import JSON_NOTE, WRITES, add_command, add_directory, add_topic, count, positive
+from .arguments import (
+    JSON_NOTE,
+    WRITES,
+    add_command,
+    add_log,
+    add_topic,
+    count,
+    is_over_wire,
+    positive,
+)
 from .opening import writer
 from .text import record_from_json
 from .ui import UI
@@ -45,7 +54,7 @@ def add_parser(subparsers: Any) -> None:
     parser = add_command(
         subparsers, "append", "append lines as records", lock=WRITES, description=_DESCRIPTION
     )
-    add_directory(parser)
+    add_log(parser)
     add_topic(parser)
     parser.add_argument("file", metavar="FILE", nargs="?", default="-", help="default: standard input")
     form = parser.add_mutually_exclusive_group()
@@ -78,6 +87,11 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace, ui: UI) -> int:
     if args.key_separator == "":
         raise InvalidArgument("--key-separator must not be empty")
+    if args.flush and is_over_wire(args.directory):
+        raise InvalidArgument(
+            "--flush: brokers are not asked to fsync by a request\n"
+            f"embedlog topics alter {args.directory} {args.topic} --config flush_messages=1   has them do it"
+        )
     with _input(args.file) as fd, writer(args, ui, create=args.create) as log:
         if args.create and args.topic not in log.topics(internal=True):
             log.create_topic(args.topic)

@@ -1,14 +1,24 @@
-"""What the commands' arguments have in common: declaring a command, settings, places in a log."""
+"""What the commands' arguments have in common: declaring a command, which log it works on, settings, places.
+
+A command works on a directory, which is its first argument, or on a log that brokers keep, which
+`--bootstrap-server host:port` names in its place, or `kafka://host:port` where the directory would stand.
+Whichever it is stands in `args.directory`; opening.py makes a log of it.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+import itertools
+import re
+import sys
+from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Never
 
 from ..errors import InvalidArgument
+from .ui import width_of, wrapped
 
+REFUSED: Final = 2  # the exit code
 READS: Final = (
     "Takes no lock, changes nothing: works while an application has the directory open for writing."
 )
@@ -20,6 +30,39 @@ JSON_NOTE: Final = 'bytes that are not UTF-8 stand as {"base64": "..."}'
 PLACES: Final = "earliest, latest, an offset, or an ISO time (2024-05-01, 2024-05-01T10:41+02:00)"
 
 Place = str | int | datetime
+
+_BROKERS: Final = "--bootstrap-server"
+_SHORTEST: Final = "--bo"  # what argparse takes for it
+_SCHEME: Final = "kafka://"
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, and where to read more; argparse prints the whole usage first."""
+
+    def error(self, message: str) -> Never:
+        misspelt = re.match(r"argument (?:COMMAND|ACTION): invalid choice: ('.*?')", message)
+        if misspelt is not None:
+            message = f"there is no command {misspelt[1]}"
+        said = wrapped(f"{self.prog}: {message}", width_of(sys.stderr))
+        self.exit(REFUSED, f"{said}\n{self.prog} --help explains\n")
+
+
+class WireParser(Parser):
+    """Of a command line that names brokers: there is no argument for the directory then."""
+
+
+def names_brokers(arguments: Sequence[str]) -> bool:
+    """Is --bootstrap-server among the arguments of a command line?"""
+    for argument in itertools.takewhile(lambda argument: argument != "--", arguments):
+        name = argument.partition("=")[0]
+        if name.startswith(_SHORTEST) and _BROKERS.startswith(name):
+            return True
+    return False
+
+
+def is_over_wire(target: str) -> bool:
+    """Is it an address, and not a directory?"""
+    return "://" in target
 
 
 def add_command(
@@ -46,8 +89,57 @@ class _Paragraphs(argparse.HelpFormatter):
         )
 
 
-def add_directory(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("directory", metavar="DIR", help="the log's directory")
+def add_log(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
+    """The log that a command works on, as `args.directory`: a directory or the address of brokers.
+
+    optional: None where neither is given.
+    """
+    over_wire = isinstance(parser, WireParser)
+    parser.add_argument(
+        _BROKERS,
+        dest="directory",
+        type=_address,
+        required=over_wire,
+        metavar="HOST:PORT[,...]",
+        help="work on the log that these brokers keep; there is no DIR then",
+    )
+    if not over_wire:
+        parser.add_argument(
+            "directory", metavar="DIR", nargs="?" if optional else None, help="the log's directory"
+        )
+
+
+def add_directory(parser: argparse.ArgumentParser, not_over_wire: str, **options: Any) -> None:
+    """The directory of a command that has no form on the wire; `not_over_wire` says why, and what to do."""
+    shown = {"metavar": "DIR", "help": "the log's directory"}
+    add_here_only(parser, not_over_wire, "directory", **{**shown, **options})
+
+
+def add_here_only(parser: argparse.ArgumentParser, not_over_wire: str, name: str, **options: Any) -> None:
+    """A path of this machine, in whose place brokers are refused."""
+    parser.add_argument(_BROKERS, action=_HereOnly, const=not_over_wire, dest=name, help=argparse.SUPPRESS)
+    parser.add_argument(name, action=_HereOnly, const=not_over_wire, **options)
+    parser.set_defaults(here_only=True)
+
+
+class _HereOnly(argparse.Action):
+    """Takes a path; to an address it says what is in `const`."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        if option_string or is_over_wire(str(values)):
+            parser.error(str(self.const))
+        setattr(namespace, self.dest, values)
+
+
+def _address(text: str) -> str:
+    """An argparse type: addresses of brokers, as embedlog.open takes them."""
+    return text if text.startswith(_SCHEME) else _SCHEME + text
 
 
 def add_topic(parser: argparse.ArgumentParser) -> None:

@@ -17,6 +17,9 @@ _REPAIR = """\
 Take damaged bytes out of a partition, so that reading and appending go on around them. Nothing is thrown
 away: every byte taken out is kept in a .cut file beside the segment. Running it again does nothing. With
 --dry-run it exits with 1 where there is something to repair."""
+_NOT_OVER_WIRE = (
+    "it reads and mends files, which brokers do not hand out: run it where they are, on the directory"
+)
 _DESCRIPTION = """\
 Read a log, or one topic or partition of it: each batch (CRC, offsets, epochs), each index entry, the
 checkpoints. Changes nothing. Exits with 1 where something is damaged."""
@@ -26,7 +29,7 @@ def add_parser(subparsers: Any) -> None:
     parser = add_command(
         subparsers, "verify", "check every batch and index", lock=READS, description=_DESCRIPTION
     )
-    add_directory(parser)
+    add_directory(parser, _NOT_OVER_WIRE)
     parser.add_argument("topic", metavar="TOPIC", nargs="?", help="default: all")
     parser.add_argument("partition", metavar="PARTITION", nargs="?", type=count, help="default: all")
     parser.add_argument("--deep", action="store_true", help="also open each batch and decode its records")
@@ -35,7 +38,7 @@ def add_parser(subparsers: Any) -> None:
     parser = add_command(
         subparsers, "repair", "take damage out of a partition", lock=WRITES, description=_REPAIR
     )
-    add_directory(parser)
+    add_directory(parser, _NOT_OVER_WIRE)
     add_topic(parser)
     parser.add_argument("partition", metavar="PARTITION", type=count)
     parser.add_argument(

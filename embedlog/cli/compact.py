@@ -16,12 +16,17 @@ Keep the last record of each key, now. Only topics whose cleanup_policy has comp
 of those the sealed segments. The files that were replaced are removed when the directory is next opened for
 writing."""
 
+_NOT_OVER_WIRE = (
+    "brokers compact by themselves: `embedlog topics alter` sets min_cleanable_dirty_ratio, which says how "
+    "soon"
+)
+
 
 def add_parser(subparsers: Any) -> None:
     parser = add_command(
         subparsers, "compact", "keep the last record of each key", lock=WRITES, description=_DESCRIPTION
     )
-    add_directory(parser)
+    add_directory(parser, _NOT_OVER_WIRE)
     parser.add_argument("topics", metavar="TOPIC", nargs="*", help="default: all that are compacted")
     add_json(parser, "a JSON object a topic")
     parser.set_defaults(inside="log.compact(topic)")

@@ -22,6 +22,11 @@ Copy a log into a new directory with other file names: kafka (topic-0/0000000000
 broker has them; a partition's files may be copied into a topic of one) or classic
 (topic_0/00000000000.kafka)."""
 
+_NOT_OVER_WIRE = (
+    "it copies files, which brokers do not hand out: run it on the directory, while no broker does; "
+    "`embedlog cat --json` copies records over the wire"
+)
+
 
 def add_parser(subparsers: Any) -> None:
     for name, summary, text in (
@@ -29,7 +34,7 @@ def add_parser(subparsers: Any) -> None:
         ("export", "copy a log, with Kafka's file names", _EXPORT),
     ):
         parser = add_command(subparsers, name, summary, lock=WRITES, description=text)
-        add_directory(parser)
+        add_directory(parser, _NOT_OVER_WIRE)
         parser.add_argument("destination", metavar="DEST", help="a new or empty directory")
         if name == "export":
             parser.add_argument(

@@ -30,12 +30,16 @@ import embedlog
 
 from ..errors import DirectoryError, EmbedlogError
 from . import flights
+from .arguments import add_directory
 from .demo_loader import PARTITIONS, TOPIC
 from .ui import UI
 
 _MARK: Final = ".embedlog-demo"
 _GROUP: Final = "report"
 _MAX_POLL: Final = 2_000
+_NOT_OVER_WIRE: Final = (
+    "it kills the writer of a directory, which it makes for that: give a directory, or nothing"
+)
 
 
 def add_parser(commands: Any) -> None:
@@ -46,7 +50,14 @@ def add_parser(commands: Any) -> None:
         description="Runs the main job on real input (needs the extra: pip install 'embedlog[demo]'). "
         "Makes its own directory and is the writer of it.",
     )
-    parser.add_argument("directory", nargs="?", default="./embedlog-demo", help="default: ./embedlog-demo")
+    add_directory(
+        parser,
+        _NOT_OVER_WIRE,
+        nargs="?",
+        metavar="directory",
+        default="./embedlog-demo",
+        help="default: ./embedlog-demo",
+    )
     parser.add_argument(
         "--seed", type=int, default=None, help="where the loader is killed, for repeating a run"
     )

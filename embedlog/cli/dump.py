@@ -27,12 +27,16 @@ from ..codec.sniff import EMPTY, KAFKA_07, MESSAGE_SET_V0, MESSAGE_SET_V1, UNKNO
 from ..errors import CorruptRecord, EmbedlogError, InvalidArgument
 from ..filenames import INDEX, SNAPSHOT, TIME_INDEX, TXN_INDEX
 from ..model import Record
-from .arguments import JSON_NOTE, add_command, add_json
+from .arguments import JSON_NOTE, add_command, add_here_only, add_json
 from .dump_index import dump_aborted, dump_offsets, dump_snapshot, dump_times
 from .text import bytes_as_json, printable, record_as_json
 from .ui import UI
 from .units import iso
 
+_NOT_OVER_WIRE: Final = (
+    "it shows the bytes of a file, which brokers do not hand out: run it where the file is; `embedlog cat "
+    "--json` shows records over the wire"
+)
 _STEP: Final = 4 << 20
 _SNIFFED: Final = 1 << 16
 _SHOWN: Final = 60
@@ -46,8 +50,12 @@ def add_parser(subparsers: Any) -> None:
         "show the batches of a segment, or the entries of an index",
         lock="Takes no lock, changes nothing: works on a file that an application has open.",
     )
-    parser.add_argument(
-        "file", metavar="FILE", help="a segment (.kafka, .log), .index, .timeindex, .txnindex or .snapshot"
+    add_here_only(
+        parser,
+        _NOT_OVER_WIRE,
+        "file",
+        metavar="FILE",
+        help="a segment (.kafka, .log), .index, .timeindex, .txnindex or .snapshot",
     )
     parser.add_argument("--records", action="store_true", help="open each batch and show its records")
     add_json(parser, f"a JSON object a batch (with --records: a record) or entry; {JSON_NOTE}")

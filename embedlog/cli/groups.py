@@ -1,46 +1,39 @@
 """`embedlog groups`: consumer groups, their committed offsets, how far behind they are.
 
-Reading needs no lock: what is committed is in the topic `__consumer_offsets`, members and assignments too.
-Members live in the process that writes the log: where that is gone, nobody is in a group, whatever the
-topic still says.
+Who is in them, and what they have committed: group_views.py. Reading needs no lock.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import time
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from ..errors import EmbedlogError, GroupNotFound, InvalidArgument, OffsetOutOfRange
-from ..filenames import WRITER_FILE
-from ..follower import Follower
-from ..group_protocol import decode_assignment
+from ..errors import EmbedlogError, GroupNotEmpty, InvalidArgument, OffsetOutOfRange, UnknownMember
 from ..log import Log
 from ..log_reader import time_ms
-from ..model import CommittedOffset, GroupMetadata, PartitionOffsets, TopicPartition
-from ..offsets import OFFSETS_TOPIC, LoadedGroups, load_groups
+from ..model import NO_TIMESTAMP, CommittedOffset, PartitionOffsets, TopicPartition
 from .arguments import (
     PLACES,
     READS,
     WRITES,
     Place,
     add_command,
-    add_directory,
     add_json,
+    add_log,
     count,
     place,
 )
-from .opening import follower, reader, writer
+from .group_views import GroupView, all_groups, committed_offsets, one_group
+from .opening import Viewed, reader, viewed, writer
 from .ui import UI, Column
 from .units import counted, duration
 
 _RESET = f"""\
-Set a group's committed offsets. The group needs no members, which the writer's lock makes sure of; a group or
-topic without offsets gets them. PLACE: {PLACES};
+Set a group's committed offsets. The group must have no members, which the writer's lock, or the broker, makes
+sure of; a group or topic without offsets gets them. PLACE: {PLACES};
 a time means the first record at or after it, or the end where there is none."""
 
 
@@ -54,11 +47,11 @@ def add_parser(subparsers: Any) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
     each = add_command(actions, "list", "list the groups", lock=READS)
-    add_directory(each)
+    add_log(each)
     add_json(each, "a JSON object a group")
 
     each = add_command(actions, "describe", "show a group's offsets, lag and members", lock=READS)
-    add_directory(each)
+    add_log(each)
     _add_group(each)
     add_json(each, "a JSON object a partition")
 
@@ -69,7 +62,7 @@ def add_parser(subparsers: Any) -> None:
         lock=f"{WRITES} --dry-run takes no lock.",
         description=_RESET,
     )
-    add_directory(each)
+    add_log(each)
     _add_group(each)
     each.add_argument("--to", type=place, required=True, metavar="PLACE", help="where the group is to go on")
     each.add_argument(
@@ -81,7 +74,7 @@ def add_parser(subparsers: Any) -> None:
     each.set_defaults(inside="consumer.seek(...) and consumer.commit()")
 
     each = add_command(actions, "delete", "delete a group and its offsets", lock=WRITES)
-    add_directory(each)
+    add_log(each)
     _add_group(each)
     add_json(each, "a JSON object: the group, and how many offsets it had")
 
@@ -95,29 +88,6 @@ def run(args: argparse.Namespace, ui: UI) -> int:
 
 
 # -- reading -----------------------------------------------------------------------------------------
-
-
-def _load(engine: Follower) -> LoadedGroups:
-    exists = OFFSETS_TOPIC in engine.topics()
-    return load_groups(engine.partitions_of(OFFSETS_TOPIC) if exists else ())
-
-
-def _known(loaded: LoadedGroups, group: str, directory: str) -> None:
-    if group not in loaded.names():
-        names = ", ".join(loaded.names()[:10]) or "none yet"
-        raise GroupNotFound(f"no group {group!r} in {directory} (groups: {names})")
-
-
-def _members_live(engine: Follower) -> bool:
-    """Is there a process that writes the log? As far as that can be told without touching its lock."""
-    try:
-        pid = json.loads(engine.fs.read_file(engine.catalog.file(WRITER_FILE)))["pid"]
-        os.kill(pid, 0)
-    except PermissionError:
-        return True
-    except (OSError, KeyError, TypeError, ValueError, OverflowError, EmbedlogError):
-        return False
-    return True
 
 
 class _Lag(NamedTuple):
@@ -135,9 +105,8 @@ class _Lag(NamedTuple):
         return max(self.edges.log_end_offset - self.committed.offset, 0)
 
 
-def _lags(engine: Follower, loaded: LoadedGroups, group: str) -> list[_Lag]:
-    committed = loaded.offsets.get(group, {})
-    consumers = _consumers(loaded.metadata.get(group)) if _members_live(engine) else {}
+def _lags(engine: Viewed, group: GroupView) -> list[_Lag]:
+    committed, consumers = group.committed, group.consumers()
     topics = sorted({name.topic for name in (*committed, *consumers)})
     existing = set(engine.topics())
     lags = []
@@ -150,40 +119,24 @@ def _lags(engine: Follower, loaded: LoadedGroups, group: str) -> list[_Lag]:
     return lags
 
 
-def _consumers(metadata: GroupMetadata | None) -> dict[TopicPartition, str]:
-    """Which member has which partition."""
-    found = {}
-    for member in metadata.members if metadata else ():
-        try:
-            for name in decode_assignment(member.assignment).partitions:
-                found[name] = member.group_instance_id or f"{member.client_host}:{member.member_id}"
-        except EmbedlogError:
-            continue
-    return found
-
-
 def _list(args: argparse.Namespace, ui: UI) -> int:
-    with follower(args.directory) as engine:
-        loaded = _load(engine)
-        live = _members_live(engine)
+    with viewed(args.directory) as engine:
         rows = []
-        for group in loaded.names():
-            lags = _lags(engine, loaded, group)
-            metadata = loaded.metadata.get(group)
-            members = len(metadata.members) if metadata and live else 0
+        for group in all_groups(engine):
+            lags = _lags(engine, group)
             behind = sum(lag.behind or 0 for lag in lags)
             topics = sorted({lag.name.topic for lag in lags})
             if args.json:
                 ui.json(
                     {
-                        "group": group,
-                        "members": members,
-                        "generation": metadata.generation if metadata else 0,
+                        "group": group.name,
+                        "members": len(group.members),
+                        "generation": group.generation,
                         "topics": topics,
                         "lag": behind,
                     }
                 )
-            rows.append((group, members, behind, " ".join(topics)))
+            rows.append((group.name, len(group.members), behind, " ".join(topics)))
     if rows and not args.json:
         columns = (
             Column("group", shortens=True),
@@ -198,10 +151,9 @@ def _list(args: argparse.Namespace, ui: UI) -> int:
 
 
 def _describe(args: argparse.Namespace, ui: UI) -> int:
-    with follower(args.directory) as engine, reader(args.directory) as log:
-        loaded = _load(engine)
-        _known(loaded, args.group, args.directory)
-        lags = _lags(engine, loaded, args.group)
+    with viewed(args.directory) as engine, reader(args.directory) as log:
+        group = one_group(engine, args.group, args.directory)
+        lags = _lags(engine, group)
         if args.json:
             for lag in lags:
                 ui.json(_as_json(lag))
@@ -227,7 +179,7 @@ def _describe(args: argparse.Namespace, ui: UI) -> int:
         ]
         behind = sum(lag.behind or 0 for lag in lags)
         ui.table(columns, rows)
-        ui.line("\n" + " · ".join(_facts(log, loaded.metadata.get(args.group), lags, behind)))
+        ui.line("\n" + " · ".join(_facts(log, group, lags, behind)))
         for text in _oddities(lags):
             ui.line(text)
     return 0
@@ -235,12 +187,13 @@ def _describe(args: argparse.Namespace, ui: UI) -> int:
 
 def _as_json(lag: _Lag) -> dict[str, Any]:
     committed = lag.committed
+    at = NO_TIMESTAMP if committed is None else committed.commit_timestamp_ms
     return {
         "topic": lag.name.topic,
         "partition": lag.name.partition,
         "committed": committed.offset if committed else None,
         "metadata": committed.metadata if committed else None,
-        "commit_timestamp_ms": committed.commit_timestamp_ms if committed else None,
+        "commit_timestamp_ms": None if at == NO_TIMESTAMP else at,
         "log_start_offset": lag.edges.log_start_offset if lag.edges else None,
         "log_end_offset": lag.edges.log_end_offset if lag.edges else None,
         "lag": lag.behind,
@@ -255,17 +208,17 @@ def _shortened(consumer: str) -> str:
     return f"{host}:{tail[:8]}…" if colon and len(tail) >= 8 else consumer
 
 
-def _facts(log: Log, metadata: GroupMetadata | None, lags: list[_Lag], behind: int) -> list[str]:
+def _facts(log: Log, group: GroupView, lags: list[_Lag], behind: int) -> list[str]:
     facts = [f"{behind:,} behind"]
     oldest = min(filter(None, (_unread_since(log, lag) for lag in lags)), default=None)
     if oldest is not None:
         facts.append(f"oldest unread {duration(time.time() - oldest / 1000)} ago")
     members = {lag.consumer for lag in lags if lag.consumer}
     facts.append(counted(len(members), "member") if members else "no members")
-    if metadata is not None:
-        facts.append(f"generation {metadata.generation}")
-        if metadata.protocol and members:
-            facts.append(metadata.protocol)
+    if group.generation:
+        facts.append(f"generation {group.generation}")
+    if group.protocol and members:
+        facts.append(group.protocol)
     return facts
 
 
@@ -304,8 +257,8 @@ def _oddities(lags: list[_Lag]) -> list[str]:
 
 
 def _reset(args: argparse.Namespace, ui: UI) -> int:
-    with follower(args.directory) as engine, reader(args.directory) as log:
-        committed: Mapping[TopicPartition, CommittedOffset] = _load(engine).offsets.get(args.group, {})
+    with viewed(args.directory) as engine, reader(args.directory) as log:
+        committed = committed_offsets(engine, args.group)
         topics = args.topic or sorted({name.topic for name in committed})
         if not topics:
             raise InvalidArgument(f"group {args.group!r} has no offsets: say for which --topic")
@@ -357,9 +310,14 @@ def _committed_by_writer(args: argparse.Namespace, ui: UI, topics: list[str]) ->
         coordinator = log.backend.coordinator
         assert coordinator is not None
         new = {name: _target(log, name, args.to) for name in _chosen(log, args, topics)}
-        coordinator.commit_offsets(
-            args.group, {name: CommittedOffset(offset) for name, offset in new.items()}
-        )
+        try:
+            coordinator.commit_offsets(
+                args.group, {name: CommittedOffset(offset) for name, offset in new.items()}
+            )
+        except UnknownMember:
+            raise GroupNotEmpty(
+                f"group {args.group!r} has members: its offsets can be set when all have left it"
+            ) from None
         return new
 
 

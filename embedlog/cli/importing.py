@@ -25,13 +25,17 @@ again and goes on."""
 
 
 _SHOWN_LEFT_OUT: Final = 5
+_NOT_OVER_WIRE: Final = (
+    "it keeps the files' offsets, which an append over the wire cannot: import into a directory, which "
+    "`embedlog serve` then serves"
+)
 
 
 def add_parser(subparsers: Any) -> None:
     parser = add_command(
         subparsers, "import", "copy Kafka's log files into a log", lock=WRITES, description=_DESCRIPTION
     )
-    add_directory(parser)
+    add_directory(parser, _NOT_OVER_WIRE)
     parser.add_argument("source", metavar="SOURCE", help="a file, or a directory")
     parser.add_argument(
         "--topic", metavar="TOPIC", help="the name here; or, of several topics in SOURCE, the one to import"

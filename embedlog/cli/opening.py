@@ -1,4 +1,4 @@
-"""Opening a log's directory for a command.
+"""From what a command is given, a directory or the address of brokers, to a log.
 
 Only commands that are told to make something create a directory: a misspelt path must not become a log.
 """
@@ -8,43 +8,63 @@ from __future__ import annotations
 import argparse
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 from .. import api
+from ..backend import LogBackend
 from ..follower import Follower
 from ..log import Log
 from ..model import TopicPartition
 from ..recovery import Progress, RecoveryReport
 from ..store import Store
+from .arguments import is_over_wire
 from .ui import UI
 from .units import counted, duration, size
+
+Viewed: TypeAlias = Follower | LogBackend
+"""What can be looked at: a directory with its segments, or what brokers tell."""
+
+
+@contextlib.contextmanager
+def viewed(target: str) -> Iterator[Viewed]:
+    """What there is, without a lock: of a directory the engine, for commands that look at segments."""
+    if is_over_wire(target):
+        with api.open(target) as log:
+            yield log.backend
+    else:
+        with follower(target) as engine:
+            yield engine
 
 
 @contextlib.contextmanager
 def follower(directory: str) -> Iterator[Follower]:
-    """The engine beneath a log for reading: for commands that look at segments."""
+    """The engine beneath a directory for reading."""
     with contextlib.closing(Follower(_checked(directory))) as engine:
         yield engine
 
 
-def shown_topics(engine: Follower, *, internal: bool = False) -> list[str]:
+def shown_topics(engine: Viewed, *, internal: bool = False) -> list[str]:
     """The names of the topics; internal ones only if asked for."""
     return [name for name in engine.topics() if internal or not engine.describe_topic(name).internal]
 
 
 @contextlib.contextmanager
-def reader(directory: str) -> Iterator[Log]:
+def reader(target: str) -> Iterator[Log]:
     """The log, for reading, without a lock."""
-    with api.open(directory, mode="r") as log:
+    with api.open(target, mode="rw" if is_over_wire(target) else "r") as log:
         yield log
 
 
 @contextlib.contextmanager
 def writer(args: argparse.Namespace, ui: UI, *, create: bool = False, **settings: Any) -> Iterator[Log]:
-    """The log, with the writer's lock; what recovery did is told on standard error.
+    """The log, with the writer's lock; what recovery did is told on standard error. Brokers have neither.
 
     Raises DirectoryLocked, and whatever opening raises.
     """
+    if is_over_wire(args.directory):
+        with api.open(args.directory, **settings) as log:
+            yield log
+        return
     if not create:
         _checked(args.directory)
     with _recovering(ui) as progress:

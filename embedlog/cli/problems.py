@@ -8,27 +8,33 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from typing import Final
 
 from ..errors import (
+    BrokerError,
+    BrokerUnavailable,
     CorruptRecord,
     DirectoryError,
     DirectoryLocked,
     EmbedlogError,
+    GroupNotFound,
     Located,
     LogTruncated,
     NotALog,
     OffsetOutOfRange,
     PartialAppend,
+    RequestTimedOut,
     StorageError,
     TopicExists,
     TopicNotFound,
     UnknownSetting,
 )
+from .arguments import is_over_wire
 from .units import moment
 
 _MOST_NAMES: Final = 60  # characters, of what there is instead
-_NOT_DONE: Final = (Located, StorageError, PartialAppend, LogTruncated)
+_NOT_DONE: Final = (Located, StorageError, PartialAppend, LogTruncated, BrokerUnavailable, BrokerError)
 
 
 def exit_code(error: EmbedlogError) -> int:
@@ -47,20 +53,33 @@ def explain(error: EmbedlogError, args: argparse.Namespace) -> str:
         return _no_topic(error, args, directory)
     if isinstance(error, TopicExists):
         return f"{_cause(error)}\n--if-not-exists takes it as it is, `embedlog topics alter` changes it"
+    if isinstance(error, GroupNotFound) and args.action == "delete":
+        listing = f"embedlog groups list {directory}   shows those that there are"
+        return f"no group {args.group!r} in {directory}\n{listing}"
     if isinstance(error, NotALog):
         return "\n".join(str(error).rsplit(". ", 1))  # cause, and what to do
     if isinstance(error, UnknownSetting) and "did you mean" not in str(error):
         where = "docs/settings.md" if args.command == "serve" else "embedlog topics create --help"
-        return f"{_cause(error)}\n{where}   names them all"
+        unknown = re.search("unknown setting '.*?'", str(error))  # a broker's words may stand around it
+        return f"{unknown[0] if unknown else error}\n{where}   names them all"
     if isinstance(error, OffsetOutOfRange) and error.log_start_offset >= 0:
         return (
             f"{getattr(args, 'topic', '')}: offset {error.offset:,} is outside "
             f"{error.log_start_offset:,}..{error.log_end_offset:,}; 'earliest' begins at "
             f"{error.log_start_offset:,}"
         )
-    if isinstance(error, CorruptRecord) and directory:
+    if isinstance(error, BrokerUnavailable):
+        return _no_broker(error)
+    if isinstance(error, CorruptRecord) and directory and not is_over_wire(directory):
         return f"DAMAGED  {error}\nembedlog verify {directory}   tells how much, and what can be done"
     return str(error)
+
+
+def _no_broker(error: BrokerUnavailable) -> str:
+    said = re.sub(r"\[Errno -?\d+\] ", "", str(error))
+    if isinstance(error, RequestTimedOut):
+        return f"{said}\nit may be busy, or out of reach; what was asked for may be done all the same"
+    return f"{said}\nis a broker running there? embedlog serve DIR   starts one"
 
 
 def _cause(error: EmbedlogError) -> str:
@@ -87,6 +106,10 @@ def _locked(error: DirectoryLocked, args: argparse.Namespace, directory: str) ->
     lines = [f"{directory} is open for writing in {holder}."]
     if hasattr(args, "refused"):
         lines.append(args.refused)
+    elif error.broker and not hasattr(args, "here_only"):
+        lines.append(f"It is a broker: give --bootstrap-server {error.broker} in place of {directory}")
+    elif error.broker:
+        lines.append(f"It is the broker at {error.broker}: stop that first.")
     elif inside:
         lines.append(f"There it can be done by {inside}; or close it first.")
     else:

@@ -24,7 +24,7 @@ from .arguments import (
     READS,
     Place,
     add_command,
-    add_directory,
+    add_log,
     add_topic,
     count,
     place,
@@ -80,7 +80,7 @@ def add_parser(subparsers: Any) -> None:
 
 def _add(subparsers: Any, name: str, summary: str, what: str) -> argparse.ArgumentParser:
     parser = add_command(subparsers, name, summary, lock=READS, description=_DESCRIPTION.format(what=what))
-    add_directory(parser)
+    add_log(parser)
     add_topic(parser)
     parser.add_argument("--partition", type=count, metavar="N", help="default: all of them")
     form = parser.add_mutually_exclusive_group()

@@ -34,6 +34,7 @@ _LOCK = (
     "Holds the writer's lock while it runs: a second broker on the directory, and commands that write to it, "
     "are refused (exit 2)."
 )
+_NOT_OVER_WIRE: Final = "it is the broker itself: give the directory that it is to serve, and --port"
 _PORT: Final = 9092
 _LAST_PORT: Final = 65_535
 _SECTIONS: Final = ("broker", "log", "topics", "serve")
@@ -62,7 +63,7 @@ def add_parser(subparsers: Any) -> None:
         lock=_LOCK,
         description=_DESCRIPTION,
     )
-    add_directory(parser)
+    add_directory(parser, _NOT_OVER_WIRE)
     parser.add_argument("--port", type=_port, metavar="N", help=f"where to listen; 0: a free one ({_PORT})")
     parser.add_argument("--host", help="the address to listen on (127.0.0.1)")
     parser.add_argument(

@@ -1,5 +1,7 @@
 """What is in a partition, told from its edges, its directory and a few headers: nothing is read through.
 
+Brokers tell the edges, and the first and the last record; what lies on their disks they do not.
+
 Record counts are differences of offsets: compaction and control batches leave fewer records than that.
 The compression ratio is that of a few batches here and there, opened; the rest is assumed to be like them.
 """
@@ -7,30 +9,34 @@ The compression ratio is that of a few batches here and there, opened; the rest 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
+from ..backend import LogBackend
 from ..codec import DEFAULT_MAX_BYTES, HEADER_SIZE, NONE, codec_name, decompress, read_header
-from ..errors import EmbedlogError
+from ..errors import EmbedlogError, OffsetOutOfRange
 from ..follower import Follower
+from ..log_reader import read_records
 from ..reading import ReadablePartition
 from ..segment import Segment
 from ..shared_state import State
+from .opening import Viewed
 
 _SEGMENTS_SAMPLED: Final = 4
 _BATCHES_SAMPLED: Final = 4
 
 
 class PartitionSize(NamedTuple):
-    """One partition's edges and size."""
+    """One partition's edges and size; None is what brokers do not tell."""
 
     topic: str
     partition: int
     log_start_offset: int
     log_end_offset: int
-    flushed_offset: int
-    segments: int
-    bytes: int
-    state: str
+    flushed_offset: int | None
+    segments: int | None
+    bytes: int | None
+    state: str | None
 
     @property
     def records(self) -> int:
@@ -39,6 +45,17 @@ class PartitionSize(NamedTuple):
 
     def as_json(self) -> dict[str, Any]:
         return self._asdict()
+
+    @property
+    def unflushed(self) -> int | None:
+        """How many offsets are not durable yet."""
+        return None if self.flushed_offset is None else self.log_end_offset - self.flushed_offset
+
+
+def in_all(numbers: Iterable[int | None]) -> int | None:
+    """Their sum; None where one of them is unknown."""
+    known = list(numbers)
+    return None if None in known else sum(filter(None, known))
 
 
 class Contents(NamedTuple):
@@ -51,8 +68,11 @@ class Contents(NamedTuple):
     sampled_raw_bytes: int
 
 
-def partition_sizes(engine: Follower, topic: str) -> list[PartitionSize]:
-    """The sizes of a topic's partitions. Raises TopicNotFound, StorageError."""
+def partition_sizes(engine: Viewed, topic: str) -> list[PartitionSize]:
+    """The sizes of a topic's partitions. Raises TopicNotFound, StorageError, BrokerUnavailable."""
+    if not isinstance(engine, Follower):
+        edges = engine.offsets(topic)
+        return [PartitionSize(topic, number, *edges[number][:2], None, None, None, None) for number in edges]
     sizes = []
     for partition in engine.partitions_of(topic):
         readable = partition.readable_segments()
@@ -62,8 +82,27 @@ def partition_sizes(engine: Follower, topic: str) -> list[PartitionSize]:
     return sizes
 
 
-def contents(partition: ReadablePartition) -> Contents:
+def contents(engine: Viewed, of: PartitionSize) -> Contents:
     """A look into a partition. Raises CorruptRecord or StorageError where what it looks at is damaged."""
+    if isinstance(engine, Follower):
+        return _looked_into(engine.partition(of.topic, of.partition))
+    return _told(engine, of)
+
+
+def _told(backend: LogBackend, of: PartitionSize) -> Contents:
+    """The times of the first and the last record."""
+    oldest = newest = -1
+    if of.records:
+        first = backend.offset_for_time(of.topic, of.partition, 0)
+        oldest = -1 if first is None else first.timestamp_ms
+        with contextlib.suppress(OffsetOutOfRange):  # deleted meanwhile
+            start = of.log_end_offset - 1
+            for record in read_records(backend, of.topic, of.partition, start=start, max_bytes=1):
+                newest = record.timestamp_ms
+    return Contents(oldest, newest, frozenset(), 0, 0)
+
+
+def _looked_into(partition: ReadablePartition) -> Contents:
     readable = [(segment, size) for segment, size in partition.readable_segments() if size >= HEADER_SIZE]
     if not readable:
         return Contents(-1, -1, frozenset(), 0, 0)

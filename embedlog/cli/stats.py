@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterator
 from importlib import metadata
 from typing import Any, Final
 
 from ..errors import InvalidArgument
 from ..follower import Follower
-from .arguments import READS, add_command, add_json
-from .opening import follower
-from .sizes import Contents, PartitionSize, contents, partition_sizes
+from .arguments import READS, add_command, add_json, add_log
+from .opening import viewed
+from .sizes import Contents, PartitionSize, contents, in_all, partition_sizes
 from .ui import UI, Column
 from .units import counted, day, size
 
@@ -30,14 +30,14 @@ _DESCRIPTION: Final = """\
 Sizes, segments, offsets and times of each partition, without reading it through.
 `offsets` counts from the log's start to its end: compaction leaves fewer records. The ratio (raw size to
 size on disk) is measured on a few batches. `embedlog verify` reads everything. On a narrow terminal columns
-are left out: --json has all."""
+are left out: --json has all. Brokers tell offsets and times; of what is on their disks they say nothing."""
 
 
 def add_parser(subparsers: Any) -> None:
     parser = add_command(
         subparsers, "stats", "sizes, offsets, times of topics", lock=READS, description=_DESCRIPTION
     )
-    parser.add_argument("directory", metavar="DIR", nargs="?", help="the log's directory")
+    add_log(parser, optional=True)
     parser.add_argument("topics", metavar="TOPIC", nargs="*", help="default: all")
     parser.add_argument("--partitions", action="store_true", help="a line a partition, not a topic")
     parser.add_argument(
@@ -56,10 +56,10 @@ def run(args: argparse.Namespace, ui: UI) -> int:
         if not args.json:
             ui.line()
     if args.directory is None:
-        raise InvalidArgument("stats needs a DIR, or --build")
-    with follower(args.directory) as engine:
+        raise InvalidArgument("stats needs a DIR, --bootstrap-server or --build")
+    with viewed(args.directory) as engine:
         found = [
-            (each, contents(engine.partition(topic, each.partition)))
+            (each, contents(engine, each))
             for topic in args.topics or engine.topics()
             for each in partition_sizes(engine, topic)
         ]
@@ -67,8 +67,9 @@ def run(args: argparse.Namespace, ui: UI) -> int:
             for each, inside in found:
                 ui.json(_as_json(each, inside))
         elif found:
-            _table(args, ui, found)
-            _state(ui, engine, found)
+            _table(args, ui, found, on_disk=isinstance(engine, Follower))
+            if isinstance(engine, Follower):
+                _state(ui, engine, found)
         else:
             ui.line("no topics yet")
     return 0
@@ -85,51 +86,50 @@ def _as_json(each: PartitionSize, inside: Contents) -> dict[str, Any]:
     }
 
 
-def _table(args: argparse.Namespace, ui: UI, found: list[tuple[PartitionSize, Contents]]) -> None:
+def _table(
+    args: argparse.Namespace, ui: UI, found: list[tuple[PartitionSize, Contents]], *, on_disk: bool
+) -> None:
     groups: dict[tuple[str, int], list[tuple[PartitionSize, Contents]]] = {}
     for each, inside in found:
         number = each.partition if args.partitions else -1
         groups.setdefault((each.topic, number), []).append((each, inside))
+
+    def summed(members: list[tuple[PartitionSize, Contents]]) -> Iterator[object]:
+        yield sum(each.records for each, _ in members)
+        if on_disk:
+            if args.partitions:
+                yield in_all(each.segments for each, _ in members)
+            yield size(in_all(each.bytes for each, _ in members) or 0)
+            yield _ratio(members)
+        yield day(min((inside.oldest_ms for _, inside in members if inside.oldest_ms >= 0), default=-1))
+        yield day(max(inside.newest_ms for _, inside in members))
+
     rows = [
-        (topic, str(number) if args.partitions else len(members), *_summed(members, args.partitions))
+        (topic, str(number) if args.partitions else len(members), *summed(members))
         for (topic, number), members in groups.items()
     ]
     columns = (
         Column("topic", shortens=True),
         Column("partition" if args.partitions else "partitions", right=True),
         Column("offsets", right=True),
-        *([Column("segments", right=True, spare=1)] if args.partitions else []),
-        Column("size", right=True),
-        Column("ratio", right=True, spare=2),
+        *([Column("segments", right=True, spare=1)] if args.partitions and on_disk else []),
+        *([Column("size", right=True), Column("ratio", right=True, spare=2)] if on_disk else []),
         Column("oldest"),
         Column("newest"),
     )
-    totals = (
-        ("total", "" if args.partitions else len(found), *_summed(found, args.partitions))
-        if len(rows) > 1
-        else None
-    )
+    totals = ("total", "" if args.partitions else len(found), *summed(found)) if len(rows) > 1 else None
     ui.table(columns, rows, totals=totals)
 
 
-def _summed(members: Iterable[tuple[PartitionSize, Contents]], segments: bool) -> tuple[object, ...]:
-    members = list(members)
+def _ratio(members: list[tuple[PartitionSize, Contents]]) -> str | None:
     stored = sum(inside.sampled_bytes for _, inside in members)
     raw = sum(inside.sampled_raw_bytes for _, inside in members)
     codecs = {codec for _, inside in members for codec in inside.codecs} - {"none"}
-    oldest = min((inside.oldest_ms for _, inside in members if inside.oldest_ms >= 0), default=-1)
-    return (
-        sum(each.records for each, _ in members),
-        *([sum(each.segments for each, _ in members)] if segments else []),
-        size(sum(each.bytes for each, _ in members)),
-        f"{raw / stored:.1f}x" if codecs else None,
-        day(oldest),
-        day(max(inside.newest_ms for _, inside in members)),
-    )
+    return f"{raw / stored:.1f}x" if codecs else None
 
 
 def _state(ui: UI, engine: Follower, found: list[tuple[PartitionSize, Contents]]) -> None:
-    unflushed = sum(each.log_end_offset - each.flushed_offset for each, _ in found)
+    unflushed = in_all(each.unflushed for each, _ in found)
     free = engine.fs.free_bytes(engine.path)
     waiting = f" · {counted(unflushed, 'record')} appended and not yet durable" if unflushed else ""
     ui.line(f"\nlayout {engine.catalog.layout.name} · {size(free)} free{waiting}")

@@ -8,20 +8,20 @@ from typing import Any
 
 from ..config import TopicSettings
 from ..errors import InvalidArgument
-from ..follower import Follower
 from ..model import TopicDescription
 from .arguments import (
     READS,
     WRITES,
     add_command,
-    add_directory,
     add_json,
+    add_log,
     add_topic,
+    is_over_wire,
     positive,
     settings,
 )
-from .opening import follower, shown_topics, writer
-from .sizes import PartitionSize, partition_sizes
+from .opening import Viewed, shown_topics, viewed, writer
+from .sizes import PartitionSize, in_all, partition_sizes
 from .ui import UI, Column
 from .units import counted, size
 
@@ -36,7 +36,7 @@ def add_parser(subparsers: Any) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
     each = add_command(actions, "list", "list the topics", lock=READS)
-    add_directory(each)
+    add_log(each)
     each.add_argument("--internal", action="store_true", help="also internal ones (__consumer_offsets)")
     add_json(each, "a JSON object a topic, with exact values")
 
@@ -47,7 +47,7 @@ def add_parser(subparsers: Any) -> None:
         lock=WRITES,
         description="Create a topic, and its log directory where there is none.",
     )
-    add_directory(each)
+    add_log(each)
     add_topic(each)
     each.add_argument("--partitions", type=positive, default=1, metavar="N", help="how many (1)")
     each.add_argument("--if-not-exists", action="store_true", help="leave a topic that is there as it is")
@@ -59,7 +59,7 @@ def add_parser(subparsers: Any) -> None:
     each.set_defaults(inside="log.create_topic(...)")
 
     each = add_command(actions, "describe", "show topics with their partitions and settings", lock=READS)
-    add_directory(each)
+    add_log(each)
     each.add_argument("topics", metavar="TOPIC", nargs="*", help="default: all but internal ones")
     each.add_argument("--all-settings", action="store_true", help="also those that have their default")
     add_json(each, "a JSON object a topic, with exact values")
@@ -71,7 +71,7 @@ def add_parser(subparsers: Any) -> None:
         lock=WRITES,
         description="Change a topic's settings, or add partitions. Keys may go to other partitions then.",
     )
-    add_directory(each)
+    add_log(each)
     add_topic(each)
     each.add_argument(
         "--partitions", type=positive, metavar="N", help="how many there are to be; never fewer"
@@ -91,7 +91,7 @@ def add_parser(subparsers: Any) -> None:
         description="Delete a topic with all its records: gone, durably, when the command returns. Its files "
         "are removed when the directory is next opened for writing.",
     )
-    add_directory(each)
+    add_log(each)
     add_topic(each)
     each.add_argument("--yes", action="store_true", help="do not ask (it is asked only on a terminal)")
     add_json(each, "a JSON object: what was deleted")
@@ -115,29 +115,35 @@ def run(args: argparse.Namespace, ui: UI) -> int:
 
 
 def _list(args: argparse.Namespace, ui: UI) -> int:
-    with follower(args.directory) as engine:
+    with viewed(args.directory) as engine:
         rows = []
         for name in shown_topics(engine, internal=args.internal):
             sizes = partition_sizes(engine, name)
             records = sum(each.records for each in sizes)
-            taken = sum(each.bytes for each in sizes)
+            taken = in_all(each.bytes for each in sizes)
             description = engine.describe_topic(name)
             if args.json:
                 ui.json({**_facts(description), "offsets": records, "bytes": taken})
             else:
-                rows.append((name, len(sizes), records, size(taken), _settings_text(description.settings)))
+                own = _settings_text(description.settings)
+                rows.append((name, len(sizes), records, *_told(taken), own))
     if rows:
         columns = (
             Column("topic", shortens=True),
             Column("partitions", right=True),
             Column("offsets", right=True),
-            Column("size", right=True),
+            *([] if is_over_wire(args.directory) else [Column("size", right=True)]),
             Column("settings", folds=True),
         )
         ui.table(columns, rows)
     elif not args.json:
         ui.line(f"no topics yet; embedlog topics create {args.directory} NAME   makes one")
     return 0
+
+
+def _told(taken: int | None) -> list[str]:
+    """A size; nothing where brokers do not tell it."""
+    return [] if taken is None else [size(taken)]
 
 
 def _create(args: argparse.Namespace, ui: UI) -> int:
@@ -158,7 +164,7 @@ def _create(args: argparse.Namespace, ui: UI) -> int:
 
 
 def _describe(args: argparse.Namespace, ui: UI) -> int:
-    with follower(args.directory) as engine:
+    with viewed(args.directory) as engine:
         for number, name in enumerate(args.topics or shown_topics(engine)):
             args.topic = name  # for what an error says
             description = engine.describe_topic(name)
@@ -183,7 +189,7 @@ def _facts(description: TopicDescription) -> dict[str, Any]:
     }
 
 
-def _as_json(engine: Follower, description: TopicDescription, sizes: list[PartitionSize]) -> dict[str, Any]:
+def _as_json(engine: Viewed, description: TopicDescription, sizes: list[PartitionSize]) -> dict[str, Any]:
     return {
         **_facts(description),
         "effective_settings": engine.topic_settings(description.name).as_dict(),
@@ -194,14 +200,12 @@ def _as_json(engine: Follower, description: TopicDescription, sizes: list[Partit
 def _describe_one(
     args: argparse.Namespace,
     ui: UI,
-    engine: Follower,
+    engine: Viewed,
     description: TopicDescription,
     sizes: list[PartitionSize],
 ) -> None:
-    ui.line(
-        f"{description.name}   id {description.topic_id} · {counted(description.partitions, 'partition')} · "
-        f"{size(sum(each.bytes for each in sizes))}"
-    )
+    facts = [f"id {description.topic_id}", counted(description.partitions, "partition")]
+    ui.line(f"{description.name}   {' · '.join(facts + _told(in_all(each.bytes for each in sizes)))}")
     effective = engine.topic_settings(description.name).as_dict()
     shown = effective if args.all_settings else description.settings
     if shown:
@@ -213,10 +217,16 @@ def _describe_one(
             ],
         )
         ui.line()
-    columns = (
+    edges = (
         Column("partition", right=True),
         Column("log start", right=True),
         Column("log end", right=True),
+    )
+    if is_over_wire(args.directory):
+        ui.table(edges, [each[1:4] for each in sizes])
+        return
+    columns = (
+        *edges,
         Column("not flushed", right=True),
         Column("segments", right=True),
         Column("size", right=True),
@@ -226,12 +236,10 @@ def _describe_one(
         columns,
         [
             (
-                each.partition,
-                each.log_start_offset,
-                each.log_end_offset,
-                each.log_end_offset - each.flushed_offset,
+                *each[1:4],
+                each.unflushed,
                 each.segments,
-                size(each.bytes),
+                *_told(each.bytes),
                 each.state,
             )
             for each in sizes
@@ -259,13 +267,12 @@ def _alter(args: argparse.Namespace, ui: UI) -> int:
 
 def _delete(args: argparse.Namespace, ui: UI) -> int:
     with writer(args, ui) as log:
-        with follower(args.directory) as engine:
+        with viewed(args.directory) as engine:
             sizes = partition_sizes(engine, args.topic)
             facts = _facts(engine.describe_topic(args.topic))
-        records, taken = sum(each.records for each in sizes), sum(each.bytes for each in sizes)
-        what = (
-            f"{args.topic}: {counted(len(sizes), 'partition')}, {counted(records, 'offset')}, {size(taken)}"
-        )
+        records, taken = sum(each.records for each in sizes), in_all(each.bytes for each in sizes)
+        counts = [counted(len(sizes), "partition"), counted(records, "offset"), *_told(taken)]
+        what = f"{args.topic}: {', '.join(counts)}"
         if not args.yes and sys.stdin.isatty() and ui.out.isatty():
             ui.err.write(f"Delete {what}? [y/N] ")
             ui.err.flush()
@@ -276,7 +283,10 @@ def _delete(args: argparse.Namespace, ui: UI) -> int:
     if args.json:
         ui.json({**facts, "offsets": records, "bytes": taken, "deleted": True})
         return 0
-    ui.line(f"deleted {what}; its files go when the directory is next opened for writing")
+    if is_over_wire(args.directory):
+        ui.line(f"deleted {what}")
+    else:
+        ui.line(f"deleted {what}; its files go when the directory is next opened for writing")
     return 0
 
 

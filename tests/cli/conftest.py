@@ -5,25 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cli_commands import Ran, Run
+from cli_commands import Run, runner
 
 import embedlog
-from embedlog.cli import main
 
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run a command in this process, in a directory of its own."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("COLUMNS", raising=False)
-    monkeypatch.setenv("TZ", "UTC")
-
-    def run(*arguments: str) -> Ran:
-        capsys.readouterr()
-        code = main(arguments)
-        return Ran(code, *capsys.readouterr())
-
-    return run
+    return runner(capsys, tmp_path, monkeypatch)
 
 
 @pytest.fixture

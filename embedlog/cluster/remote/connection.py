@@ -90,6 +90,9 @@ class Connection:
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._negotiate(deadline)
+        except BrokerUnavailable:  # says already what is wrong
+            self.close()
+            raise
         except OSError as error:
             self.close()
             raise self._failed(error) from error

@@ -10,7 +10,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
+
 import embedlog
+from embedlog.cli import main
 
 COMMAND = [sys.executable, "-m", "embedlog"]
 ROOT = Path(embedlog.__file__).parents[1]
@@ -34,6 +37,20 @@ class Ran(NamedTuple):
 
 
 Run = Callable[..., Ran]
+
+
+def runner(capsys: pytest.CaptureFixture[str], directory: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """What runs a command in this process, in a directory."""
+    monkeypatch.chdir(directory)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setenv("TZ", "UTC")
+
+    def run(*arguments: str) -> Ran:
+        capsys.readouterr()
+        code = main(arguments)
+        return Ran(code, *capsys.readouterr())
+
+    return run
 
 
 def environment() -> dict[str, str]:

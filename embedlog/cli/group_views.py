@@ -1,0 +1,121 @@
+"""Groups as they can be seen from outside: what they have committed, and who is in them.
+
+In a directory both stand in the topic `__consumer_offsets`, which is read without a lock. Members live in the
+process that writes the log: where that is gone, nobody is in a group, whatever the topic still says. Over the
+wire brokers are asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from ..backend import Groups, LogBackend
+from ..errors import EmbedlogError, GroupNotFound
+from ..filenames import WRITER_FILE
+from ..follower import Follower
+from ..group_effects import MemberDescription
+from ..group_protocol import decode_assignment
+from ..model import CommittedOffset, GroupMemberMetadata, TopicPartition
+from ..offsets import OFFSETS_TOPIC, LoadedGroups, load_groups
+from .opening import Viewed
+
+_NAMED = 10
+
+Committed = Mapping[TopicPartition, CommittedOffset]
+
+
+class GroupView(NamedTuple):
+    """A group; its generation is None where it is unknown, and 0 where it never had members."""
+
+    name: str
+    committed: Committed
+    generation: int | None
+    protocol: str | None
+    members: tuple[MemberDescription | GroupMemberMetadata, ...]
+
+    def consumers(self) -> dict[TopicPartition, str]:
+        """Which member has which partition."""
+        found = {}
+        for member in self.members:
+            with contextlib.suppress(EmbedlogError):  # of another kind than consumers
+                for name in decode_assignment(member.assignment).partitions:
+                    found[name] = member.group_instance_id or f"{member.client_host}:{member.member_id}"
+        return found
+
+
+def all_groups(engine: Viewed) -> Iterator[GroupView]:
+    """All groups there are, sorted by name. Raises StorageError, CorruptRecord, BrokerUnavailable."""
+    if isinstance(engine, Follower):
+        loaded, live = _loaded(engine), _members_live(engine)
+        for name in loaded.names():
+            yield _in_directory(loaded, name, live)
+    else:
+        coordinator = _coordinator(engine)
+        for name in coordinator.list_groups():
+            with contextlib.suppress(GroupNotFound):  # deleted meanwhile
+                yield _asked(coordinator, name)
+
+
+def one_group(engine: Viewed, name: str, target: str) -> GroupView:
+    """The group of that name; `target` is where. Raises GroupNotFound, and what `all_groups` raises."""
+    if isinstance(engine, Follower):
+        loaded = _loaded(engine)
+        names = loaded.names()
+        if name in names:
+            return _in_directory(loaded, name, _members_live(engine))
+    else:
+        coordinator = _coordinator(engine)
+        names = coordinator.list_groups()
+        if name in names:
+            return _asked(coordinator, name)
+    raise GroupNotFound(f"no group {name!r} in {target} (groups: {', '.join(names[:_NAMED]) or 'none yet'})")
+
+
+def committed_offsets(engine: Viewed, group: str) -> Committed:
+    """What a group has committed; nothing for one that there is not. Raises what `all_groups` raises."""
+    if isinstance(engine, Follower):
+        return _loaded(engine).offsets.get(group, {})
+    return _coordinator(engine).committed_offsets(group)
+
+
+def _coordinator(backend: LogBackend) -> Groups:
+    coordinator = backend.coordinator
+    assert coordinator is not None
+    return coordinator
+
+
+def _asked(coordinator: Groups, name: str) -> GroupView:
+    found = coordinator.describe_group(name)
+    generation = None if found.generation < 0 else found.generation
+    return GroupView(name, coordinator.committed_offsets(name), generation, found.protocol, found.members)
+
+
+def _in_directory(loaded: LoadedGroups, name: str, live: bool) -> GroupView:
+    metadata = loaded.metadata.get(name)
+    committed = loaded.offsets.get(name, {})
+    if metadata is None:
+        return GroupView(name, committed, 0, None, ())
+    return GroupView(
+        name, committed, metadata.generation, metadata.protocol, metadata.members if live else ()
+    )
+
+
+def _loaded(engine: Follower) -> LoadedGroups:
+    exists = OFFSETS_TOPIC in engine.topics()
+    return load_groups(engine.partitions_of(OFFSETS_TOPIC) if exists else ())
+
+
+def _members_live(engine: Follower) -> bool:
+    """Is there a process that writes the log? As far as that can be told without touching its lock."""
+    try:
+        pid = json.loads(engine.fs.read_file(engine.catalog.file(WRITER_FILE)))["pid"]
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (OSError, KeyError, TypeError, ValueError, OverflowError, EmbedlogError):
+        return False
+    return True
