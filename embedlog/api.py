@@ -46,7 +46,7 @@ def open(
         DirectoryError, ReadOnly, CorruptCheckpoint, StorageError, InvalidSetting, UnknownSetting,
         InvalidArgument, InvalidType. Of brokers: BrokerUnavailable, UnsupportedByBackend.
     """
-    if isinstance(path, str) and "://" in path:
+    if isinstance(path, str) and ("://" in path or path.startswith("kafka:")):
         check_choice("mode", mode, ("rw", "r"))
         given = {"layout": layout, "progress": progress, "fs": fs, "mode": None if mode == "rw" else mode}
         return _open_remote(path, given, settings)

@@ -207,7 +207,15 @@ def test_a_path_that_is_none(bad: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "says"), [("", "path"), ("a\0b", "path"), ("http://broker:9092", "address"), ("x" * 300, "x")]
+    ("name", "says"),
+    [
+        ("", "path"),
+        ("a\0b", "path"),
+        ("http://broker:9092", "address"),
+        ("kafka:/broker:9092", "kafka://host:9092"),
+        ("kafka:broker", "kafka://host:9092"),
+        ("x" * 300, "x"),
+    ],
 )
 def test_paths_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, says: str) -> None:
     monkeypatch.chdir(tmp_path)

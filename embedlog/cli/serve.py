@@ -102,12 +102,10 @@ def run(args: argparse.Namespace, ui: UI) -> int:
             stop.is_awaited = True
         except _Stopped:
             return 0
-        except OSError as error:
-            where = _address(options["host"], options["port"])
-            raise InvalidArgument(f"cannot listen on {where}: {error.strerror}") from error
         with broker:
             _began(args, ui, broker)
-            stop.wait()
+            if stop.wait() == signal.SIGINT and ui.out.isatty():
+                ui.line()  # the terminal has written ^C
     served = broker.server.accepted
     if args.json:
         ui.json({"stopped": True, "connections": served})
@@ -165,8 +163,6 @@ def _began(args: argparse.Namespace, ui: UI, broker: Broker) -> None:
         return
     how = "" if recovery.clean else "recovered after a crash, "
     where = f"{_address(broker.server.host, broker.port)} (plaintext, {_who(broker)})"
-    if broker.bootstrap_servers != _address(broker.server.host, broker.port):
-        where += f" · advertised as {broker.bootstrap_servers}"
     ui.line(f"embedlog    {__version__} · broker {broker.address.node_id} · cluster {store.catalog.log_id}")
     ui.line(
         f"log         {args.directory} · {counted(len(topics), 'topic')}, "
@@ -177,6 +173,8 @@ def _began(args: argparse.Namespace, ui: UI, broker: Broker) -> None:
     ui.line(f"durability  {_durability(defaults)}")
     if broker.metrics_port is not None:
         ui.line(f"metrics     http://{_address(broker.server.host, broker.metrics_port)}/metrics and /health")
+    if broker.bootstrap_servers != _address(broker.server.host, broker.port):
+        ui.line(f"advertised  {broker.bootstrap_servers}, which is where clients connect to")
     ui.line(f"listening   {where}")
     ui.flush()
 
@@ -334,10 +332,11 @@ class _Stop:
         self._wakes.close()
         self._woken.close()
 
-    def wait(self) -> None:
-        """Until one of them comes, or has come."""
+    def wait(self) -> int:
+        """Until one of them comes, or has come; which it was."""
         select.select([self._woken], [], [])
         self._restore()
+        return self._woken.recv(1)[0]
 
     def _restore(self) -> None:
         for number, handler in self._before.items():

@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from ..api import open as open_log
+from ..arguments import check_flag, check_int, check_text
 from ..config import LogSettings, TopicSettings, unknown_setting
 from ..errors import Closed, InvalidArgument, ReadOnly, UnknownSetting
 from ..local import WriterBackend
@@ -38,6 +39,7 @@ from .settings import BrokerSettings
 logger = logging.getLogger(__name__)
 
 _STOP_S: Final = 10.0
+_LAST_PORT: Final = 65_535
 _OPEN_TO_ALL: Final = "there is no authentication: whoever reaches the port reads and writes everything"
 
 
@@ -59,7 +61,7 @@ class Broker:
 
     Raises:
         AddressInUse; DirectoryLocked and whatever else `embedlog.open` raises; InvalidArgument for an address
-        that is open to others; UnknownSetting, InvalidSetting.
+        that is open to others, or not this machine's; InvalidType, UnknownSetting, InvalidSetting.
 
     Safe between threads; `close` may be called twice.
     """
@@ -78,12 +80,14 @@ class Broker:
         **settings: Any,
     ) -> None:
         began = time.perf_counter()
+        _check_address(host, port, advertised_host, advertised_port, metrics_port)
+        check_flag("allow_remote", allow_remote)
         of_broker, of_log = _sorted(settings)
         self.settings = BrokerSettings().with_changes(of_broker)
         if not (allow_remote or _is_own(host)):
             raise InvalidArgument(
-                f"{host} can be reached from other machines, and {_OPEN_TO_ALL}. Give allow_remote=True (on "
-                "the command line --allow-remote) if that is what you want"
+                f"{host or 'every address'} may be reached from other machines, and {_OPEN_TO_ALL}. Give "
+                "allow_remote=True (on the command line --allow-remote) if that is what you want"
             )
         self._stop_timeout_s = stop_timeout_s
         self._closed = False
@@ -192,6 +196,26 @@ class Broker:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _check_address(
+    host: object,
+    port: object,
+    advertised_host: object,
+    advertised_port: object,
+    metrics_port: object,
+) -> None:
+    """Raises InvalidType, InvalidArgument."""
+    check_text("host", host)
+    check_int("port", port, low=0, high=_LAST_PORT)
+    if advertised_host is not None:
+        check_text("advertised_host", advertised_host)
+    if advertised_port is not None:
+        check_int("advertised_port", advertised_port, low=1, high=_LAST_PORT)
+    if metrics_port is not None:
+        check_int("metrics_port", metrics_port, low=0, high=_LAST_PORT)
+        if metrics_port and metrics_port == port:
+            raise InvalidArgument(f"port and metrics_port are both {port}: each needs one of its own")
 
 
 def _sorted(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

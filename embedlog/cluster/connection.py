@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from ..errors import Closed
 from .poll import READ, WRITE
 
 if TYPE_CHECKING:
@@ -96,7 +97,8 @@ class Connection:
         self._outbox_bytes = 0
 
     def __repr__(self) -> str:
-        return f"{self.host}:{self.port} ({self.client_id!r:.80})"
+        who = f" ({self.client_id!r:.80})" if self.client_id else ""
+        return f"{self.host}:{self.port}{who}"
 
     def fileno(self) -> int:
         return self._sock.fileno()
@@ -243,7 +245,7 @@ class Connection:
     def _handle(self, frame: memoryview) -> None:
         try:
             answer = self.processor.application.handle(self, frame)
-        except CloseConnection as error:
+        except (CloseConnection, Closed) as error:
             self.close(str(error))
             return
         except Exception:
@@ -288,7 +290,7 @@ class Connection:
             self._put(answer.result())
         except CancelledError:
             self.close("the broker is shutting down")
-        except CloseConnection as error:
+        except (CloseConnection, Closed) as error:
             self.close(str(error))
         except Exception:
             logger.exception("%r: a request could not be answered", self)

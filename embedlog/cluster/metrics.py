@@ -20,7 +20,7 @@ from ..errors import EmbedlogError
 from ..shared_state import State
 from .meter import LIMITS_S, Meter
 from .node import Node
-from .server import Server, listening
+from .server import Server, listen, listening
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -137,7 +137,7 @@ class MetricsServer:
     Args:
         host, port: where to listen; port 0 takes a free one.
 
-    Raises AddressInUse; EmbedlogError where prometheus-client is not installed.
+    Raises AddressInUse, InvalidArgument; EmbedlogError where prometheus-client is not installed.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -147,7 +147,7 @@ class MetricsServer:
             raise EmbedlogError("metrics need prometheus-client: pip install 'embedlog[cluster]'") from error
         self.registry: CollectorRegistry = prometheus_client.CollectorRegistry()
         self._http = _Http((host, port), _Handler, bind_and_activate=False)
-        self._http.socket.close()
+        self._http.server_close()  # its socket, which is of IPv4
         self._http.socket = listening(host, port)
         self._http.owner = self
         self.port: int = self._http.socket.getsockname()[1]
@@ -155,10 +155,10 @@ class MetricsServer:
         self._thread = threading.Thread(target=self._serve, name="embedlog-metrics", daemon=True)
 
     def start(self, node: Node, meter: Meter, server: Server) -> None:
-        """Begin to answer."""
+        """Begin to answer. Raises AddressInUse."""
         self._node = node
         self.registry.register(Collector(node, meter, server))
-        self._http.socket.listen(_BACKLOG)
+        listen(self._http.socket, _BACKLOG)
         self._thread.start()
 
     def _serve(self) -> None:

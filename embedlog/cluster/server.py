@@ -22,7 +22,7 @@ import time
 from collections import Counter
 from typing import Final
 
-from ..errors import EmbedlogError
+from ..errors import EmbedlogError, InvalidArgument
 from .connection import Connection
 from .processor import Application, Processor
 from .settings import BrokerSettings
@@ -45,7 +45,7 @@ class Server:
         host, port: where to listen; port 0 takes a free one. An IPv6 address is one with a colon in it.
         settings: the limits.
 
-    Raises AddressInUse, OSError for an address that is not this machine's.
+    Raises AddressInUse; InvalidArgument for an address that is not this machine's, or not allowed.
     """
 
     def __init__(self, host: str, port: int, settings: BrokerSettings) -> None:
@@ -62,7 +62,10 @@ class Server:
         self._acceptor = threading.Thread(target=self._accept_all, name="embedlog-acceptor", daemon=True)
 
     def start(self, application: Application) -> None:
-        """Begin to accept connections; the application makes answers out of their requests."""
+        """Begin to accept connections; the application makes answers out of their requests.
+
+        Raises AddressInUse.
+        """
         settings = self._settings
         self.processors = [
             Processor(
@@ -77,7 +80,7 @@ class Server:
         ]
         for processor in self.processors:
             processor.thread.start()
-        self._socket.listen(_BACKLOG)
+        listen(self._socket, _BACKLOG)
         self._acceptor.start()
 
     def stop(self, timeout_s: float) -> None:
@@ -158,7 +161,7 @@ class Server:
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A socket that is bound, and does not listen yet. Raises AddressInUse, OSError."""
+    """A socket that is bound, and does not listen yet. Raises AddressInUse, InvalidArgument."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     found = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -166,9 +169,21 @@ def listening(host: str, port: int) -> socket.socket:
         found.bind((host, port))
     except OSError as error:
         found.close()
-        if error.errno == errno.EADDRINUSE:
-            raise AddressInUse(
-                f"{host}:{port} is taken by another program: choose another port, or 0 for a free one"
-            ) from error
-        raise
+        raise _refused(host, port, error) from error
     return found
+
+
+def listen(bound: socket.socket, backlog: int) -> None:
+    """Begin to listen. Raises AddressInUse: somebody else may have begun since both were bound."""
+    host, port = bound.getsockname()[:2]
+    try:
+        bound.listen(backlog)
+    except OSError as error:
+        raise _refused(host, port, error) from error
+
+
+def _refused(host: str, port: int, error: OSError) -> EmbedlogError:
+    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    if error.errno == errno.EADDRINUSE:
+        return AddressInUse(f"{where} is taken by another program: choose another port, or 0 for a free one")
+    return InvalidArgument(f"cannot listen on {where}: {error.strerror}")

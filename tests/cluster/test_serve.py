@@ -256,6 +256,26 @@ def test_a_configuration_file_that_is_wrong(run: Run, tmp_path: Path, text: str,
     assert not (tmp_path / "data").exists()
 
 
+@pytest.mark.parametrize(("number", "first"), [(signal.SIGINT, "\r\nstopped"), (signal.SIGTERM, "stopped")])
+def test_what_it_says_on_a_terminal(tmp_path: Path, number: int, first: str) -> None:
+    ours, its = os.openpty()
+    with open(ours, "rb", buffering=0) as terminal:
+        flags = ("--port", "0", "--advertised-host", "log.example", "--advertised-port", "9000")
+        command = [*COMMAND, "serve", "data", *flags]
+        with subprocess.Popen(command, cwd=tmp_path, env=ENVIRONMENT, stdout=its, stderr=its) as process:
+            os.close(its)
+            said = ""
+            while "this machine only" not in said or not said.endswith("\n"):
+                said += terminal.read(4096).decode()
+            process.send_signal(number)
+            rest = ""
+            while "served\r\n" not in rest:
+                rest += terminal.read(4096).decode()
+            assert process.wait(TIMEOUT_S) == 0
+    assert "advertised  log.example:9000" in said.splitlines()[-2]
+    assert rest.startswith(first)
+
+
 def test_flags_that_are_wrong(run: Run, tmp_path: Path) -> None:
     for arguments, says in (
         (["--port", "70000"], "a port is a number up to 65535"),

@@ -13,6 +13,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
 
 import pytest
 from wire import Wire, batch_of, fetch, produce, records_of
@@ -23,6 +25,7 @@ from embedlog.cluster.poll import Selected
 from embedlog.cluster.protocol import encode_request
 from embedlog.cluster.protocol.metadata import ApiVersionsRequest, MetadataRequest, MetadataRequestTopic
 from embedlog.cluster.protocol.produce_fetch import FetchRequest, ProduceRequest
+from embedlog.cluster.server import listen, listening
 
 T = "t"
 
@@ -293,6 +296,48 @@ def test_a_port_that_is_taken_and_a_directory_that_is(broker: Broker, tmp_path: 
         Broker(port=broker.port)
     with pytest.raises(embedlog.errors.DirectoryLocked):
         Broker(broker.log.path)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"port": 65_536}, "port must be"),
+        ({"port": -1}, "port must be"),
+        ({"port": "9092"}, "port must be int"),
+        ({"advertised_port": 0}, "advertised_port must be"),
+        ({"advertised_host": 3}, "advertised_host must be str"),
+        ({"metrics_port": 70_000}, "metrics_port must be"),
+        ({"port": 9092, "metrics_port": 9092}, "port and metrics_port are both 9092"),
+        ({"host": None}, "host must be str"),
+        ({"host": "no.such.invalid"}, "allow_remote=True"),
+        ({"host": "no.such.invalid", "allow_remote": True}, "cannot listen on no.such.invalid:0"),
+        ({"host": "192.0.2.1", "allow_remote": True}, "cannot listen on 192.0.2.1:0"),
+        ({"allow_remote": "no"}, "allow_remote must be"),
+    ],
+)
+def test_addresses_that_cannot_be(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(embedlog.errors.EmbedlogError, match=says):
+        Broker(**given)
+
+
+def test_two_that_are_bound_before_either_listens() -> None:
+    with listening("127.0.0.1", 0) as first:
+        port = first.getsockname()[1]
+        taken = pytest.raises(AddressInUse, match=f"127.0.0.1:{port} is taken")
+        with taken, listening("127.0.0.1", port) as second:  # or is refused here, where a system does that
+            listen(first, 1)
+            listen(second, 1)
+
+
+def test_a_log_that_is_closed_beneath_its_broker(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = embedlog.open(tmp_path / "log")
+    with Broker(log) as broker, Wire(broker) as wire:
+        log.close()
+        wire.send(MetadataRequest(topics=[MetadataRequestTopic(name=T)]), 4)
+        assert wire.is_closed_by_peer()
+    (message,) = [record for record in caplog.records if record.name.startswith("embedlog.cluster")]
+    assert message.getMessage().endswith(f"connection closed: the log {log.path} is closed")
+    assert message.exc_info is None
 
 
 def test_an_open_log_is_served_while_it_is_used(tmp_path: object) -> None:
