@@ -110,6 +110,19 @@ def test_tail_follows(broker: Broker, tmp_path: Path) -> None:
         assert tail.wait() == 0
 
 
+def test_tail_goes_on_when_the_broker_comes_back(broker: Broker, tmp_path: Path) -> None:
+    arguments = ["tail", "-f", "-n", "1", "--max-records", "2", FLAG, broker.bootstrap_servers, "clicks"]
+    with spawn(arguments, tmp_path) as tail:
+        assert tail.stdout is not None and tail.stderr is not None
+        assert tail.stdout.readline() == b"value 29\n"
+        broker.close()
+        with Broker(tmp_path / "data", port=broker.port) as again:
+            again.log.append("clicks", b"next", partition=0)
+            assert tail.stdout.read() == b"next\n"
+        assert tail.stderr.read() == b""
+        assert tail.wait() == 0
+
+
 # -- topics ----------------------------------------------------------------------------------------------
 
 
