@@ -28,6 +28,7 @@ def with_confluent(bootstrap: str, topic: str, idempotent: bool, records: int) -
             "bootstrap.servers": bootstrap,
             "enable.idempotence": idempotent,
             "linger.ms": 1,
+            "batch.num.messages": 20,
             "reconnect.backoff.max.ms": 200,
             "message.timeout.ms": int(PATIENCE_S * 1000),
         }
