@@ -100,6 +100,7 @@ class Catalog:
         self.log_id = ""
         self.deleting: dict[str, Topic] = {}
         self._writer: dict[str, Any] = {}
+        self.changes = 0  # of the topics, in this opening
 
     def file(self, name: str) -> str:
         return os.path.join(self.path, name)
@@ -316,6 +317,7 @@ class Catalog:
             body["deleting"] = _described(going)
         self._fs.write_file(self.file(TOPICS_FILE), _sealed(body))
         self.deleting = going
+        self.changes += 1
 
     # -- clean shutdown --------------------------------------------------------------------------------
 

@@ -112,6 +112,8 @@ class Broker:
             store = self.log.backend.store
             self._executor = ThreadPoolExecutor(self.settings.num_io_threads, "embedlog-io")
             undo.callback(self._executor.shutdown, cancel_futures=True)
+            in_turn = ThreadPoolExecutor(1, "embedlog-large")
+            undo.callback(in_turn.shutdown, cancel_futures=True)
             address = BrokerAddress(
                 self.settings.broker_id,
                 advertised_host or _named(host),
@@ -124,6 +126,7 @@ class Broker:
                 SingleBroker(store, address),
                 self.settings,
                 self._executor,
+                in_turn,
                 meter,
             )
             self.address = address

@@ -30,7 +30,7 @@ from .handlers.metadata import MetadataHandlers
 from .handlers.offsets import OffsetHandlers
 from .handlers.produce import ProduceHandlers
 from .handlers.topics import TopicHandlers
-from .node import Call, Handler, Node, then
+from .node import Call, Handler, Node, chained, then
 from .protocol import (
     APIS,
     Alike,
@@ -49,6 +49,11 @@ _PRODUCE: Final = 0
 _API_VERSIONS: Final = 18
 _SMALL: Final = 16 << 10  # in larger requests it does not matter what is done for each
 _LARGEST_FRAME: Final = 8 << 20  # a message of nothing but small things takes some forty times its bytes
+
+# Frames beyond these are left to another thread: a processor would take tens of milliseconds, while its other
+# connections wait. Those of Produce are mostly records, which are faster, and are better not copied.
+_LARGE: Final = 64 << 10
+_LARGE_PRODUCE: Final = 4 << 20
 
 
 class Route(NamedTuple):
@@ -95,6 +100,7 @@ class Dispatcher:
             **CommitHandlers(node, self._groups).handlers(),
             **GroupAdminHandlers(node, self._groups).handlers(),
         }
+        self._node = node
         self._meter = node.meter
         self._fetching = fetching
         self._routes = {
@@ -134,11 +140,22 @@ class Dispatcher:
                     f"a {route.exchange.api.name} request of {len(frame):,} bytes: only Produce may have "
                     f"more than {_LARGEST_FRAME:,}"
                 )
-            request = route.exchange.request.decode(frame, version, header.body_pos)
         except ProtocolError as error:
-            raise CloseConnection(f"a request that is not Kafka's protocol: {error}") from None
-        began = time.perf_counter()
+            raise _not_the_protocol(error) from None
         call = Call(version, client_id, connection)
+        if len(frame) > (_LARGE_PRODUCE if key == _PRODUCE else _LARGE):
+            # Writable, as what it is a copy of: appends put their offsets into it.
+            return chained(
+                self._node.in_turn(self._work_at, call, route, header, memoryview(bytearray(frame)))
+            )
+        return self._work_at(call, route, header, frame)
+
+    def _work_at(self, call: Call, route: Route, header: RequestHeader, frame: memoryview) -> Answer:
+        began = time.perf_counter()
+        try:
+            request = route.exchange.request.decode(frame, header.api_version, header.body_pos)
+        except ProtocolError as error:
+            raise _not_the_protocol(error) from None
         result = route.handler(call, request)
         if isinstance(request, ProduceRequest) and isinstance(result, Response) and len(frame) <= _SMALL:
             _remember(frame, header, call, request)
@@ -198,6 +215,10 @@ def _remember(frame: memoryview, header: RequestHeader, call: Call, request: Pro
         connection.memo = Seen(what, call, request)
     for topic in request.topic_data:  # what is remembered holds no records
         topic.partition_data.clear()
+
+
+def _not_the_protocol(error: ProtocolError) -> CloseConnection:
+    return CloseConnection(f"a request that is not Kafka's protocol: {error}")
 
 
 def _encoded(response: Response | None, version: int, correlation_id: int) -> Sequence[Chunk]:

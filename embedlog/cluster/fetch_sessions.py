@@ -101,9 +101,13 @@ class FetchSessions:
                     session.told.pop((name, number), None)
             session.wanted.update(given)
             # Topics may have come or gone since the session began.
+            names: dict[bytes, str | None] = {NO_UUID: None}
             for key, wanted in session.wanted.items():
-                if wanted.topic_id != NO_UUID:
-                    session.wanted[key] = wanted._replace(topic=topic_named(wanted.topic_id))
+                topic_id = wanted.topic_id
+                if topic_id not in names:
+                    names[topic_id] = topic_named(topic_id)
+                if topic_id != NO_UUID and names[topic_id] != wanted.topic:
+                    session.wanted[key] = wanted._replace(topic=names[topic_id])
             return session, list(session.wanted.values())
 
     def end(self, session: Session | None, response: FetchResponse) -> FetchResponse:

@@ -78,8 +78,12 @@ class GroupWork:
         if timeout_ms is not None and isinstance(answer, Future):
             processor = call.connection.processor
             late = Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"not done after {timeout_ms:,} ms")
-            timer = processor.call_later(timeout_ms / 1000, lambda: _settle(answer, failed(late)))
-            answer.add_done_callback(lambda _: processor.post(timer.cancel))
+
+            def begin_waiting() -> None:
+                timer = processor.call_later(timeout_ms / 1000, lambda: _settle(answer, failed(late)))
+                answer.add_done_callback(lambda _: processor.post(timer.cancel))
+
+            processor.post(begin_waiting)
         return answer
 
     def wait(

@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from ..coordinator import GroupCoordinator
+from ..errors import TopicNotFound
 from ..filenames import INTERNAL_TOPICS
 from ..model import TopicPartition
 from ..partition import Partition
@@ -44,6 +45,8 @@ class Node:
 
     Args:
         executor: where goes what waits for a disk or computes for long; nothing waits in a processor.
+        in_turn: an executor of one thread, for requests so large that they would keep a processor from its
+            other connections: one at a time, or together they would do so by the interpreter's lock.
         meter: counts; None where nobody wants to know.
     """
 
@@ -54,6 +57,7 @@ class Node:
         coordination: Coordination,
         settings: BrokerSettings,
         executor: ThreadPoolExecutor,
+        in_turn: ThreadPoolExecutor,
         meter: Meter | None = None,
     ) -> None:
         self.store = store
@@ -64,13 +68,19 @@ class Node:
         self.altered: dict[str, Any] = {}  # settings that were changed since the start
         self._started_with = settings
         self._executor = executor
+        self._in_turn = in_turn
         self._ids_lock = threading.Lock()
         self._producer_ids = range(0)
         self._names: dict[bytes, str] = {}
+        self._names_of = -1  # which of the catalog's changes they are of
 
     def offload(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
         """Have it done by another thread."""
         return self._executor.submit(work, *args, **kwargs)
+
+    def in_turn(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
+        """Have it done by the thread for what is large, behind the others."""
+        return self._in_turn.submit(work, *args, **kwargs)
 
     def partition(self, topic: str, number: int) -> Partition:
         """Raises TopicNotFound, PartitionNotFound, Closed."""
@@ -110,10 +120,21 @@ class Node:
     def topic_named(self, topic_id: bytes) -> str | None:
         """The name of the topic that has this id; None where there is none (any more)."""
         name = self._names.get(topic_id)
-        if name is None or not self._has_id(name, topic_id):
-            self._names = {self.topic_id(topic): topic for topic in self.store.topics()}
-            name = self._names.get(topic_id)
-        return name
+        if name is not None and self._has_id(name, topic_id):
+            return name
+        changes = self.store.catalog.changes
+        if changes != self._names_of:
+            # Topics are changed under the lock: what is read while somebody has it is not kept for long.
+            settled = self.store.topics_lock.acquire(blocking=False)
+            try:
+                self._names = {_uuid(self.store.topic(name).topic_id): name for name in self.store.topics()}
+                self._names_of = changes if settled else -1
+            except TopicNotFound:  # deleted just now
+                self._names_of = -1
+            finally:
+                if settled:
+                    self.store.topics_lock.release()
+        return self._names.get(topic_id)
 
     def check_room_for(self, partitions: int) -> None:
         """May so many partitions be added? Raises Refusal."""
@@ -138,7 +159,10 @@ class Node:
         return getattr(self._started_with, name)
 
     def _has_id(self, name: str, topic_id: bytes) -> bool:
-        return name in self.store.topics() and self.topic_id(name) == topic_id
+        try:
+            return self.topic_id(name) == topic_id
+        except TopicNotFound:
+            return False
 
 
 def current_epoch(partition: Partition) -> int:
@@ -178,6 +202,38 @@ def then(before: Future[_T], step: Callable[[_T], _R]) -> Future[_R]:
     def give_up(done: Future[_R]) -> None:
         if done.cancelled():
             before.cancel()
+
+    before.add_done_callback(go_on)
+    after.add_done_callback(give_up)
+    return after
+
+
+def chained(before: Future[_T | Future[_T]]) -> Future[_T]:
+    """A future of what `before` promises, or what its result does."""
+    after: Future[_T] = Future()
+    waits_for: list[Future[Any]] = [before]
+
+    def go_on(done: Future[Any]) -> None:
+        result: Any = None
+        error = None
+        try:
+            result = done.result()
+        except BaseException as found:
+            error = found
+        if isinstance(result, Future):
+            waits_for[0] = result
+            result.add_done_callback(go_on)
+            if after.cancelled():
+                result.cancel()
+        elif after.set_running_or_notify_cancel():
+            if error is None:
+                after.set_result(result)
+            else:
+                after.set_exception(error)
+
+    def give_up(done: Future[_T]) -> None:
+        if done.cancelled():
+            waits_for[0].cancel()
 
     before.add_done_callback(go_on)
     after.add_done_callback(give_up)

@@ -6,11 +6,18 @@ their ids; what a group has committed is kept under their names, and forgotten w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Final, NamedTuple
 
-from ...errors import EmbedlogError, GroupNotEmpty, GroupNotFound, IllegalGeneration, UnknownMember
+from ...errors import (
+    EmbedlogError,
+    GroupNotEmpty,
+    GroupNotFound,
+    IllegalGeneration,
+    TopicNotFound,
+    UnknownMember,
+)
 from ...model import NO_EPOCH, CommittedOffset, TopicPartition
 from ..group_work import GroupWork
 from ..node import Call, Handler, Node
@@ -27,6 +34,7 @@ from ..protocol.committed import (
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
     OffsetFetchRequest,
+    OffsetFetchRequestGroup,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartition,
@@ -166,7 +174,7 @@ class CommitHandlers:
                         for t in group.topics
                     ],
                 )
-                for group in request.groups
+                for group in _once(request.groups)
             ]
         else:
             topics = request.topics
@@ -212,9 +220,10 @@ class CommitHandlers:
         for topic, partitions in by_topic.items():
             topic_id = NO_UUID
             if call.version >= _FIRST_WITH_TOPIC_IDS:
-                if topic not in self._node.store.topics():
+                try:
+                    topic_id = self._node.topic_id(topic)
+                except TopicNotFound:
                     continue  # it has no id to be told by
-                topic_id = self._node.topic_id(topic)
             found.append(FoundTopic(topic, topic_id, partitions))
         return found
 
@@ -297,6 +306,12 @@ def _found(
         return Found(number, _NOTHING, ErrorCode.UNKNOWN_TOPIC_ID)
     offset = committed.get(TopicPartition(topic, number))
     return Found(number, _NOTHING, missing) if offset is None else Found(number, offset)
+
+
+def _once(groups: Sequence[OffsetFetchRequestGroup]) -> list[OffsetFetchRequestGroup]:
+    """Without the second mention of a group of which everything is asked for: that may be a lot."""
+    of_all = {group.group_id: group for group in groups if group.topics is None}
+    return [*of_all.values(), *(group for group in groups if group.topics is not None)]
 
 
 def _none(topics: list[Asked] | None, code: ErrorCode) -> list[FoundTopic]:

@@ -82,10 +82,10 @@ class ConfigHandlers:
     def describe_configs(
         self, call: Call, request: DescribeConfigsRequest
     ) -> Future[DescribeConfigsResponse]:
-        """In another thread: of a thousand topics that is a lot of text."""
+        """In another thread: of a thousand topics that is a lot of text. What is named twice is told once."""
         return self._node.offload(
             lambda: DescribeConfigsResponse(
-                results=[self._describe(resource, request.include_synonyms) for resource in request.resources]
+                results=[self._describe(each, request.include_synonyms) for each in _once(request.resources)]
             )
         )
 
@@ -252,6 +252,10 @@ def _stated(config: Any) -> str:
 
 def _parts(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _once(resources: Sequence[DescribeConfigsResource]) -> list[DescribeConfigsResource]:
+    return list({(each.resource_type, each.resource_name): each for each in resources}.values())
 
 
 def _started(value: object, default: object) -> tuple[object, int]:

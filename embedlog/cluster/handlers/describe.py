@@ -76,9 +76,12 @@ class DescribeHandlers:
             topics=[
                 DescribeProducersTopicResponse(
                     name=topic.name,
-                    partitions=[self._producers(topic.name, number) for number in topic.partition_indexes],
+                    partitions=[
+                        self._producers(topic.name, number)
+                        for number in dict.fromkeys(topic.partition_indexes)
+                    ],
                 )
-                for topic in request.topics
+                for topic in {topic.name: topic for topic in request.topics}.values()
             ]
         )
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from ...errors import EmbedlogError
 from ...partition import Partition
@@ -25,7 +25,7 @@ from ...shared_state import State
 from ..connection import Connection, FileRegion
 from ..fetch_sessions import FetchSessions, Wanted
 from ..legacy import as_message_set, size_before_zstd
-from ..node import Call, Handler, Node, check_epoch, current_epoch
+from ..node import Call, Handler, Node, chained, check_epoch, current_epoch
 from ..problems import Refusal, code_of
 from ..processor import Processor, Timer
 from ..protocol import ErrorCode, Records
@@ -45,6 +45,10 @@ _FIRST_WITH_BATCHES: Final = 4  # record batches as they are in the log; before,
 _FIRST_WITH_ZSTD: Final = 10
 _FIRST_WITH_TOPIC_IDS: Final = 13
 _READ_BYTES: Final = 32 << 10  # a piece up to this is read and sent with the answer's other bytes
+_MANY: Final = 1_000  # partitions: looking at more than so many takes a processor too long
+
+_Answered: TypeAlias = FetchResponse | Future[FetchResponse]
+_Attempt: TypeAlias = Callable[[bool], "FetchResponse | Future[Any] | None"]
 
 
 class Found(NamedTuple):
@@ -105,22 +109,46 @@ class FetchHandlers:
                 )
             return self._sessions.end(session, self._response(found, _records))
 
+        def attempt(over: bool) -> FetchResponse | Future[FetchResponse] | None:
+            return answer(now) if _is_enough(now := look(), request.min_bytes) or over else None
+
+        if len(wanted) <= _MANY:
+            return self._begin(call, request, look, answer, attempt)
+        # The processor has other connections to serve, at the first look and at each one after it.
+        return chained(
+            self._node.in_turn(
+                lambda: self._begin(
+                    call,
+                    request,
+                    look,
+                    answer,
+                    lambda over: chained(self._node.in_turn(attempt, over)),
+                )
+            )
+        )
+
+    def _begin(
+        self,
+        call: Call,
+        request: FetchRequest,
+        look: Callable[[], list[Found]],
+        answer: Callable[[list[Found]], _Answered],
+        attempt: _Attempt,
+    ) -> _Answered:
         found = look()
-        if request.max_wait_ms <= 0 or not wanted or _is_enough(found, request.min_bytes):
+        if request.max_wait_ms <= 0 or not found or _is_enough(found, request.min_bytes):
             return answer(found)
         processor = call.connection.processor
         purgatory = self._purgatories.get(processor)
         if purgatory is None:
             purgatory = self._purgatories.setdefault(processor, Purgatory(processor))
-        if (
-            call.connection.ended or self._stopped
-        ):  # asked last: who stops says so before it looks for purgatories
+        if self._stopped:  # asked last: who stops says so before it looks for purgatories
             return answer(found)
         return purgatory.wait(
             call.connection,
             [each.partition for each in found if each.partition is not None],
             request.max_wait_ms / 1000,
-            lambda over: answer(now) if _is_enough(now := look(), request.min_bytes) or over else None,
+            attempt,
         )
 
     # -- inside ----------------------------------------------------------------------------------------
@@ -274,23 +302,35 @@ def _message_sets(version: int, max_bytes: int) -> Callable[[Found, Stretch], Re
 class Waiting:
     """A fetch that waits for records."""
 
-    __slots__ = ("attempt", "future", "is_answered", "partitions", "timer")
+    __slots__ = (
+        "again",
+        "attempt",
+        "connection",
+        "future",
+        "is_over",
+        "is_tried",
+        "partitions",
+        "seconds",
+        "timer",
+    )
 
     def __init__(
-        self,
-        partitions: Sequence[Partition],
-        attempt: Callable[[bool], FetchResponse | Future[FetchResponse] | None],
+        self, connection: Connection, partitions: Sequence[Partition], seconds: float, attempt: _Attempt
     ) -> None:
+        self.connection = connection
         self.partitions = partitions
+        self.seconds = seconds
         self.attempt = attempt
         self.future: Future[FetchResponse] = Future()
-        self.is_answered = False  # perhaps by another thread, which is not ready yet
+        self.is_over = False  # it is to be answered with what there is
+        self.is_tried = False  # just now, by another thread
+        self.again = False  # something has grown since that began
         self.timer: Timer | None = None
 
 
 class Purgatory:
     """The fetches of one processor that wait for records. All of it happens in the processor's thread, but
-    for the listeners, which append a name and post, and for `stop`."""
+    for `wait`, `stop`, and the listeners, which append a name and post."""
 
     def __init__(self, processor: Processor) -> None:
         self._processor = processor
@@ -298,30 +338,16 @@ class Purgatory:
         self._of: dict[Connection, Waiting] = {}
         self._listeners: dict[Partition, Callable[[], None]] = {}
         self._grown: set[Partition] = set()
+        self._stopped = False
 
     def wait(
-        self,
-        connection: Connection,
-        partitions: Sequence[Partition],
-        seconds: float,
-        attempt: Callable[[bool], FetchResponse | Future[FetchResponse] | None],
+        self, connection: Connection, partitions: Sequence[Partition], seconds: float, attempt: _Attempt
     ) -> Future[FetchResponse]:
         """What attempt(False) gives once one of the partitions has grown, if not None; attempt(True) after
         so many seconds."""
-        waiting = self._of[connection] = Waiting(partitions, attempt)
-        waiting.future.add_done_callback(
-            lambda _: self._processor.post(lambda: self._leave(connection, waiting))
-        )
-        for partition in partitions:
-            there = self._waiting.get(partition)
-            if there is None:
-                there = self._waiting[partition] = set()
-                listener = self._listeners[partition] = self._listener(partition)
-                partition.add_listener(listener)
-            there.add(waiting)
-        waiting.timer = self._processor.call_later(seconds, lambda: self._try(waiting, over=True))
-        # What was appended between the look and the listener wakes nobody.
-        self._processor.post(lambda: self._try(waiting))
+        waiting = Waiting(connection, partitions, seconds, attempt)
+        waiting.future.add_done_callback(lambda _: self._processor.post(lambda: self._leave(waiting)))
+        self._processor.post(lambda: self._enter(waiting))
         return waiting.future
 
     def hurry(self, connection: Connection) -> None:
@@ -331,14 +357,33 @@ class Purgatory:
             self._try(waiting, over=True)
 
     def stop(self) -> None:
-        """Answer all that wait. No other may come, and no partition keeps a listener."""
+        """Answer all that wait and all that come. No partition keeps a listener."""
         self._processor.post(self._stop)
 
     def _stop(self) -> None:
+        self._stopped = True
         for waiting in list(self._of.values()):
             self._try(waiting, over=True)
         for partition in list(self._waiting):
             self._forget(partition)
+
+    def _enter(self, waiting: Waiting) -> None:
+        if waiting.future.done():
+            return
+        if self._stopped or waiting.connection.ended:
+            self._try(waiting, over=True)
+            return
+        self._of[waiting.connection] = waiting
+        for partition in waiting.partitions:
+            there = self._waiting.get(partition)
+            if there is None:
+                there = self._waiting[partition] = set()
+                listener = self._listeners[partition] = self._listener(partition)
+                partition.add_listener(listener)
+            there.add(waiting)
+        waiting.timer = self._processor.call_later(waiting.seconds, lambda: self._try(waiting, over=True))
+        # What was appended between the look and the listener wakes nobody.
+        self._try(waiting)
 
     def _listener(self, partition: Partition) -> Callable[[], None]:
         def wake() -> None:
@@ -357,20 +402,36 @@ class Purgatory:
             self._forget(partition)
 
     def _try(self, waiting: Waiting, *, over: bool = False) -> None:
-        if waiting.is_answered or waiting.future.done():
+        if waiting.future.done():
             return
-        answer = waiting.attempt(over)
-        if answer is None:
+        waiting.is_over |= over
+        if waiting.is_tried:
+            waiting.again = True
             return
-        waiting.is_answered = True
+        try:
+            answer = waiting.attempt(waiting.is_over)
+        except BaseException as error:  # a defect: the connection says so and closes
+            _fail(waiting.future, error)
+            return
         if isinstance(answer, Future):
-            answer.add_done_callback(lambda done: _pass_on(done, waiting.future))
-        else:
+            waiting.is_tried, waiting.again = True, False
+            answer.add_done_callback(lambda done: self._processor.post(lambda: self._tried(waiting, done)))
+        elif answer is not None:
             _complete(waiting.future, answer)
 
-    def _leave(self, connection: Connection, waiting: Waiting) -> None:
-        if self._of.get(connection) is waiting:
-            del self._of[connection]
+    def _tried(self, waiting: Waiting, done: Future[FetchResponse | None]) -> None:
+        waiting.is_tried = False
+        error = CancelledError() if done.cancelled() else done.exception()
+        if error is not None:
+            _fail(waiting.future, error)
+        elif (answer := done.result()) is not None:
+            _complete(waiting.future, answer)
+        elif waiting.again:
+            self._try(waiting)
+
+    def _leave(self, waiting: Waiting) -> None:
+        if self._of.get(waiting.connection) is waiting:
+            del self._of[waiting.connection]
         if waiting.timer is not None:
             waiting.timer.cancel()
         for partition in waiting.partitions:
@@ -395,9 +456,6 @@ def _complete(future: Future[FetchResponse], response: FetchResponse) -> None:
         future.set_result(response)
 
 
-def _pass_on(done: Future[FetchResponse], future: Future[FetchResponse]) -> None:
-    error = CancelledError() if done.cancelled() else done.exception()
-    if error is None:
-        _complete(future, done.result())
-    elif future.set_running_or_notify_cancel():
+def _fail(future: Future[FetchResponse], error: BaseException) -> None:
+    if future.set_running_or_notify_cancel():
         future.set_exception(error)

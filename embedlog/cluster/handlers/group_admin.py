@@ -79,7 +79,8 @@ class GroupAdminHandlers:
             return DescribeGroupsResponse(groups=[_unknown(call, group, error) for group in request.groups])
 
         def described() -> DescribeGroupsResponse:
-            return DescribeGroupsResponse(groups=[self._described(call, group) for group in request.groups])
+            once = dict.fromkeys(request.groups)  # a group may have many members
+            return DescribeGroupsResponse(groups=[self._described(call, group) for group in once])
 
         def with_operations() -> DescribeGroupsResponse:
             response = described()

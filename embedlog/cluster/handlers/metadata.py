@@ -65,7 +65,10 @@ class MetadataHandlers:
         if asked is None or (not asked and call.version < _FIRST_WITH_NULL_FOR_ALL):
             topics = [self._topic(name) for name in node.store.topics()]
         else:
-            topics = [self._asked(topic, create) for topic in asked]
+            once = {
+                (topic.name, topic.topic_id): topic for topic in asked
+            }  # a topic may have many partitions
+            topics = [self._asked(topic, create) for topic in once.values()]
         return MetadataResponse(
             brokers=[
                 MetadataResponseBroker(node_id=b.node_id, host=b.host, port=b.port, rack=b.rack)
@@ -95,7 +98,7 @@ class MetadataHandlers:
     # -- inside ----------------------------------------------------------------------------------------
 
     def _known(self, asked: Iterable[MetadataRequestTopic]) -> bool:
-        there = self._node.store.topics()
+        there = frozenset(self._node.store.topics())
         return all(topic.name is None or topic.name in there for topic in asked)
 
     def _asked(self, asked: MetadataRequestTopic, create: bool) -> MetadataResponseTopic:

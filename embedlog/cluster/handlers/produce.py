@@ -21,7 +21,7 @@ from ...model import Appended
 from ...partition import Partition
 from ..connection import CloseConnection
 from ..legacy import as_batches
-from ..node import Call, Handler, Node, gathered, then
+from ..node import Call, Handler, Node, chained, gathered, then
 from ..problems import Refusal, code_of
 from ..produced import FIRST_WITH_BATCHES, checked, header_of, ready, takes_long
 from ..protocol import ErrorCode
@@ -35,6 +35,7 @@ from ..protocol.produce_fetch import (
 from ..protocol.producers import InitProducerIdRequest, InitProducerIdResponse
 
 _FIRST_WITH_TOPIC_IDS: Final = 13
+_MANY: Final = 1_000  # batches in a request: more than so many take a processor too long
 _ACKS: Final = frozenset({-1, 0, 1})
 _LAST_EPOCH: Final = (1 << 15) - 2  # behind it a producer gets another id
 
@@ -52,6 +53,16 @@ class ProduceHandlers:
         return {"Produce": self.produce, "InitProducerId": self.init_producer_id}
 
     def produce(
+        self, call: Call, request: ProduceRequest
+    ) -> ProduceResponse | Future[ProduceResponse | None] | None:
+        if sum(len(topic.partition_data) for topic in request.topic_data) > _MANY:
+            for topic in request.topic_data:
+                for data in topic.partition_data:  # what is in the socket's buffer would not wait
+                    data.records = memoryview(bytearray(cast(memoryview, data.records or b"")))
+            return chained(self._node.in_turn(self._produce, call, request))
+        return self._produce(call, request)
+
+    def _produce(
         self, call: Call, request: ProduceRequest
     ) -> ProduceResponse | Future[ProduceResponse | None] | None:
         answers: list[list[_Answered]] = []
