@@ -189,8 +189,9 @@ def sealed(batch: bytes | bytearray) -> bytes:
 def test_a_batch_as_most_producers_send_it(module: ModuleType) -> None:
     for count in (1, 10, 500):
         good = batches((0, count))
-        assert module.ready_batch(good) == (count, 1000)
-        assert module.ready_batch(memoryview(bytearray(good))) == (count, 1000)
+        assert module.ready_batch(good) == (count, 1000, False)
+        assert module.ready_batch(memoryview(bytearray(good))) == (count, 1000, False)
+    assert module.ready_batch(bytes(encode_batch([(None, b"v", (), 5)], producer_id=0))) == (1, 5, True)
     good = batches((0, 10))
     odd = {
         "nothing": b"",
@@ -200,7 +201,6 @@ def test_a_batch_as_most_producers_send_it(module: ModuleType) -> None:
         "two": good + good,
         "a wrong CRC": good[:-1] + b"\x05",
         "compressed": bytes(encode_values([b"v" * 20] * 9, 5, compression=1)),
-        "of a producer with an id": bytes(encode_batch([(None, b"v", (), 5)], producer_id=0)),
         "of a transaction": sealed(good[:22] + b"\x10" + good[23:]),
         "control": sealed(good[:22] + b"\x20" + good[23:]),
         "without a record for each offset": sealed(good[:26] + b"\x0a" + good[27:]),

@@ -48,9 +48,9 @@ _KEEPS: Final = "producer"
 _KEEP_UNCOMPRESSED: Final = frozenset({_KEEPS, "uncompressed"})
 
 
-def ready(records: memoryview, settings: TopicSettings) -> tuple[int, int] | None:
-    """How many records a batch has, and the largest of their timestamps, if it is like most: nothing of what
-    is told here is wrong with it, and it is appended as it came. None: it is to be looked at closer."""
+def ready(records: memoryview, settings: TopicSettings) -> tuple[int, int, bool] | None:
+    """What `loops.ready_batch` tells of a batch that is like most: nothing of what is told here is wrong with
+    it, and it is appended as it came. None: it is to be looked at closer."""
     if (
         len(records) > settings.max_message_bytes
         or settings.append_time

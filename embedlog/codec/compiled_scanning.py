@@ -349,7 +349,9 @@ def ready_batch(buffer):
                 ready = _is_ready(start, start + view.len, cython.address(batch))
         else:
             ready = _is_ready(start, start + view.len, cython.address(batch))
-        return (batch.record_count, batch.max_timestamp_ms) if ready else None
+        if not ready:
+            return None
+        return batch.record_count, batch.max_timestamp_ms, batch.producer_id >= 0
     finally:
         PyBuffer_Release(cython.address(view))
 
@@ -359,7 +361,6 @@ def _is_ready(start, stop, batch):
         header(start, stop, batch)
         and batch.end == stop
         and not batch.attributes & (CODEC_MASK | TRANSACTIONAL_BIT | CONTROL_BIT)
-        and batch.producer_id < 0
         and batch.record_count > 0
         and batch.record_count == cython.cast(int64_t, batch.last_offset_delta) + 1
         and intact(start, stop)

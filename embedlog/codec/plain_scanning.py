@@ -164,23 +164,24 @@ def check_run(buffer: ReadBuffer, pos: int, end: int) -> int:
     return pos
 
 
-def ready_batch(buffer: ReadBuffer) -> tuple[int, int] | None:
+def ready_batch(buffer: ReadBuffer) -> tuple[int, int, bool] | None:
     """Is the buffer one batch that can be appended as it is: whole, with its CRC and records as they should
-    be, uncompressed, of no producer that has an id, with a record for every offset?
+    be, uncompressed, of no transaction, with a record for every offset?
 
-    Returns how many records it has and the largest timestamp; None where there is more to be looked at.
+    Returns how many records it has, the largest timestamp, and whether its producer has an id; None where
+    there is more to be looked at.
     """
     try:
         header = read_header(buffer)
     except CorruptRecord:
         return None
-    if header.size != len(buffer) or header.compression or header.is_sequenced:
+    if header.size != len(buffer) or header.compression or header.is_transactional or header.is_control:
         return None
     if not header.record_count or header.record_count != header.last_offset_delta + 1:
         return None
     if not crc_matches(buffer, header) or check_run(buffer, 0, header.size) != header.size:
         return None
-    return header.record_count, header.max_timestamp_ms
+    return header.record_count, header.max_timestamp_ms, header.is_sequenced
 
 
 def increasing(column: array[int]) -> bool:

@@ -142,7 +142,11 @@ class ProduceHandlers:
             found = ready(records, settings)
             if found is not None:
                 # The socket's buffer is as writable as a bytearray, and appended from before it is used anew.
-                appended = partition.append_ready(cast(bytearray, records), *found)
+                batch = cast(bytearray, records)
+                count, timestamp_ms, sequenced = found
+                appended = None if sequenced else partition.append_ready(batch, count, timestamp_ms)
+                if appended is None and not partition.append_may_wait(len(batch)):
+                    appended = partition.append(batch)
                 if appended is not None:
                     return self._done(partition, appended, len(records))
             header = header_of(records, call.version, settings)
