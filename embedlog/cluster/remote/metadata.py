@@ -75,7 +75,7 @@ class Metadata:
 
     def connect(self) -> None:
         """Find a broker that answers, once. Raises BrokerUnavailable."""
-        deadline = time.monotonic() + self._brokers.settings.request_timeout_ms / 1000
+        deadline = time.monotonic() + self._brokers.settings.default_api_timeout_ms / 1000
         self._asked([], deadline)
 
     def names(self) -> list[str]:
