@@ -17,7 +17,9 @@ import os
 import shutil
 import socket
 import tempfile
+import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Final, Self
@@ -28,6 +30,7 @@ from ..config import LogSettings, TopicSettings, unknown_setting
 from ..errors import Closed, InvalidArgument, ReadOnly, UnknownSetting
 from ..local import WriterBackend
 from ..log import Log
+from ..store import Store
 from .coordination import BrokerAddress, SingleBroker
 from .dispatch import Dispatcher
 from .meter import Meter
@@ -41,6 +44,11 @@ logger = logging.getLogger(__name__)
 _STOP_S: Final = 10.0
 _LAST_PORT: Final = 65_535
 _OPEN_TO_ALL: Final = "there is no authentication: whoever reaches the port reads and writes everything"
+
+# The logs that brokers of this process serve. Each gives out producer ids by itself: two on one log would
+# give the same one to two producers, and take the records of one for what the other sends again.
+_served: Final[weakref.WeakSet[Store]] = weakref.WeakSet()
+_serving: Final = threading.Lock()
 
 
 class Broker:
@@ -61,7 +69,8 @@ class Broker:
 
     Raises:
         AddressInUse; DirectoryLocked and whatever else `embedlog.open` raises; InvalidArgument for an address
-        that is open to others, or not this machine's; InvalidType, UnknownSetting, InvalidSetting.
+        that is open to others, or not this machine's, and for a log that another Broker serves; InvalidType,
+        UnknownSetting, InvalidSetting.
 
     Safe between threads; `close` may be called twice.
     """
@@ -110,6 +119,8 @@ class Broker:
             if not isinstance(self.log.backend, WriterBackend):
                 raise ReadOnly("a broker is the writer of its directory: open the log with mode='rw'")
             store = self.log.backend.store
+            _claim(store)
+            undo.callback(_served.discard, store)
             self._executor = ThreadPoolExecutor(self.settings.num_io_threads, "embedlog-io")
             undo.callback(self._executor.shutdown, cancel_futures=True)
             in_turn = ThreadPoolExecutor(1, "embedlog-large")
@@ -199,6 +210,16 @@ class Broker:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _claim(store: Store) -> None:
+    """Raises InvalidArgument for a log that is served already."""
+    with _serving:
+        if store in _served:
+            raise InvalidArgument(
+                f"another Broker of this program serves {store.path}: a log has one at a time"
+            )
+        _served.add(store)
 
 
 def _check_address(

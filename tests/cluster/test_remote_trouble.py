@@ -267,8 +267,8 @@ def test_one_of_several_will_do(tmp_path: Path) -> None:
 def test_opening_takes_no_longer_than_it_may() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent, Broker() as broker:
         address = f"kafka://127.0.0.1:{silent.getsockname()[1]},{broker.bootstrap_servers}"
-        with pytest.raises(BrokerUnavailable, match="did not answer in time"):  # and not the second one, later
-            embedlog.open(address, default_api_timeout_ms=50)
+        with pytest.raises(BrokerUnavailable, match="did not answer in time"):
+            embedlog.open(address, default_api_timeout_ms=50)  # which is no time to ask the second one
 
 
 def test_partitions_that_different_brokers_lead(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -329,6 +329,14 @@ def test_two_that_are_bound_before_either_listens() -> None:
             listen(second, 1)
 
 
+def test_a_log_has_one_broker_at_a_time(tmp_path: Path) -> None:
+    with embedlog.open(tmp_path / "log") as log:
+        with Broker(log), pytest.raises(embedlog.errors.InvalidArgument, match="another Broker"):
+            Broker(log)
+        with Broker(log) as broker, Wire(broker) as wire:
+            assert wire.ask(MetadataRequest(topics=[]), 4).brokers[0].port == broker.port
+
+
 def test_a_log_that_is_closed_beneath_its_broker(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     log = embedlog.open(tmp_path / "log")
     with Broker(log) as broker, Wire(broker) as wire:
