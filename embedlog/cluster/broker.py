@@ -14,6 +14,7 @@ import contextlib
 import ipaddress
 import logging
 import os
+import resource
 import shutil
 import socket
 import tempfile
@@ -42,6 +43,7 @@ from .settings import BrokerSettings
 logger = logging.getLogger(__name__)
 
 _STOP_S: Final = 10.0
+_OTHER_FILES: Final = 64  # descriptors of neither the log nor its clients
 _LAST_PORT: Final = 65_535
 _OPEN_TO_ALL: Final = "there is no authentication: whoever reaches the port reads and writes everything"
 
@@ -144,7 +146,7 @@ class Broker:
             self._dispatcher = Dispatcher(self.node)
             self._dispatcher.start()
             undo.callback(self._dispatcher.stop)
-            self._server.start(self._dispatcher)
+            self._server.start(self._dispatcher, _connections(self.settings, store))
             if self._metrics is not None and meter is not None:
                 self._metrics.start(self.node, meter, self._server)
             store.catalog.note_broker(self.bootstrap_servers)
@@ -253,6 +255,15 @@ def _sorted(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
             raise UnknownSetting(unknown_setting(typed, known))
         (of_broker if name in BrokerSettings.names() else of_log)[name] = value
     return of_broker, of_log
+
+
+def _connections(settings: BrokerSettings, store: Store) -> int:
+    """How many there may be: beyond max.connections, or without descriptors left for the log, those that are
+    there would fail as well."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return settings.max_connections
+    return min(settings.max_connections, max(soft - store.max_open_files() - _OTHER_FILES, soft // 8))
 
 
 def _is_own(host: str) -> bool:

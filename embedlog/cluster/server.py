@@ -57,15 +57,17 @@ class Server:
         self._per_address: Counter[str] = Counter()
         self._dealt: Counter[Processor] = Counter()
         self._accepted = self._refused = 0
+        self._max_connections = 0
         self._stopping = False
         self.processors: list[Processor] = []
         self._acceptor = threading.Thread(target=self._accept_all, name="embedlog-acceptor", daemon=True)
 
-    def start(self, application: Application) -> None:
-        """Begin to accept connections; the application makes answers out of their requests.
+    def start(self, application: Application, max_connections: int) -> None:
+        """Begin to accept connections, so many at once; the application makes answers out of their requests.
 
         Raises AddressInUse.
         """
+        self._max_connections = max_connections
         settings = self._settings
         self.processors = [
             Processor(
@@ -141,8 +143,8 @@ class Server:
     def _enter(self, host: str) -> str | None:
         with self._lock:
             total, own = self._per_address.total(), self._per_address[host]
-            if total >= self._settings.max_connections:
-                why = f"there are {total:,} connections (max.connections)"
+            if total >= self._max_connections:
+                why = f"there are {total:,} connections (max.connections, or what ulimit -n has room for)"
             elif own >= self._settings.max_connections_per_ip:
                 why = f"there are {own:,} from this address (max.connections.per.ip)"
             else:
