@@ -269,7 +269,7 @@ class Store:
         if topic is None:
             self.check_open()
             check_topic_name(name)
-            known = ", ".join(sorted(dict(zip(self._topics, range(10), strict=False)))) or "none yet"
+            known = ", ".join(sorted(list(self._topics)[:10])) or "none yet"
             raise TopicNotFound(f"no topic {name!r} in {self.path} (topics: {known}); create_topic makes one")
         return topic
 
