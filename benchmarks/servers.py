@@ -11,6 +11,7 @@ It prints its port. The plain ones serve one connection at a time.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import struct
@@ -44,11 +45,12 @@ def plain(serve: object) -> None:
     """Serve one connection after the other, in a thread, until the input ends."""
 
     def accept() -> None:
-        while True:
-            connection, _ = listening.accept()
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            with connection:
-                serve(connection)  # type: ignore[operator]
+        with contextlib.suppress(OSError):  # the end, of a client or of this server
+            while True:
+                connection, _ = listening.accept()
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                with connection:
+                    serve(connection)  # type: ignore[operator]
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
         print(listening.getsockname()[1], flush=True)
