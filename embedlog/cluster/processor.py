@@ -250,14 +250,19 @@ class Processor:
             connection = self._by_fd.get(fd)
             if connection is None:
                 self._wake(fd)
-            elif ready == READ:
-                connection.readable(self.buffer, self._view)
-            else:
-                watched = connection.watched
-                if ready & ~READ and watched & WRITE:
-                    connection.writable()
-                if ready & ~WRITE and watched & READ and not connection.closed:
+                continue
+            try:
+                if ready == READ:
                     connection.readable(self.buffer, self._view)
+                else:
+                    watched = connection.watched
+                    if ready & ~READ and watched & WRITE:
+                        connection.writable()
+                    if ready & ~WRITE and watched & READ and not connection.closed:
+                        connection.readable(self.buffer, self._view)
+            except Exception:  # no memory for its frame, say: the others' loop goes on
+                logger.exception("%r: its bytes could not be moved", connection)
+                connection.close("an error of the broker's own")
         while self._posted:
             self._safely(self._posted.popleft())
         while self._timers and self._timers[0][0] <= self.now:

@@ -200,6 +200,21 @@ def test_without_epoll(monkeypatch: pytest.MonkeyPatch) -> None:
         until(lambda: broker.server.connections == 1)
 
 
+def test_what_fails_for_one_connection_ends_no_other(
+    broker: Broker, bystander: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (processor,) = broker.server.processors
+
+    def no_memory(size: int, received: int) -> bytearray:
+        raise MemoryError
+
+    with monkeypatch.context() as patched, Wire(broker) as wire:
+        patched.setattr(processor, "frame_buffer", no_memory)
+        wire.socket.sendall(struct.pack(">i", 1 << 20) + bytes(1000))
+        assert wire.is_closed_by_peer()
+        assert bystander.produce(T, batch_of(b"still served")).error_code == 0
+
+
 def test_half_a_frame_and_gone(broker: Broker, bystander: Wire) -> None:
     for size in (10, 1000, 1 << 20):
         with Wire(broker) as wire:
