@@ -6,7 +6,7 @@ import io
 import struct
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.request_header.v1.header import RequestHeader as KioHeader1
 from kio.schema.request_header.v2.header import RequestHeader as KioHeader2
@@ -18,7 +18,6 @@ from protocol_messages import EVERY_MESSAGE, name_of
 from embedlog.cluster.protocol import (
     APIS,
     ErrorCode,
-    FrameSplitter,
     Message,
     ProtocolError,
     Request,
@@ -187,29 +186,7 @@ def test_a_frame_has_room_for_two_gigabytes_less_one() -> None:
         encode_response_chunks(response(largest + 1), 4, 7)
 
 
-# -- splitting -----------------------------------------------------------------------------------------
-
-
-@settings(max_examples=200)
-@given(st.lists(st.binary(max_size=40), max_size=8), st.lists(st.integers(1, 50)))
-def test_frames_come_out_as_they_went_in(frames: list[bytes], cuts: list[int]) -> None:
-    stream = b"".join(struct.pack(">i", len(frame)) + frame for frame in frames)
-    splitter = FrameSplitter(40)
-    found = []
-    for cut in cuts:
-        found += splitter.feed(stream[:cut])
-        stream = stream[cut:]
-    found += splitter.feed(stream)
-    assert found == frames
-    assert splitter.held_bytes == 0
-
-
-def test_what_is_not_complete_is_kept() -> None:
-    splitter = FrameSplitter(1000)
-    assert splitter.feed(b"\0\0\0") == []
-    assert splitter.feed(b"\x02a") == []
-    assert splitter.held_bytes == 5
-    assert splitter.feed(b"b\0\0\0\0") == [b"ab", b""]
+# -- sizes -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -225,8 +202,6 @@ def test_what_is_not_complete_is_kept() -> None:
 )
 def test_sizes_that_are_refused(start: bytes, reason: str) -> None:
     with pytest.raises(ProtocolError, match=reason):
-        FrameSplitter(1000).feed(start)
-    with pytest.raises(ProtocolError, match=reason):
         frame_size(b"ab" + start, 2, 1000)
 
 
@@ -240,8 +215,11 @@ def test_a_pipeline_of_requests() -> None:
     stream = b"".join(
         joined(encode_request(request, request.api.max_version, n, "me")) for n, request in enumerate(sent)
     )
-    for n, frame in enumerate(FrameSplitter(1 << 20).feed(stream)):
+    for n in range(len(sent)):
+        stop = 4 + frame_size(stream, 0, 1 << 20)
+        frame, stream = stream[4:stop], stream[stop:]
         header = decode_request_header(frame)
         assert header.correlation_id == n
         cls = APIS[header.api_key].request
         assert cls.decode(frame, header.api_version, header.body_pos) == sent[n]
+    assert not stream

@@ -4,7 +4,7 @@
     decoder.py     compile a declaration and a version into a Python function; encoder.py the other way round
     messages.py    decode, encode, encode_chunks
     apis.py        all APIs by their keys; the messages in one file a family
-    frames.py      size, headers, splitting a stream
+    frames.py      sizes and headers
     alike.py       produce requests that are like the one before
     error_codes.py the numbers that responses carry
 
@@ -25,7 +25,6 @@ from .apis import APIS, Exchange
 from .error_codes import ErrorCode
 from .errors import ProtocolError
 from .frames import (
-    FrameSplitter,
     RequestHeader,
     decode_request_header,
     decode_response_header,
@@ -45,7 +44,6 @@ __all__ = [
     "Chunk",
     "ErrorCode",
     "Exchange",
-    "FrameSplitter",
     "Message",
     "ProtocolError",
     "Records",

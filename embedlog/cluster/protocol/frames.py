@@ -34,7 +34,6 @@ from .primitives import Readable, read_varint, skip_tagged
 from .schema import Api
 
 __all__ = [
-    "FrameSplitter",
     "RequestHeader",
     "decode_request_header",
     "decode_response_header",
@@ -168,7 +167,7 @@ def _sized(chunks: list[Chunk]) -> list[Chunk]:
     return chunks
 
 
-# -- splitting a stream --------------------------------------------------------------------------------
+# -- sizes --------------------------------------------------------------------------------------------
 
 
 def frame_size(data: Readable, pos: int, limit: int) -> int:
@@ -186,35 +185,3 @@ def frame_size(data: Readable, pos: int, limit: int) -> int:
 
 
 _HTTP: Final = frozenset({b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"DELE", b"PATC", b"CONN", b"PRI "})
-
-
-class FrameSplitter:
-    """Takes a stream's bytes as they come and gives its frames, without their sizes.
-
-    At most one frame's bytes are kept, and only those that have come: a size alone allocates nothing. Not for
-    several threads. After a ProtocolError it is of no more use: the connection is to be closed.
-    """
-
-    def __init__(self, max_frame_bytes: int) -> None:
-        self._limit = max_frame_bytes
-        self._held = bytearray()
-
-    def feed(self, data: Readable) -> list[bytes]:
-        """The frames that these bytes complete, each a copy of its own. Raises as frame_size does."""
-        held = self._held
-        held += data
-        frames = []
-        pos = 0
-        while len(held) - pos >= _SIZE.size:
-            stop = pos + _SIZE.size + frame_size(held, pos, self._limit)
-            if stop > len(held):
-                break
-            frames.append(bytes(memoryview(held)[pos + _SIZE.size : stop]))
-            pos = stop
-        del held[:pos]
-        return frames
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of a frame that is not complete yet."""
-        return len(self._held)
