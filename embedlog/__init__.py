@@ -13,6 +13,7 @@ from .config import LogSettings, TopicSettings
 from .consumer import Consumer
 from .errors import *  # noqa: F403 - the whole tree is part of the face
 from .log import Log
+from .mirroring import Mirror, MirroredTopic, MirrorStatus
 from .model import (
     CommittedOffset,
     Health,
@@ -38,6 +39,9 @@ __all__ = [
     "Health",
     "Log",
     "LogSettings",
+    "Mirror",
+    "MirrorStatus",
+    "MirroredTopic",
     "OffsetAndTimestamp",
     "OffsetStore",
     "PartitionOffsets",

@@ -102,6 +102,7 @@ class GrowingPartition(ShortWay, ReadablePartition):
         self._slot = None
         self._layout_version = 0
         self._active_file = ActiveFile(files.fs)
+        self._least_epoch = 0  # of the next epoch that begins
         self._install(opened)
 
     def _install(self, opened: Opened) -> None:
@@ -186,6 +187,23 @@ class GrowingPartition(ShortWay, ReadablePartition):
     def begins_epoch(self) -> bool:
         """Will the next append begin a leader epoch? After a crash there is one."""
         return self._new_epoch
+
+    @property
+    def current_epoch(self) -> int:
+        """The leader epoch in which the next append will be: what clients are told, so that it does not
+        change under them with the first append after a crash."""
+        return max(self._epoch + 1, self._least_epoch) if self._new_epoch else self._epoch
+
+    def begin_epoch(self, epoch: int) -> int:
+        """Append in this leader epoch from now on, unless a later one has been reached. Returns which it is.
+
+        Until the next append nothing on disk says so.
+        """
+        with self._append_lock:
+            if epoch > self.current_epoch:
+                self._least_epoch = epoch
+                self._new_epoch = True
+            return self.current_epoch
 
     @property
     def size(self) -> int:
@@ -356,11 +374,12 @@ class GrowingPartition(ShortWay, ReadablePartition):
                 self._halfway = False
 
     def _start_epoch(self) -> None:
+        epoch = self.current_epoch
         try:
-            self._epochs.start(self._epoch + 1, self._next_offset)
+            self._epochs.start(epoch, self._next_offset)
         except OSError as error:
             raise append_error(self.name, error, self.directory) from error
-        self._epoch += 1
+        self._epoch = epoch
         self._new_epoch = False
 
     def _open_active(self, segment: Segment) -> None:

@@ -26,11 +26,13 @@ from .decoding import Chunk
 from .errors import EmbedlogError, InvalidArgument, InvalidType, shown
 from .log_reader import DEFAULT_FETCH_BYTES, PartitionReader, Where, partition_readers
 from .model import Record, TopicPartition
+from .read_ahead import ReadAhead
 
 if TYPE_CHECKING:
     import pyarrow
 
 NAMES: Final = Record._fields
+_FIRST_FETCH_BYTES: Final = 1 << 18
 _OF_PARTITION: Final = ("topic", "partition")
 
 
@@ -83,21 +85,46 @@ def read_arrow(
         raise InvalidArgument(f"no column {', '.join(map(shown, unknown))}: there are {', '.join(NAMES)}")
     _pyarrow()
     readers = partition_readers(backend, topic, partition, start, end, max_bytes, isolation_level)
+    for reader in readers:
+        reader.fetch_bytes = min(max_bytes, _FIRST_FETCH_BYTES)
     return _batches(readers, wanted, interrupt)
 
 
 def _batches(
     readers: list[PartitionReader], wanted: Sequence[str], interrupt: Interrupt | None
 ) -> Iterator[pyarrow.RecordBatch]:
-    pa = _pyarrow()
     for reader in readers:
-        sink = _Columns(wanted)
-        form = _Form(pa, reader.tp, wanted)
-        while reader.read_into(sink):
-            if sink.columns.rows:
-                yield form.record_batch(sink.columns)
-            if interrupt is not None and interrupt.is_set():
-                return
+        with ReadAhead(reader) as ahead:
+            arrow = ArrowReader(reader, wanted, ahead)
+            while (batch := arrow.read()) is not None:
+                yield batch
+                if interrupt is not None and interrupt.is_set():
+                    return
+
+
+class ArrowReader:
+    """A position that moves through one partition, a record batch at a time. For one thread."""
+
+    def __init__(
+        self, reader: PartitionReader, columns: Sequence[str], ahead: ReadAhead | None = None
+    ) -> None:
+        """`columns` are names of a Record's fields; `ahead`, where it is to be read so, is of that reader."""
+        self._reader = reader
+        self._chunks = reader if ahead is None else ahead
+        self._sink = _Columns(columns)
+        self._form = _Form(_pyarrow(), reader.tp, columns)
+
+    @property
+    def position(self) -> int:
+        """The offset that comes next."""
+        return self._reader.position
+
+    def read(self) -> pyarrow.RecordBatch | None:
+        """The next chunk's rows; None at the end. Raises what PartitionReader.read raises."""
+        while self._chunks.read_into(self._sink):
+            if self._sink.columns.rows:
+                return self._form.record_batch(self._sink.columns)
+        return None
 
 
 class _Form:

@@ -25,6 +25,7 @@ from .model import (
     Health,
     OffsetAndTimestamp,
     PartitionOffsets,
+    Piece,
     Record,
     RecordMetadata,
     TopicDescription,
@@ -322,6 +323,10 @@ class LogBackend(Backend, Protocol):
         """The directory, or the address."""
 
     @property
+    def log_id(self) -> str:
+        """What the directory, or the cluster, calls itself for good; empty where it has no such name."""
+
+    @property
     def mode(self) -> str:
         """ "rw" or "r"."""
 
@@ -332,6 +337,22 @@ class LogBackend(Backend, Protocol):
         """Raises ReadOnly where this handle only reads, Closed."""
 
     def offsets_before(self, topic: str, partition: int, time_ms: int, max_offsets: int) -> list[int]: ...
+
+    def divide(
+        self, topic: str, partition: int, start: int, end: int, piece_bytes: int, not_before_ms: int | None
+    ) -> list[Piece]:
+        """The offsets start..end-1 in pieces of about piece_bytes at most, in order, for several to read.
+
+        Without those of which it is known that all their records are older than not_before_ms. One piece of
+        unknown size where nothing is known of bytes. Raises TopicNotFound, StorageError, CorruptRecord.
+        """
+
+    def behind_damage(self, topic: str, partition: int, offset: int, path: str, pos: int) -> int:
+        """Where reading can go on that came to `offset` and met damage at a byte of a segment's file.
+
+        The offset of the next valid batch, or the log's end. Raises UnsupportedByBackend where files cannot
+        be looked into, TopicNotFound, StorageError.
+        """
 
     def health(self) -> Health: ...
 

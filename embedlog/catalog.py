@@ -3,7 +3,8 @@
     embedlog.json      {"format": 1, "layout": "classic", "log_id": "..."}   written once; the writer's lock
     topics.json        {"version": 1, "crc32", "topics": {name: {"id", "partitions", "settings", "gaps"}},
                         "deleting": the same, of topics whose directories are not out of the way yet}
-    writer.json        {"pid", "program", "since_ms", "broker"} for people: the lock is flock on embedlog.json
+    writer.json        {"pid", "program", "since_ms", "broker"} for people; the lock is flock on embedlog.json
+                       "passing": true where the holder goes again in a moment (handover.py)
     clean-shutdown     {"version": 1, "crc32", "partitions": {"clicks 0": [...]}}      (recovery.CleanEnd)
 
 A topic exists when topics.json says so: its directories are made before, and removed after
@@ -21,8 +22,9 @@ import errno
 import json
 import os
 import sys
+import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from zlib import crc32
@@ -56,6 +58,8 @@ from .model import TopicDescription, TopicPartition
 from .recovery import CleanEnd
 
 FORMAT_VERSION: Final = 1
+_PASSING_S: Final = 30.0  # for so long who comes waits for a writer that is about to go
+_LOOK_AGAIN_S: Final = 0.01
 MAX_PARTITIONS: Final = 100_000
 
 _UNWRITABLE: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
@@ -101,6 +105,7 @@ class Catalog:
         self.deleting: dict[str, Topic] = {}
         self._writer: dict[str, Any] = {}
         self.changes = 0  # of the topics, in this opening
+        self._texts: dict[str, tuple[Topic, str]] = {}
 
     def file(self, name: str) -> str:
         return os.path.join(self.path, name)
@@ -168,19 +173,30 @@ class Catalog:
             )
 
     def lock(self) -> int:
-        """Become the one writer: the lock's descriptor. Raises DirectoryLocked, ReadOnly."""
-        try:
-            fd = self._fs.try_lock(self.file(FORMAT_FILE))
-        except OSError as error:
-            raise self._read_only(error) from error
-        if fd is None:
-            raise self._locked()
-        return fd
+        """Become the one writer: the lock's descriptor. One who only passes through is waited for.
 
-    def note_writer(self, now_ms: int) -> None:
-        """Say who holds the lock."""
+        Raises DirectoryLocked, ReadOnly.
+        """
+        looked, deadline = False, time.monotonic() + _PASSING_S
+        while True:
+            try:
+                fd = self._fs.try_lock(self.file(FORMAT_FILE))
+            except OSError as error:
+                raise self._read_only(error) from error
+            if fd is not None:
+                return fd
+            # Who has just got the lock may not have said yet who it is: its second look counts.
+            if looked and (not self._is_passing() or time.monotonic() > deadline):
+                raise self._locked()
+            looked = True
+            time.sleep(_LOOK_AGAIN_S)
+
+    def note_writer(self, now_ms: int, *, passing: bool = False) -> None:
+        """Say who holds the lock, and whether it is about to let it go again."""
         program = os.path.basename(sys.argv[0] or sys.executable) if sys.argv else "python"
         self._writer = {"pid": os.getpid(), "program": program, "since_ms": now_ms, "broker": None}
+        if passing:
+            self._writer["passing"] = True
         try:
             self._write_writer()
         except OSError as error:
@@ -197,6 +213,11 @@ class Catalog:
     def _write_writer(self) -> None:
         # It is of no use to anybody after a crash of the machine.
         self._fs.write_file(self.file(WRITER_FILE), _json(self._writer), durable=False)
+
+    def _is_passing(self) -> bool:
+        with contextlib.suppress(OSError, StorageError, CorruptCheckpoint):
+            return self.read_json(WRITER_FILE).get("passing") is True
+        return False
 
     def _locked(self) -> DirectoryLocked:
         holder: dict[str, Any] = {}
@@ -312,12 +333,40 @@ class Catalog:
         """Durable on return. `deleting`: as it was, if it is not given. Raises OSError."""
         deleting = self.deleting if deleting is None else deleting
         going = {name: topic for name, topic in deleting.items() if name not in topics}
-        body: dict[str, Any] = {"version": 1, "topics": _described(topics)}
+        parts = [' "version": 1', f' "topics": {self._text(topics)}']
         if going:
-            body["deleting"] = _described(going)
-        self._fs.write_file(self.file(TOPICS_FILE), _sealed(body))
+            parts.append(f' "deleting": {self._text(going)}')
+        parts.insert(1, f' "crc32": {crc32(_braced(parts))}')
+        self._fs.write_file(self.file(TOPICS_FILE), _braced(parts))
+        for name in self._texts.keys() - topics.keys() - going.keys():
+            del self._texts[name]
         self.deleting = going
         self.changes += 1
+
+    def replace_topics(
+        self,
+        before: Mapping[str, Topic],
+        topics: Mapping[str, Topic],
+        deleting: Mapping[str, Topic] | None = None,
+    ) -> None:
+        """As `save_topics`, or all is as before. Raises StorageError."""
+        try:
+            self.save_topics(topics, deleting)
+        except OSError as error:
+            with contextlib.suppress(OSError):  # the new file may be there, and not durable: back to the old
+                self.save_topics(before)
+            raise StorageError(
+                f"the topics of {self.path} could not be saved: {error}", path=self.path
+            ) from error
+
+    def _text(self, topics: Mapping[str, Topic]) -> str:
+        """Topics as `_json` would write them there. A topic's part is made once: where there are a thousand,
+        the text would else take longer than all the rest of making another."""
+        for name, topic in topics.items():
+            if name not in self._texts or self._texts[name][0] is not topic:
+                self._texts[name] = topic, _described(topic)
+        entries = [f"  {self._texts[name][1]}" for name in sorted(topics)]
+        return "{\n" + ",\n".join(entries) + "\n }" if entries else "{}"
 
     # -- clean shutdown --------------------------------------------------------------------------------
 
@@ -374,11 +423,15 @@ def _topics(found: dict[str, dict[str, Any]]) -> dict[str, Topic]:
     return {check_topic_name(name): _topic(name, **topic) for name, topic in found.items()}
 
 
-def _described(topics: Mapping[str, Topic]) -> dict[str, dict[str, Any]]:
-    return {
-        name: {"id": t.topic_id, "partitions": t.partitions, "settings": t.settings, "gaps": t.gaps}
-        for name, t in sorted(topics.items())
+def _described(topic: Topic) -> str:
+    """A topic's line and those below it, within two braces of topics.json."""
+    entry = {
+        "id": topic.topic_id,
+        "partitions": topic.partitions,
+        "settings": topic.settings,
+        "gaps": topic.gaps,
     }
+    return f"{json.dumps(topic.name)}: {json.dumps(entry, indent=1)}".replace("\n", "\n  ")
 
 
 def check_partition_count(partitions: object) -> None:
@@ -401,6 +454,11 @@ def _crc(found: Mapping[str, Any]) -> int:
 def _sealed(body: Mapping[str, Any]) -> bytes:
     """A file with its CRC-32, which stands behind the version."""
     return _json({"version": body["version"], "crc32": _crc(body), **body})
+
+
+def _braced(parts: Sequence[str]) -> bytes:
+    """The members of an object, as `_json` writes it."""
+    return ("{\n" + ",\n".join(parts) + "\n}\n").encode()
 
 
 def _json(value: object) -> bytes:

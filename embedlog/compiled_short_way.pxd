@@ -20,6 +20,7 @@ from .codec.compiled_encoding cimport (
     put_pairs,
     put_values,
     seal_at,
+    sized,
     values_total,
 )
 
@@ -127,6 +128,9 @@ cdef class ShortWay:
     cdef object _one(self, object key, object value, int64_t timestamp_ms)
     cdef object _many(self, list records, int64_t timestamp_ms)
     cdef bint _is_ordinary(self, Py_ssize_t size, int64_t count)
+    cdef int _encode(self, Data at, list records, bint are_pairs, Py_ssize_t size, int64_t timestamp_ms) except -1
+    cdef bint _put_several(self, Data batch, list parts, bint are_pairs, list sizes, int64_t timestamp_ms) except -1
+    cdef int _count_in(self, SegmentFields segment, int64_t size, int64_t count, int64_t timestamp_ms) except -1
     cdef int _put(self, Data batch, Py_ssize_t size, int64_t count, int64_t timestamp_ms) except -1
     cdef int _store_slot(self) except -1
 
@@ -143,5 +147,7 @@ cdef int64_t _now_ms() noexcept nogil
 cdef Data _take_buffer(Py_ssize_t size) except NULL
 cdef Py_ssize_t _room(Data buffer) noexcept
 cdef void _give_back(Data buffer) noexcept
+cdef int64_t _total(list records, bint are_pairs, int64_t* payload) noexcept
+cdef list _cut(list records, bint are_pairs, int64_t room, int64_t alone)
 cdef tuple _appended(int64_t base, int64_t count, int64_t timestamp_ms)
 cdef void _set_item(tuple items, Py_ssize_t i, object item) noexcept

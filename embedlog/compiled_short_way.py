@@ -317,23 +317,33 @@ class ShortWay:
         payload: int64_t = 0
         count: int64_t = len(records)
         are_pairs: cython.bint = count > 0 and type(records[0]) is tuple
-        size: int64_t = (pairs_total if are_pairs else values_total)(records, cython.address(payload))
-        most: int64_t = min(self._max_message_bytes, _BATCH_BYTES) - _HEADER_SIZE
-        if size < 0 or not count or payload + count * _PLAIN_OVERHEAD > most or self._state is not _ONLINE:
+        size: int64_t = _total(records, are_pairs, cython.address(payload))
+        room: int64_t = min(self._max_message_bytes, _BATCH_BYTES) - _HEADER_SIZE
+        if size < 0 or not count or self._state is not _ONLINE:
             return None
-        buffer: Data = _take_buffer(size)
+        parts: list = [records]
+        sizes: list = [size]
+        if payload + count * _PLAIN_OVERHEAD > room:
+            parts = _cut(records, are_pairs, room, self._max_message_bytes - _HEADER_SIZE)
+            if parts is None:
+                return None
+            sizes = [_total(part, are_pairs, cython.address(payload)) for part in parts]
+            size = sum(sizes)
+        buffer: Data = _take_buffer(max(sizes))
         base: int64_t
         try:
-            put_header(buffer, _APPEND_TIME if self._append_time else 0, count, timestamp_ms)
-            (put_pairs if are_pairs else put_values)(buffer + _HEADER_SIZE, records)
-            seal_at(buffer, size)
+            if len(parts) == 1:
+                self._encode(buffer, records, are_pairs, size, timestamp_ms)
             self._append_lock._take()
             try:
                 if not self._is_ordinary(size, count):
                     return None
                 base = self._next_offset
-                assign(buffer, base, self._epoch)
-                self._put(buffer, size, count, timestamp_ms)
+                if len(parts) == 1:
+                    assign(buffer, base, self._epoch)
+                    self._put(buffer, size, count, timestamp_ms)
+                elif not self._put_several(buffer, parts, are_pairs, sizes, timestamp_ms):
+                    return None
             finally:
                 self._append_lock._let_go()
         finally:
@@ -341,6 +351,12 @@ class ShortWay:
         for wake in self._listeners:
             wake()
         return _appended(base, count, timestamp_ms)
+
+    def _encode(self, at, records, are_pairs, size, timestamp_ms):
+        put_header(at, _APPEND_TIME if self._append_time else 0, len(records), timestamp_ms)
+        (put_pairs if are_pairs else put_values)(at + _HEADER_SIZE, records)
+        seal_at(at, size)
+        return 0
 
     def _is_ordinary(self, size, count):
         """Append lock held. Is there nothing to be decided about a batch of so many bytes and records?"""
@@ -364,19 +380,45 @@ class ShortWay:
     def _put(self, batch, size, count, timestamp_ms):
         """Append lock held: what `_grow` does."""
         segment: SegmentFields = self._end_segment
-        file: FileFields = self._active_file
         pos: int64_t = self._end_pos
         next_offset: int64_t = self._next_offset + count
-        fd: cython.int = file._fd
-        written: cython.Py_ssize_t
+        fd: cython.int = self._active_file._fd
         self._halfway = True
         with cython.nogil:
-            written = pwrite(fd, batch, size, pos)
+            written: cython.Py_ssize_t = pwrite(fd, batch, size, pos)
         if written != size or self._state is not _ONLINE:  # the disk is full, or a flush has failed meanwhile
             copy = PyByteArray_FromStringAndSize(cython.cast(cython.p_char, batch), size)
             self._grow(segment, copy, next_offset - 1, timestamp_ms)
             return 0
+        return self._count_in(segment, size, count, timestamp_ms)
+
+    def _put_several(self, batch, parts, are_pairs, sizes, timestamp_ms):
+        """Append lock held: all, or none and False. Nobody sees the first batch before the last is there."""
+        segment: SegmentFields = self._end_segment
+        fd: cython.int = self._active_file._fd
+        pos: int64_t = self._end_pos
+        offset: int64_t = self._next_offset
+        self._halfway = True
+        for i in range(len(parts)):
+            part: list = parts[i]
+            size: cython.Py_ssize_t = sizes[i]
+            self._encode(batch, part, are_pairs, size, timestamp_ms)
+            assign(batch, offset, self._epoch)
+            with cython.nogil:
+                written: cython.Py_ssize_t = pwrite(fd, batch, size, pos)
+            if written != size or self._state is not _ONLINE:
+                self._take_back(segment, self._end_pos, self._next_offset)
+                return False
+            offset += len(part)
+            pos += size
+        return self._count_in(segment, pos - self._end_pos, offset - self._next_offset, timestamp_ms) == 0
+
+    def _count_in(self, segment, size, count, timestamp_ms):
+        """Append lock held: what has been written is part of the log from now on."""
+        file: FileFields = self._active_file
         index: IndexFields = segment.builder
+        pos: int64_t = self._end_pos
+        next_offset: int64_t = self._next_offset + count
         if pos > index.due_behind or timestamp_ms > index.largest_timestamp_ms:
             _add(index, pos, next_offset - 1, timestamp_ms)
         if pos + size > file._length:
@@ -488,6 +530,30 @@ def _many_by_short_cut(long_way, result):
         return long_way(self, topic, records, partition=partition, compression=compression, flush=flush)
 
     return append_many
+
+
+def _total(records, are_pairs, payload):
+    return (pairs_total if are_pairs else values_total)(records, payload)
+
+
+def _cut(records, are_pairs, room, alone):
+    """The records of each batch, as `appender` cuts them; None where one is too large even by itself."""
+    parts: list = []
+    start: cython.Py_ssize_t = 0
+    filled: int64_t = 0
+    for i in range(len(records)):
+        size: int64_t = _PLAIN_OVERHEAD + max(sized(records[i]), 0)  # a pair has none
+        if are_pairs:
+            item: tuple = records[i]
+            size += max(sized(item[0]), 0) + max(sized(item[1]), 0)
+        if size > alone:
+            return None
+        if filled + size > room and i > start:
+            parts.append(records[start:i])
+            start, filled = i, 0
+        filled += size
+    parts.append(records[start:])
+    return parts
 
 
 def _appended(base, count, timestamp_ms):

@@ -4,8 +4,9 @@ Embedded consumers and a broker's connections call the same methods from any thr
 answered by a future when the other members have done their part. One lock guards all groups; futures are
 completed, and members woken, after it is let go.
 
-Members live as long as the log is open: when it is opened anew, groups are there with their offsets and their
-generation, and nobody is in them; whoever was joins again.
+Members of this process live as long as the log is open: when it is opened anew, groups are there with their
+offsets and their generation, and nobody is in them; whoever was joins again. Members that were a broker's
+clients live elsewhere: to the next broker they are still there, until their sessions say otherwise.
 """
 
 from __future__ import annotations
@@ -38,6 +39,10 @@ from .offsets import Offsets
 from .store import Store
 
 logger = logging.getLogger(__name__)
+
+REMOTE = "/"
+"""What the client_host of a broker's clients begins with, as Kafka writes it; other members are this
+machine's programs, and named by its name."""
 
 _Completion = Callable[[], None]
 
@@ -275,11 +280,17 @@ class GroupCoordinator:
         for that. Asking takes no lock."""
         return self._restored
 
-    def load(self) -> None:
-        """Read them now. Raises CorruptRecord, StorageError."""
+    def load(self, *, clients: bool = False) -> None:
+        """Read them now, with the members that were clients of a broker if `clients`.
+
+        Raises CorruptRecord, StorageError.
+        """
         with self._lock:
             self._check_open()
-            self._restore()
+            self._restore(clients)
+            due = self._groups.next_deadline_ms()
+            if due is not None:
+                self._wake_timer(max(due - self._store.clock_ms(), 0))
 
     def abandon(self) -> None:
         """In a forked child: nothing waits here, and the inherited lock may be held for ever."""
@@ -302,8 +313,9 @@ class GroupCoordinator:
         if self._closed:
             raise Closed("the log is closed")
 
-    def _restore(self) -> None:
-        """The groups of earlier times: with their generation, so that none is used twice; nobody in them."""
+    def _restore(self, clients: bool = False) -> None:
+        """The groups of earlier times: with their generation, so that none is used twice; nobody in them, but
+        for those whose members are all clients, if these are wanted."""
         if self._restored:
             return
         loaded = self._offsets.load()
@@ -311,7 +323,9 @@ class GroupCoordinator:
             group = self._groups.get_or_create(name)
             metadata = loaded.metadata.get(name)
             if metadata is not None:
-                group.restore(metadata._replace(members=()), self._store.clock_ms())
+                stay = clients and all(each.client_host.startswith(REMOTE) for each in metadata.members)
+                members = metadata.members if stay else ()
+                group.restore(metadata._replace(members=members), self._store.clock_ms())
         self._restored = True
 
     def _group(self, name: str, max_groups: int | None) -> Group:

@@ -18,15 +18,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BrokerError",
+    "BrokerIdInUse",
     "BrokerUnavailable",
     "BufferExhausted",
     "Closed",
     "CommitFailed",
     "CompressionUnavailable",
     "ConcurrentUse",
+    "ConsumerTimeout",
     "CorruptCheckpoint",
     "CorruptIndex",
     "CorruptRecord",
+    "CorruptZnode",
     "DecompressedTooLarge",
     "DecompressionError",
     "DirectoryError",
@@ -50,6 +53,8 @@ __all__ = [
     "InvalidSetting",
     "InvalidTopicName",
     "InvalidType",
+    "JavaNotFound",
+    "LoadFailed",
     "Located",
     "LogFull",
     "LogTruncated",
@@ -62,10 +67,14 @@ __all__ = [
     "PartitionFailed",
     "PartitionNotFound",
     "ReadOnly",
+    "RebalanceFailed",
     "RebalanceInProgress",
     "RecordTooLarge",
+    "RecordsLost",
     "RequestTimedOut",
     "StorageError",
+    "TableError",
+    "TableLocked",
     "TooManyGroups",
     "TopicExists",
     "TopicNotFound",
@@ -75,6 +84,8 @@ __all__ = [
     "UnknownSetting",
     "UnsupportedByBackend",
     "UnsupportedFormat",
+    "ZooKeeperError",
+    "ZooKeeperUnavailable",
 ]
 
 _SHOWN_CHARACTERS: Final = 80
@@ -189,6 +200,11 @@ class LogTruncated(EmbedlogError):
         self.surviving_offset = surviving_offset
 
 
+class RecordsLost(EmbedlogError):
+    """What a query or a load was to read, or has read, is not in the log any more: retention was faster, the
+    log lost its tail, or the topic was deleted. (Spark: failOnDataLoss; loads: allow_data_loss.)"""
+
+
 # -- the state of the handle -------------------------------------------------------------------------
 
 
@@ -229,6 +245,37 @@ class BrokerError(EmbedlogError):
         super().__init__(message)
         self.code = code
         self.retriable = retriable
+
+
+class ConsumerTimeout(EmbedlogError, TimeoutError):
+    """No record came to a stream within its consumer_timeout_ms; it may be asked again."""
+
+
+# -- ZooKeeper ---------------------------------------------------------------------------------------
+
+
+class ZooKeeperError(EmbedlogError):
+    """Something about ZooKeeper, or about what a cluster keeps there."""
+
+
+class ZooKeeperUnavailable(ZooKeeperError, ConnectionError):
+    """No session with ZooKeeper: no server answers, or the one there was is over."""
+
+
+class CorruptZnode(ZooKeeperError):
+    """What stands in ZooKeeper cannot be understood."""
+
+
+class BrokerIdInUse(ZooKeeperError):
+    """Another broker of the cluster has this id; `holder` is its "host:port"."""
+
+    def __init__(self, message: str, *, holder: str) -> None:
+        super().__init__(message)
+        self.holder = holder
+
+
+class JavaNotFound(EmbedlogError):
+    """There is no Java on this machine, and something that was asked for needs one."""
 
 
 # -- the directory -----------------------------------------------------------------------------------
@@ -441,6 +488,10 @@ class IllegalGeneration(GroupError):
     """The member speaks of another generation than the group is in: join again."""
 
 
+class RebalanceFailed(GroupError):
+    """A consumer did not get its partitions: their former owners did not let go of them in time."""
+
+
 class RebalanceInProgress(GroupError):
     """The group is rebalancing: join again."""
 
@@ -482,3 +533,22 @@ class NotAssigned(EmbedlogError, LookupError):
 
 class ConcurrentUse(EmbedlogError, RuntimeError):
     """A consumer is for one thread at a time; only close() and wakeup() may come from another."""
+
+
+# -- warehouse tables --------------------------------------------------------------------------------
+
+
+class TableError(EmbedlogError):
+    """A warehouse table cannot be loaded or read as asked; it is as it was."""
+
+
+class TableLocked(TableError):
+    """Another load of the table is going on; `pid` is its process, where that could be learned."""
+
+    def __init__(self, message: str, *, pid: int | None = None) -> None:
+        super().__init__(message)
+        self.pid = pid
+
+
+class LoadFailed(TableError):
+    """Spark failed; nothing was loaded, and the same load may be tried again."""

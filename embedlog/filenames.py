@@ -34,7 +34,9 @@ CLEANER_FILE: Final = "cleaner-offset-checkpoint"
 INTENT_FILE: Final = "publish-intent"
 TRANSACTIONS_FILE: Final = "published-transactions.json"
 PRODUCER_IDS_FILE: Final = "producer-ids.json"
+CLUSTER_FILE: Final = "cluster.json"
 STAGING_DIRECTORY: Final = "staging"
+REQUESTS_DIRECTORY: Final = "requests"
 ROOT_FILES: Final = (
     FORMAT_FILE,
     TOPICS_FILE,
@@ -47,6 +49,7 @@ ROOT_FILES: Final = (
     INTENT_FILE,
     TRANSACTIONS_FILE,
     PRODUCER_IDS_FILE,
+    CLUSTER_FILE,
 )
 
 LEADER_EPOCH_FILE: Final = "leader-epoch-checkpoint"

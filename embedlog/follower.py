@@ -44,6 +44,7 @@ from .model import (
     Fetched,
     OffsetAndTimestamp,
     PartitionOffsets,
+    Piece,
     TopicDescription,
     TopicPartition,
 )
@@ -292,6 +293,11 @@ class FollowedPartition(ReadablePartition):
 
     def offsets_before(self, time_ms: int, max_offsets: int) -> list[int]:
         return self._reading(lambda: super(FollowedPartition, self).offsets_before(time_ms, max_offsets))
+
+    def divide(self, start: int, end: int, piece_bytes: int, not_before_ms: int | None) -> list[Piece]:
+        return self._reading(
+            lambda: super(FollowedPartition, self).divide(start, end, piece_bytes, not_before_ms)
+        )
 
     def readable_segments(self) -> list[tuple[Segment, int]]:
         return self._reading(super().readable_segments)

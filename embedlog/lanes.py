@@ -67,13 +67,16 @@ Needed: TypeAlias = Callable[[memoryview, bool, int], int]
 Look: TypeAlias = Callable[[bytearray, int, Run], object]
 
 
+def processors() -> int:
+    """How many this process may use."""
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def worth_it(size: int) -> bool:
     """Are so many bytes enough for lanes, and is there a processor for each?"""
-    if sys.platform == "linux":
-        processors = len(os.sched_getaffinity(0))
-    else:
-        processors = os.cpu_count() or 1
-    return size >= _LONG and processors >= _LANES
+    return size >= _LONG and processors() >= _LANES
 
 
 class Lanes:

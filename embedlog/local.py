@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, NoReturn
 
+from .attendant import Attendant
 from .backend import Interrupt, Lane
 from .backup import backup
 from .config import TopicSettings
@@ -24,6 +25,7 @@ from .model import (
     Health,
     OffsetAndTimestamp,
     PartitionOffsets,
+    Piece,
     Record,
     TopicDescription,
     TopicPartition,
@@ -51,6 +53,10 @@ class EngineBackend:
     @property
     def path(self) -> str:
         return self._engine.path
+
+    @property
+    def log_id(self) -> str:
+        return self._engine.catalog.log_id
 
     def topics(self) -> list[str]:
         return self._engine.topics()
@@ -97,6 +103,18 @@ class EngineBackend:
 
     def offsets_before(self, topic: str, partition: int, time_ms: int, max_offsets: int) -> list[int]:
         return self._engine.partition(topic, partition).offsets_before(time_ms, max_offsets)
+
+    def divide(
+        self, topic: str, partition: int, start: int, end: int, piece_bytes: int, not_before_ms: int | None
+    ) -> list[Piece]:
+        found = self._engine.partition(topic, partition)
+        with self._deletion_noticed(found):
+            return found.divide(start, end, piece_bytes, not_before_ms)
+
+    def behind_damage(self, topic: str, partition: int, offset: int, path: str, pos: int) -> int:
+        found = self._engine.partition(topic, partition)
+        with self._deletion_noticed(found):
+            return found.behind_damage(offset, path, pos)
 
     def check_open(self) -> None:
         self._engine.check_open()
@@ -173,6 +191,9 @@ class WriterBackend(EngineBackend):
         self.delete_topic = store.delete_topic
         self.flush = store.flush
         self.reopen = store.reopen
+        self._attendant = Attendant(store, self.coordinator)
+        if store.upkeep.in_background:
+            self._attendant.start()
 
     def owner(self) -> WriterBackend:
         return self
@@ -247,13 +268,17 @@ class WriterBackend(EngineBackend):
 
     def close(self) -> None:
         try:
+            self._attendant.stop()
             self.coordinator.close()
         finally:
             self._store.close()
 
     def abandon(self) -> None:
         self.coordinator.abandon()
-        self._store.abandon()
+        try:
+            self._store.abandon()
+        finally:
+            self._attendant.abandon()
 
     def _trouble(self) -> tuple[dict[TopicPartition, str], list[str]]:
         refusing = {name: why for name, (_, why) in self._store.trouble().items()}

@@ -452,7 +452,8 @@ def _close_all() -> None:
 
 def _abandon_all() -> None:
     for log in list(_open_logs):
-        log._abandon()
+        with contextlib.suppress(Exception):  # of one that was half closed; all the others must refuse, too
+            log._abandon()
     _open_logs.clear()
 
 

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import chain
 from typing import Final, Literal, TypeAlias, TypeVar
 
@@ -27,7 +28,7 @@ from .codec.rules import ANY_OFFSET
 from .config import MAX_INT64
 from .decoding import Records, Sink, Values, decode_chunk
 from .errors import InvalidArgument, InvalidType, OffsetOutOfRange, shown
-from .model import NO_EPOCH, PartitionOffsets, Record, TopicPartition
+from .model import NO_EPOCH, Fetched, PartitionOffsets, Record, TopicPartition
 
 T = TypeVar("T")
 
@@ -68,18 +69,19 @@ class PartitionReader:
     """A position that moves through one partition, chunk by chunk.
 
     `position` is the next offset to fetch, `epoch` the leader epoch of the last batch before it (-1 where
-    unknown); nothing is read from the offset `end` on. For one thread.
+    unknown); nothing is read from the offset `end` on; `fetch_bytes` is how much is fetched next. For one
+    thread.
     """
 
     __slots__ = (
         "_at_boundary",
         "_backend",
-        "_fetch_bytes",
         "_max_bytes",
         "_read_committed",
         "at_end",
         "end",
         "epoch",
+        "fetch_bytes",
         "position",
         "tp",
     )
@@ -102,7 +104,7 @@ class PartitionReader:
         self.at_end = False
         self._backend = backend
         self._max_bytes = max_bytes
-        self._fetch_bytes = min(max_bytes, FIRST_FETCH_BYTES)
+        self.fetch_bytes = min(max_bytes, FIRST_FETCH_BYTES)
         self._read_committed = read_committed
         self._at_boundary = False
 
@@ -135,31 +137,37 @@ class PartitionReader:
         """
         if self.position >= self.end:
             return False
-        topic, partition = self.tp
-        with _lent_buffer(self._fetch_bytes) as buffer:
-            fetched = self._backend.fetch(
-                topic,
-                partition,
-                self.position,
-                self._fetch_bytes,
-                leader_epoch=self.epoch,
-                read_committed=self._read_committed,
-                buffer=buffer,
-            )
-            self._fetch_bytes = min(self._fetch_bytes * 4, self._max_bytes)
-            if not fetched.data:
-                self.at_end = True
-                return False
-            decoded = decode_chunk(
-                fetched,
-                topic,
-                partition,
-                self.position,
-                sink,
-                end=self.end,
-                at_boundary=self._at_boundary,
-                read_committed=self._read_committed,
-            )
+        with _lent_buffer(self.fetch_bytes) as buffer:
+            return self.take(self.fetching(self.position, buffer)(), sink)
+
+    def fetching(self, offset: int, buffer: bytearray | None) -> Callable[[], Fetched]:
+        """A call of the backend, for whichever thread: the chunk from an offset on, of `fetch_bytes`, into a
+        buffer of as many. The reader stays where it is."""
+        return partial(
+            self._backend.fetch,
+            *self.tp,
+            offset,
+            self.fetch_bytes,
+            leader_epoch=self.epoch,
+            read_committed=self._read_committed,
+            buffer=buffer,
+        )
+
+    def take(self, fetched: Fetched, sink: Sink) -> bool:
+        """Give a sink what was fetched from the position on, and move on behind it; else as `read_into`."""
+        self.fetch_bytes = min(self.fetch_bytes * 4, self._max_bytes)
+        if not fetched.data:
+            self.at_end = True
+            return False
+        decoded = decode_chunk(
+            fetched,
+            *self.tp,
+            self.position,
+            sink,
+            end=self.end,
+            at_boundary=self._at_boundary,
+            read_committed=self._read_committed,
+        )
         self.at_end = False
         self.position = decoded.next_offset
         self.epoch = decoded.epoch

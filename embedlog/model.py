@@ -72,6 +72,14 @@ class OffsetAndTimestamp(NamedTuple):
     leader_epoch: int
 
 
+class Piece(NamedTuple):
+    """Of a partition the offsets start..end-1, and how many bytes they take, about; -1 where nobody knows."""
+
+    start: int
+    end: int
+    size: int
+
+
 class CommittedOffset(NamedTuple):
     """A consumer's committed position: the offset of the next record to read.
 
@@ -130,7 +138,8 @@ class Fetched(NamedTuple):
     `may_have_gaps` says that compaction may have removed offsets: otherwise a gap is damage.
     `aborted` lists the aborted transactions that touch the chunk, and `last_stable_offset` is where
     read_committed ends (only for read_committed; else none, and -1).
-    `leader_epochs` are the (epoch, start offset) pairs of the partition's history.
+    `leader_epochs` are the (epoch, start offset) pairs of the partition's history. `next_offset` is the one
+    behind the last batch where the log is local, else -1.
     """
 
     data: bytes | memoryview
@@ -142,6 +151,7 @@ class Fetched(NamedTuple):
     pos: int = 0
     may_have_gaps: bool = False
     leader_epochs: tuple[tuple[int, int], ...] = ()
+    next_offset: int = -1
 
 
 class TopicDescription(NamedTuple):

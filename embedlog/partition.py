@@ -104,7 +104,21 @@ class Partition(GrowingPartition):
             or self._segments[-1].size + size > self.settings.segment_bytes
         )
 
-    # -- import ----------------------------------------------------------------------------------------
+    # -- copies ----------------------------------------------------------------------------------------
+
+    def append_copied(self, batches: bytearray) -> Appended:
+        """Append batches whose sequences of producers are taken as they come: for mirrors, in whose sources
+        there are gaps. Else as `append`."""
+        if self._state is not State.ONLINE:
+            raise self._refusal()
+        self._keeper.make_room(len(batches))
+        with self._append_lock:
+            appended, waits = self._append(batches, None, as_is=True)
+        for wake in self._listeners:
+            wake()
+        if waits:
+            self.flush(appended.last_offset + 1)
+        return appended
 
     def append_as_is(self, batches: bytearray) -> Appended:
         """Append batches under the offsets they bear; what is between the log's end and them stays a gap.

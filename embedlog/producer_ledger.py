@@ -17,7 +17,7 @@ from typing import Final
 from .codec import COMMIT, BatchHeader, control_type, decode, read_header
 from .filenames import SNAPSHOT, TXN_INDEX
 from .model import AbortedTransaction, TopicPartition
-from .producer_state import ABORTED_SIZE, Producer, ProducerState, SentBatch, encode_aborted
+from .producer_state import ABORTED_SIZE, FIRST_MIRROR_ID, Producer, ProducerState, SentBatch, encode_aborted
 from .segment import Files
 from .short_way import LedgerFields
 
@@ -165,8 +165,8 @@ class ProducerLedger(LedgerFields):
 
     @property
     def largest_producer_id(self) -> int:
-        """Of all that it remembers; -1 where there is none."""
-        return max(self._state.producers, default=-1)
+        """Of all that it remembers, mirrors' sources not counted; -1 where there is none."""
+        return max((each for each in self._state.producers if each < FIRST_MIRROR_ID), default=-1)
 
     def producers(self) -> dict[int, Producer]:
         """A copy of what is known of each, for people."""

@@ -33,6 +33,9 @@ ABORTED_SIZE: Final = _TXN_ENTRY.size
 _BATCHES_REMEMBERED: Final = 5
 _SEQUENCES: Final = 1 << 31
 
+FIRST_MIRROR_ID: Final = 1 << 62
+"""Ids from here on stand for the sources of mirrored records (mirroring/copied.py); no producer gets one."""
+
 
 class SentBatch(NamedTuple):
     """A batch of a producer, as remembered."""

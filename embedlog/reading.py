@@ -18,8 +18,17 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from .codec import HEADER_SIZE, BatchHeader, decode, loops, scan
+from .dividing import divide
 from .errors import CorruptRecord, EmbedlogError, LogTruncated, OffsetOutOfRange, StorageError
-from .model import AbortedTransaction, Fetched, OffsetAndTimestamp, PartitionOffsets, Record, TopicPartition
+from .model import (
+    AbortedTransaction,
+    Fetched,
+    OffsetAndTimestamp,
+    PartitionOffsets,
+    Piece,
+    Record,
+    TopicPartition,
+)
 from .segment import Segment
 from .shared_state import State
 
@@ -204,7 +213,7 @@ class ReadablePartition(ABC):
         aborted = tuple(
             t for t in committed.aborted if t.first_offset < next_offset and t.last_offset >= offset
         )
-        return empty._replace(data=data, aborted=aborted, path=segment.path, pos=pos)
+        return empty._replace(data=data, aborted=aborted, path=segment.path, pos=pos, next_offset=next_offset)
 
     def record_at(self, offset: int) -> Record | None:
         """The record at an offset, where the index leads to it, and nothing about it is out of the ordinary.
@@ -355,6 +364,29 @@ class ReadablePartition(ABC):
             chosen = [start for start in starts if start[1] <= time_ms]
         return [offset for offset, _ in reversed(chosen)][:max_offsets]
 
+    def divide(self, start: int, end: int, piece_bytes: int, not_before_ms: int | None) -> list[Piece]:
+        """See dividing.divide. Raises OSError, CorruptRecord, StorageError."""
+        return divide(self.readable_segments(), start, end, piece_bytes, not_before_ms)
+
+    def behind_damage(self, offset: int, path: str, pos: int) -> int:
+        """Where reading can go on that met damage at a byte of a segment, `offset` being what comes next: the
+        first offset from there on of a valid batch behind that byte, or the log's end.
+
+        A fetch at it needs no look-up, which might meet the damage. Raises OSError, StorageError.
+        """
+        look = self._look()
+        for number, segment in enumerate(look.segments):
+            if segment.path != path:
+                continue
+            is_last = number + 1 == len(look.segments)
+            behind = look.end.offset if is_last else look.segments[number + 1].base_offset
+            found = segment.next_batch(pos + 1, look.end_of(segment), offset, behind)
+            if found is None:
+                return max(behind, offset)
+            self._remember(found.base_offset, segment, found.pos)
+            return found.base_offset
+        return offset  # it has been deleted: a fetch tells
+
     def segments(self) -> tuple[Segment, ...]:
         """The segments as they are now (compaction, backup and the command line read them whole)."""
         return self._look().segments
@@ -410,7 +442,10 @@ class ReadablePartition(ABC):
                 continue  # compaction may have left nothing at or behind the offset here
             data, next_offset = _whole_batches(segment, pos, end, max_bytes, upper, buffer)
             if not data:
-                return None
+                if self.may_have_gaps and upper < look.end.offset:
+                    return None  # what is committed ends in a gap
+                reason = "the batch says that it begins past the log's end"
+                raise CorruptRecord(reason, path=segment.path, pos=pos)
             self._remember(next_offset, segment, pos + len(data))
             return segment, pos, data, next_offset
         return None

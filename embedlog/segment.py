@@ -44,6 +44,7 @@ from .index import (
 )
 from .runs import Run, runs_and_odd_ones
 from .short_way import SegmentFields
+from .walking import next_batch
 
 logger = logging.getLogger(__name__)
 
@@ -270,6 +271,16 @@ class Segment(SegmentFields):
                 yield from found.looked
             elif found.is_sequenced:
                 yield found
+
+    def next_batch(self, pos: int, end: int, min_offset: int, limit_offset: int) -> BatchHeader | None:
+        """The first valid batch between two bytes, whatever lies before it, that begins at min_offset or
+        above, and before limit_offset. Raises OSError."""
+
+        def fits(header: BatchHeader) -> bool:
+            return header.base_offset < limit_offset
+
+        found = next_batch(self.pread_into, pos, end, min_offset, fits)
+        return self._header_at(found, end) if found < end else None
 
     def _find_largest_timestamp(self) -> tuple[int, int]:
         """(the largest timestamp, the last offset of the first batch with it): that of the last time entry,

@@ -88,6 +88,7 @@ class Store:
         fs: FileSystem | None = None,
         clock_ms: Callable[[], int] = system_clock_ms,
         background: bool = True,
+        passing: bool = False,
         progress: Progress | None = None,
     ) -> None:
         """Open or create the directory.
@@ -97,6 +98,7 @@ class Store:
             topic_settings: defaults for every topic of this opening, under the topics' own.
             fs, clock_ms: the system, or a test's.
             background: run flushes and upkeep in threads; without, only `housekeep` does them.
+            passing: it is closed again in a moment; who opens the directory meanwhile waits for that.
             progress: called while tails are checked after a crash.
 
         Raises:
@@ -123,7 +125,7 @@ class Store:
         self.catalog.load(layout)
         self._lock_fd = self.catalog.lock()
         try:
-            self.catalog.note_writer(self.clock_ms())
+            self.catalog.note_writer(self.clock_ms(), passing=passing)
             self._files = Files(self.fs, self.descriptors, IndexCache(), self.catalog.layout)
             self._open()
         except BaseException as error:
@@ -283,9 +285,17 @@ class Store:
         return self.partitions_of(name)[0].settings
 
     def create_topic(
-        self, name: str, partitions: int, settings: Mapping[str, Any], *, exist_ok: bool = False
+        self,
+        name: str,
+        partitions: int,
+        settings: Mapping[str, Any],
+        *,
+        exist_ok: bool = False,
+        topic_id: str | None = None,
     ) -> TopicDescription:
-        """Make a topic, durably. Raises TopicExists, InvalidTopicName, InvalidSetting, StorageError."""
+        """Make a topic, durably, with this id if it has one already (elsewhere, too).
+
+        Raises TopicExists, InvalidTopicName, InvalidSetting, StorageError."""
         check_topic_name(name)
         check_partition_count(partitions)
         checked = TopicSettings.parse(settings)
@@ -306,7 +316,7 @@ class Store:
                     path=self.path,
                 )
             compacts = self.defaults.with_changes(checked).compacts
-            self._add_partitions(Topic(name, new_id(), partitions, checked, compacts), 0)
+            self._add_partitions(Topic(name, topic_id or new_id(), partitions, checked, compacts), 0)
         return self.describe_topic(name)
 
     def create_partitions(self, name: str, partitions: int) -> TopicDescription:
@@ -355,14 +365,7 @@ class Store:
         self._tell_readers()
 
     def _save_topics(self, topics: Mapping[str, Topic], deleting: Mapping[str, Topic] | None = None) -> None:
-        try:
-            self.catalog.save_topics(topics, deleting)
-        except OSError as error:
-            with contextlib.suppress(OSError):  # the new file may be there, and not durable: back to the old
-                self.catalog.save_topics(self._topics)
-            raise StorageError(
-                f"the topics of {self.path} could not be saved: {error}", path=self.path
-            ) from error
+        self.catalog.replace_topics(self._topics, topics, deleting)
 
     def alter_topic(self, name: str, settings: Mapping[str, Any]) -> TopicDescription:
         """Change a topic's settings; a value of None returns one to its default."""
@@ -389,10 +392,7 @@ class Store:
         return self.describe_topic(name)
 
     def mark_gaps(self, name: str, gaps: bool = True) -> None:
-        """From now on gaps between a topic's offsets are no damage (repair and import make some).
-
-        With gaps=False they are again, for whoever marked it and then made none.
-        """
+        """From now on gaps between a topic's offsets are no damage (repair, import), or (False) are again."""
         with self.topics_lock:
             topic = self.topic(name)
             marked = Topic(name, topic.topic_id, topic.partitions, topic.settings, gaps)

@@ -86,7 +86,7 @@ class Upkeep:
         self._recovery_file_lock = threading.Lock()
         self._cleaner_file_lock = threading.Lock()
         self._log_start_lock = threading.Lock()
-        self._in_background = False
+        self.in_background = False
         self._stopping = False
         self._topic_listeners: list[Callable[[str], None]] = []
         self._throttle = Throttle(store.settings.log_cleaner_io_max_bytes_per_second)
@@ -97,7 +97,7 @@ class Upkeep:
         self._cleaner.add("delayed", self._run_delayed)
 
     def start(self) -> None:
-        self._in_background = True
+        self.in_background = True
         self._flusher.start()
         self._cleaner.start()
 
@@ -398,7 +398,7 @@ class Upkeep:
     def pace(self) -> Pace:
         """What a thread is to call between the small steps of its background work."""
         # Without threads of ours there is nobody beside whom to rest: it is the caller who waits.
-        rest = time.sleep if self._in_background else _no_rest
+        rest = time.sleep if self.in_background else _no_rest
         return Pace(lambda: self.appends.number, sleep=rest)
 
     def compact_partition(

@@ -423,6 +423,36 @@ OPTIONS: list[Row] = [
 ]  # fmt: skip
 
 
+def mirror(on: Handles, given: object, name: str) -> None:
+    """Make a mirror with that argument; it is stopped before it runs."""
+    options = {"sources": on.log, "target": "mirror", name: given}
+    with embedlog.Mirror(**options) as made:
+        made.stop()
+
+
+def run(on: Handles, **options: Any) -> None:
+    with embedlog.Mirror(on.log, "mirror") as made:
+        made.stop()
+        made.run(**options)
+
+
+def expression(given: object) -> bool:
+    return isinstance(given, str) or (isinstance(given, re.Pattern) and isinstance(given.pattern, str))
+
+
+MIRRORING: list[Row] = [
+    ("mirror sources", lambda on, x: mirror(on, x, "sources"), nothing),
+    ("mirror target", lambda on, x: mirror(on, x, "target"), file_name),
+    ("mirror topics", lambda on, x: mirror(on, x, "topics"), expression),
+    ("mirror exclude", lambda on, x: mirror(on, x, "exclude"), either(NONE, expression)),
+    ("mirror start", lambda on, x: mirror(on, x, "start"), nothing),
+    ("mirror group", lambda on, x: mirror(on, x, "group"), either(NONE, group)),
+    ("mirror refresh_ms", lambda on, x: mirror(on, x, "refresh_ms"), whole(1, 2**31 - 1)),
+    ("mirror run until_caught_up", lambda on, x: run(on, until_caught_up=x), FLAG),
+    ("mirror run on_status", lambda on, x: run(on, on_status=x), nothing),
+]
+
+
 @pytest.fixture(scope="module")
 def handles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Handles]:
     """A log of one topic with two partitions and a record in each, and its clients."""
@@ -458,7 +488,7 @@ def refused(act: Callable[[], object]) -> bool:
     ("call", "welcome"),
     [
         pytest.param(*row[1:], id=row[0])
-        for row in (*APPENDING, *READING, *CONSUMING, *KEEPING, *WHOLE, *OPTIONS)
+        for row in (*APPENDING, *READING, *CONSUMING, *KEEPING, *WHOLE, *OPTIONS, *MIRRORING)
     ],
 )
 def test_each_value_in_each_place(
@@ -473,7 +503,9 @@ def test_each_value_in_each_place(
     assert [record.value for record in on.log.read("t", end=1, partition=1)] == [b"there"]
 
 
-@pytest.mark.parametrize("kind", [Log, embedlog.Consumer, embedlog.Producer, FileOffsetStore])
+@pytest.mark.parametrize(
+    "kind", [Log, embedlog.Consumer, embedlog.Producer, FileOffsetStore, embedlog.Mirror]
+)
 def test_every_method_is_in_the_table(kind: type) -> None:
     table = Path(__file__).read_text()
     for name, method in vars(kind).items():

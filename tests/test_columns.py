@@ -12,7 +12,7 @@ import pytest
 from test_loops import some_batches
 
 import embedlog
-from embedlog.codec import encode_batch, plain_columns, plain_encoding
+from embedlog.codec import checksum, encode_batch, plain_columns, plain_encoding
 from embedlog.codec.columns import COLUMNS
 from embedlog.codec.rules import Rules
 from embedlog.errors import CorruptRecord, EmbedlogError, InvalidArgument
@@ -55,6 +55,64 @@ def test_compiled_and_plain_columns_are_the_same(seed: int) -> None:
         assert pair[0].take() == pair[1].take()
         assert pair[0].rows == pair[1].rows == 0
         assert pair[0].take() == pair[1].take()
+
+
+def some_run(chosen: random.Random, offset: int) -> tuple[bytes, int]:
+    """Batches, some with headers, one perhaps not what its valid CRC promises; the offset behind."""
+    data = b""
+    for _ in range(chosen.randrange(1, 9)):
+        rows = some_rows(chosen, chosen.choice([1, 7, 60]))
+        if chosen.random() < 0.7:
+            rows = [(key, value, (), time_ms) for key, value, _, time_ms in rows]
+        batch = bytearray(encode_batch(rows, base_offset=offset, leader_epoch=2))
+        if chosen.random() < 0.1:
+            batch[-1] ^= 1
+            batch[17:21] = checksum.crc32c(batch[21:]).to_bytes(4, "big")
+        data += batch
+        offset += len(rows)
+    return data, offset
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_was_taken_stays_as_it_is(seed: int) -> None:
+    # Memory is used again as soon as nobody has it: no sooner.
+    chosen = random.Random(seed)
+    wanted = chosen.choice(subsets())
+    pair = [module.Columns(wanted) for module in (compiled_columns, plain_columns)]
+    kept: list[tuple[Any, Any]] = []
+    offset = 0
+    for _ in range(30):
+        data, behind = some_run(chosen, offset)
+        rules = Rules(offset, 2, 2)
+        found = [columns.run(data, 0, len(data), rules, behind + 1, True) for columns in pair]
+        assert found[0] == found[1]
+        offset = behind
+        if chosen.random() < 0.2:
+            continue
+        kept.append((pair[0].take(), pair[1].take()))
+        for mine, right in kept:
+            assert mine == right
+        kept = [each for each in kept if chosen.random() < 0.6]
+
+
+def test_memory_that_nobody_has_is_used_again() -> None:
+    columns = compiled_columns.Columns(["value"])
+    data = bytes(encode_batch([(None, b"x" * 5000, (), 0)] * 20, base_offset=0, leader_epoch=0))
+
+    def take() -> Any:
+        columns.run(data, 0, len(data), Rules(0), 20, True)
+        return columns.take()["value"].data
+
+    first, second = take(), take()
+    assert first == second == b"x" * 100_000
+    held = memoryview(first)
+    places = {id(first), id(second)}
+    del first
+    third = take()
+    assert id(third) not in places
+    del second
+    assert id(take()) in places
+    assert held == third
 
 
 @pytest.mark.parametrize("module", [compiled_columns, plain_columns])

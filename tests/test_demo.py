@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+import pytest
 
 import embedlog
 from embedlog.cli import flights
@@ -20,6 +23,24 @@ KILLS = 20
 def start_loader(directory: Path) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "embedlog.cli.demo_loader", str(directory)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.timeout(900)
+def test_the_demo_counts_by_a_group_and_by_spark(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "embedlog", "demo", str(tmp_path / "log"), "--seed", "7"]
+    shown = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert "336,776 of 336,776 · 0 lost · 0 doubled" in shown.stdout
+    assert re.search(r"Spark +mean arrival delay by month", shown.stdout)
+    assert re.search(r"336,776 flights in [0-9.]+ s", shown.stdout)
+    # By month, from the data set itself.
+    delays: dict[int, list[int]] = {}
+    for row in flights.rows():
+        if row["carrier"] == "UA" and row["arr_delay"] not in ("", "NA"):
+            delays.setdefault(int(row["month"]), []).append(int(float(row["arr_delay"])))
+    means = [f"{round(sum(delays[month]) / len(delays[month])):+}" for month in range(1, 13)]
+    spark_row = [line.split() for line in shown.stdout.splitlines() if line.split()[:1] == ["UA"]][-1]
+    assert spark_row == ["UA", "58,665", *means]
 
 
 def test_twenty_kills_at_random_points_lose_and_double_nothing(tmp_path: Path) -> None:

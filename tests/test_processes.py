@@ -578,6 +578,19 @@ def test_a_child_may_write_when_its_parent_has_closed(
         assert values(again) == ["the child's"]
 
 
+def test_a_log_that_cannot_be_let_go_of_keeps_no_other_from_refusing(
+    log: Log, tmp_path: Path, in_child: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails() -> None:
+        raise OSError("half closed")
+
+    log.create_topic("t")
+    with embedlog.open(tmp_path / "other") as other, monkeypatch.context() as patched:
+        patched.setattr(other.backend, "abandon", fails)
+        patched.setattr("embedlog.log._open_logs", [other, log])  # in this order
+        assert in_child(lambda: log.append("t", b"the child's")) == ForkedHandle.__name__
+
+
 def test_forks_while_other_threads_hold_every_lock(
     log: Log, path: Path, in_child: Callable[..., str]
 ) -> None:

@@ -3,33 +3,54 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from faults import FaultyFileSystem
 
 import embedlog
-from embedlog.codec import encode_values
+from embedlog import publication
+from embedlog import staged as staged_module
+from embedlog.codec import encode_control_batch, encode_values, scan
+from embedlog.config import LogSettings
+from embedlog.fs import FileSystem
 from embedlog.model import TopicPartition
-from embedlog.publication import last_published, publish, staging_directory
+from embedlog.publication import discard, last_published, publish, staging_directory, tidy
 from embedlog.store import Store
 
 BEFORE = [b"before"]
 STAGED = {0: [b"a%d" % i for i in range(5)], 2: [b"c%d" % i for i in range(7)]}
 
 
-def stage(store: Store) -> dict[TopicPartition, str]:
-    """Two batches for partition 0, three for partition 2."""
-    directory = staging_directory(store)
-    names = {}
-    for partition, values in STAGED.items():
-        name = f"task-{partition}"
-        with open(os.path.join(directory, name), "wb") as file:
-            for start in range(0, len(values), 3):
-                file.write(encode_values(values[start : start + 3], 1_000))
-        names[TopicPartition("t", partition)] = name
-    return names
+Staged = dict[TopicPartition, tuple[str, ...]]
+
+
+def stage(store: Store) -> Staged:
+    """For partition 0 two files of a batch each, for partition 2 one file of three."""
+    return {
+        TopicPartition("t", 0): (
+            put(store, "job.task-0", STAGED[0][:3]),
+            put(store, "job.task-1", STAGED[0][3:]),
+        ),
+        TopicPartition("t", 2): (put(store, "job.task-2", STAGED[2]),),
+    }
+
+
+def put(store: Store, name: str, values: list[bytes], **options: Any) -> str:
+    """Stage batches of three records."""
+    with open(os.path.join(staging_directory(store), name), "wb") as file:
+        for start in range(0, len(values), 3):
+            file.write(encode_values(values[start : start + 3], 1_000, **options))
+    return name
+
+
+def staged_files(path: Path) -> list[str]:
+    return sorted(os.listdir(path / "staging"))
 
 
 def make(path: Path) -> None:
@@ -135,7 +156,7 @@ def test_a_staged_file_that_is_not_whole_batches_is_refused_before_anything_happ
     make(tmp_path)
     store = Store(str(tmp_path), background=False)
     staged = stage(store)
-    path = os.path.join(staging_directory(store), "task-2")
+    path = os.path.join(staging_directory(store), "job.task-2")
     with open(path, "r+b") as file:
         file.truncate(os.path.getsize(path) - 1)
     with pytest.raises(embedlog.CorruptRecord, match="whole record batches"):
@@ -182,7 +203,7 @@ def test_published_transactions_that_cannot_be_understood(tmp_path: Path, text: 
     transactions.write_text(text)
     with pytest.raises(embedlog.CorruptCheckpoint, match=r"published-transactions\.json"):
         publish(store, "query", 4, staged)
-    assert sorted(os.listdir(staging_directory(store))) == sorted(staged.values())
+    assert staged_files(tmp_path) == sorted(name for names in staged.values() for name in names)
     store.close()
     (tmp_path / "publish-intent").write_text(
         '{"version": 1, "transaction_id": "query", "batch_id": 4, "appends": []}'
@@ -216,4 +237,232 @@ def test_a_publication_under_an_impossible_name(
     with pytest.raises(embedlog.EmbedlogError, match=r"transaction_id|batch_id"):
         publish(store, transaction_id, batch_id, staged)  # type: ignore[arg-type]
     assert publish(store, "query", 0, staged)
+    store.close()
+
+
+def test_publications_at_once_come_one_after_the_other(tmp_path: Path) -> None:
+    make(tmp_path)
+    with embedlog.open(tmp_path) as log:
+        store = log._writer()
+
+        def one(number: int) -> bool:
+            name = put(store, f"job{number}.a", [b"%d" % number] * 4)
+            return publish(store, f"query-{number}", 0, {TopicPartition("t", number % 3): name})
+
+        with ThreadPoolExecutor(8) as pool:
+            assert all(pool.map(one, range(24)))
+        for partition in range(3):
+            values = [record.value for record in log.read("t", partition)][1:]
+            runs = [values[i : i + 4] for i in range(0, len(values), 4)]
+            assert sorted(run[0] or b"" for run in runs) == sorted(b"%d" % n for n in range(partition, 24, 3))
+            assert all(len(set(run)) == 1 for run in runs)
+
+
+def test_readers_see_whole_batches_in_order_while_it_is_published(tmp_path: Path) -> None:
+    """From another view of the directory, at every call that the publication makes."""
+    make(tmp_path)
+    fs = FaultyFileSystem(tmp_path)
+    seen: list[tuple[int, ...]] = []
+    with embedlog.open(tmp_path, fs=fs) as log, embedlog.open(tmp_path, mode="r") as reader:
+        store = log._writer()
+        staged = stage(store)
+
+        def look() -> None:
+            found = {p: [record.value for record in reader.read("t", p)] for p in range(3)}
+            for partition, values in found.items():
+                assert values == EVERYTHING[partition][: len(values)]
+            seen.append(tuple(len(values) for values in found.values()))
+
+        for operation in ("create", "write", "sync", "rename", "unlink"):
+            fs.at(operation, look, times=1000)
+        assert publish(store, "query", 0, staged)
+        fs.forget()
+        look()
+    assert seen[0] == (1, 1, 1) and seen[-1] == (6, 1, 8)
+    assert seen == sorted(seen)  # what was once there stays
+
+
+def test_where_there_is_no_room_nothing_is_published_and_the_log_goes_on(tmp_path: Path) -> None:
+    class Nearly(FaultyFileSystem):
+        def free_bytes(self, path: str) -> int:
+            return 100
+
+    make(tmp_path)
+    store = Store(str(tmp_path), fs=Nearly(tmp_path), background=False)
+    staged = stage(store)
+    with pytest.raises(embedlog.DiskFull, match="nothing was published"):
+        publish(store, "query", 0, staged)
+    assert len(staged_files(tmp_path)) == 3
+    store.partition("t", 0).append(encode_values([b"x"], 1))
+    store.close()
+    store = Store(str(tmp_path), background=False)
+    assert publish(store, "query", 0, staged)
+    store.close()
+
+
+@pytest.mark.parametrize("operation", ["create", "write", "sync", "rename"])
+def test_where_the_intent_cannot_be_written_nothing_has_happened(tmp_path: Path, operation: str) -> None:
+    make(tmp_path)
+    fs = FaultyFileSystem(tmp_path)
+    store = Store(str(tmp_path), fs=fs, background=False)
+    staged = stage(store)
+    fs.fail(operation, errno.ENOSPC, path="publish-intent")
+    with pytest.raises(OSError, match="No space"):
+        publish(store, "query", 0, staged)
+    assert fs.failed
+    store.partition("t", 0).append(encode_values([b"x"], 1))
+    assert publish(store, "query", 0, staged)
+    store.close()
+    assert contents(tmp_path) == {**EVERYTHING, 0: [*BEFORE, b"x", *STAGED[0]]}
+
+
+def test_what_the_log_may_hold_at_most_holds_for_publications(tmp_path: Path) -> None:
+    make(tmp_path)
+    store = Store(str(tmp_path), background=False, settings=LogSettings(max_bytes=300))
+    with pytest.raises(embedlog.LogFull):
+        publish(store, "query", 0, stage(store))
+    store.close()
+    assert contents(tmp_path) == NOTHING
+
+
+def test_after_an_interrupted_publication_no_other_takes_its_place(tmp_path: Path) -> None:
+    make(tmp_path)
+    fs = FaultyFileSystem(tmp_path)
+    store = Store(str(tmp_path), fs=fs, background=False)
+    staged = stage(store)
+    fs.fail("write", errno.ENOSPC, path="t_2")
+    with pytest.raises(embedlog.DiskFull):
+        publish(store, "query", 0, staged)
+    other = {TopicPartition("t", 1): put(store, "other.a", [b"b"])}
+    with pytest.raises(embedlog.StorageError, match="open it again to complete it"):
+        publish(store, "other", 0, other)
+    # Its files are needed yet, whatever their job says of them, and however long it takes.
+    assert discard(store, "job") == 0
+    assert discard(store, "other") == 1
+    for name in staged_files(tmp_path):
+        os.utime(tmp_path / "staging" / name, (1, 1))
+    assert tidy(store) == 0
+    store.close()
+    assert contents(tmp_path) == EVERYTHING
+
+
+def test_an_intent_whose_files_are_gone_is_an_error_and_no_silent_loss(tmp_path: Path) -> None:
+    make(tmp_path)
+    fs = FaultyFileSystem(tmp_path)
+    store = Store(str(tmp_path), fs=fs, background=False)
+    staged = stage(store)
+    fs.fail("write", errno.ENOSPC, path="t_0")
+    with pytest.raises(embedlog.DiskFull):
+        publish(store, "query", 0, staged)
+    store.close()
+    file = tmp_path / "staging" / "job.task-1"
+    data = file.read_bytes()
+    file.unlink()
+    for _ in range(2):
+        with pytest.raises(embedlog.CorruptCheckpoint, match=r"publishes 'job\.task-1'"):
+            embedlog.open(tmp_path)
+    file.write_bytes(data)
+    assert contents(tmp_path) == EVERYTHING
+    assert staged_files(tmp_path) == []
+
+
+def test_transactions_of_one_publication_are_forgotten_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publication, "REMEMBERED", 3)
+    make(tmp_path)
+    store = Store(str(tmp_path), background=False)
+    assert publish(store, "stream", 7, {})
+    for number in range(9):
+        assert publish(store, f"load-{number}", 0, stage(store), once=True)
+        assert not publish(store, f"load-{number}", 0, stage(store), once=True)
+        assert not publish(store, f"load-{max(number - 2, 0)}", 0, stage(store), once=True)
+    store.close()
+    kept = json.loads((tmp_path / "published-transactions.json").read_text())
+    assert kept == {"version": 1, "transactions": {"stream": 7}, "once": ["load-6", "load-7", "load-8"]}
+    with embedlog.open(tmp_path) as log:
+        assert len(list(log.read("t", 0))) == 1 + 9 * len(STAGED[0])
+
+
+def test_what_is_no_batch_of_records_is_refused(tmp_path: Path) -> None:
+    make(tmp_path)
+    with embedlog.open(tmp_path) as log:
+        log.alter_topic("t", max_message_bytes=200)
+        store = log._writer()
+        sequenced = put(store, "a", [b"x"], producer_id=7, producer_epoch=0, base_sequence=0)
+        control = put(store, "b", [b"x"])
+        (tmp_path / "staging" / control).write_bytes(
+            encode_control_batch(commit=True, producer_id=7, producer_epoch=0, timestamp_ms=1)
+        )
+        large = put(store, "c", [b"x" * 70] * 3)
+        small = put(store, "d", [b"x"])
+        for name, error, why in (
+            (sequenced, embedlog.InvalidArgument, "producer's session"),
+            (control, embedlog.InvalidArgument, "producer's session"),
+            (large, embedlog.RecordTooLarge, r"c: the batch of record 0 has .* takes 200"),
+            ("e", embedlog.InvalidArgument, "nothing is staged as 'e'"),
+            ((small, small), embedlog.InvalidArgument, "named twice"),
+        ):
+            with pytest.raises(error, match=why):
+                publish(store, "query", 0, {TopicPartition("t", 0): name})
+        for partition, error in ((3, embedlog.PartitionNotFound), (0, embedlog.TopicNotFound)):
+            topic = "t" if partition else "none"
+            with pytest.raises(error):
+                publish(store, "query", 0, {TopicPartition(topic, partition): small})
+    assert contents(tmp_path) == NOTHING
+
+
+@pytest.mark.parametrize("size", [1, 61, 100, 150, 1 << 20])
+def test_staged_files_are_read_in_pieces(tmp_path: Path, size: int) -> None:
+    """A batch larger than a piece comes alone; nothing is read at once that need not be."""
+    make(tmp_path)
+    largest = 0
+
+    class Counting(FileSystem):
+        def pread(self, fd: int, size: int, pos: int) -> bytes:
+            nonlocal largest
+            largest = max(largest, size)
+            return super().pread(fd, size, pos)
+
+    store = Store(str(tmp_path), background=False)
+    values = [b"%03d" % i * 10 for i in range(50)]
+    name = put(store, "a", values)
+    store.close()
+    path = tmp_path / "staging" / name
+    batches = scan(path.read_bytes()).headers
+    found = list(staged_module.pieces(Counting(), str(path), size))
+    assert sum(header.record_count for _, headers in found for header in headers) == len(values)
+    assert sum(len(headers) for _, headers in found) == len(batches)
+    assert largest <= max(size, 61, *(header.size for header in batches))
+
+
+def test_a_publication_takes_the_time_of_the_append_where_the_topic_wants_it(tmp_path: Path) -> None:
+    make(tmp_path)
+    with embedlog.open(tmp_path) as log:
+        log.alter_topic("t", message_timestamp_type="LogAppendTime", segment_bytes=1024)
+        store = log._writer()
+        values = [b"%d" % i + bytes(200) for i in range(30)]
+        publish(store, "query", 0, {TopicPartition("t", 0): put(store, "a", values)})
+        records = list(log.read("t", 0))[1:]
+        assert [record.value for record in records] == values
+        assert {record.timestamp_type for record in records} == {1}
+        assert min(record.timestamp_ms for record in records) > 1_000
+        assert len(store.partition("t", 0).segments()) > 3  # no piece is larger than a segment may be
+
+
+def test_what_killed_jobs_staged_goes_after_a_week_and_what_live_ones_staged_stays(tmp_path: Path) -> None:
+    make(tmp_path)
+    store = Store(str(tmp_path), background=False)
+    for name in ("dead.0", "dead.1", "live.0", "live.1", "new.0"):
+        put(store, name, [b"x"])
+    old = time.time() - staged_module.ABANDONED_MS / 1000 - 60
+    for name in ("dead.0", "dead.1", "live.0"):
+        os.utime(tmp_path / "staging" / name, (old, old))
+    assert tidy(store) == 2
+    assert staged_files(tmp_path) == ["live.0", "live.1", "new.0"]
+    assert discard(store, "live") == 2
+    assert discard(store, "nobody") == 0
+    assert staged_files(tmp_path) == ["new.0"]
+    with pytest.raises(embedlog.InvalidArgument):
+        discard(store, "../t_0")
     store.close()

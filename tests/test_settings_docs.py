@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from embedlog.cluster import BrokerSettings
+from embedlog.cluster.classic.connector_settings import ConnectorSettings
 from embedlog.cluster.remote.settings import RemoteSettings
 from embedlog.cluster.topic_configs import FIXED
 from embedlog.config import LogSettings, Settings, TopicSettings
@@ -21,6 +22,7 @@ SECTIONS = [
     ("Of a log", LogSettings),
     ("Of a broker", BrokerSettings),
     ("Of a client over the wire", RemoteSettings),
+    ("Of a ConsumerConnector", ConnectorSettings),
 ]
 RANGE = re.compile(r"(-?[\d^-]+) to ([\d^-]+)\Z")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import resource
 import signal
 import tempfile
 import threading
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faults import FaultyFileSystem, UnsyncedFileSystem, open_log, partition_of
+from faults import FaultyFileSystem, UnsyncedFileSystem, in_child, open_log, partition_of
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 import embedlog
 from embedlog import Log
 from embedlog.codec import encode_values, loops, scan
+from embedlog.errors import StorageError
 from embedlog.follower import Follower
 from embedlog.short_way import Lock
 from embedlog.verify import verify_log
@@ -40,10 +42,12 @@ def test_what_is_ordinary_takes_it(log: Log, monkeypatch: pytest.MonkeyPatch) ->
     many = log.append_many("t", [b"4", None, b"6" * 4000])
     assert [where[:3] for where in many] == [("t", 0, 4), ("t", 0, 5), ("t", 0, 6)]
     assert [where.offset for where in log.append_many("t", [(b"k", b"7"), (None, None)])] == [7, 8]
+    several = [b"9" * 3000] * 5
+    assert [where.offset for where in log.append_many("t", several)] == [9, 10, 11, 12, 13]
     assert many.by_partition[0].timestamp_ms >= wheres[-1].timestamp_ms
     monkeypatch.undo()
     found = [record.value for record in log.read("t")]
-    assert found == [b"0", b"1", None, b"3" * 4900, b"4", None, b"6" * 4000, b"7", None]
+    assert found == [b"0", b"1", None, b"3" * 4900, b"4", None, b"6" * 4000, b"7", None, *several]
 
 
 def test_what_is_not_does_not(tmp_path: Path) -> None:
@@ -170,13 +174,13 @@ def test_threads_that_go_all_ways_use_no_offset_twice(tmp_path: Path) -> None:
 
 def test_records_and_batches_of_all_sizes_come_back_as_they_were(log: Log) -> None:
     """Small ones are made on the stack, larger ones in a buffer that is used again."""
-    log.create_topic("t", max_message_bytes=3 << 20)
+    log.create_topic("t", max_message_bytes=4 << 20)
     chosen = random.Random(1)
     given: list[bytes] = []
-    for size in (10, 3_900, 4_100, 70_000, 200, 900_000, 65_000, 2_500_000, 70_000, 10):
+    for size in (10, 3_900, 4_100, 70_000, 200, 900_000, 65_000, 2_500_000, 3_900_000, 70_000, 10):
         given += [chosen.randbytes(size)]
         log.append("t", given[-1])
-        values = [chosen.randbytes(size // 40) for _ in range(40)]
+        values = [chosen.randbytes(size // 35) for _ in range(40)]
         log.append_many("t", values)
         given += values
     assert list(log.read_values("t")) == given
@@ -327,3 +331,23 @@ def test_ctrl_c_ends_waiting_for_the_lock() -> None:
     assert lock.locked(), "by who had it"
     lock.release()
     assert lock.acquire(blocking=False)
+
+
+def test_a_disk_that_is_full_after_the_first_of_several_batches(path: Path) -> None:
+    def child() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        with embedlog.open(path) as log:
+            log.create_topic("t")
+            log.append("t", b"0", flush=True)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1_500_000, resource.RLIM_INFINITY))
+            for _ in range(2):
+                with pytest.raises(StorageError):
+                    log.append_many("t", [b"1" * 1000] * 3000)
+                assert log.offsets("t")[0].log_end_offset == 1
+            assert log.append("t", b"2").offset == 1
+            resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            assert log.append_many("t", [b"3" * 1000] * 3000).by_partition[0].base_offset == 2
+            assert list(log.read_values("t")) == [b"0", b"2", *[b"3" * 1000] * 3000]
+
+    assert in_child(child) == 0
+    assert verify_log(path).ok

@@ -29,22 +29,35 @@ from .parsing cimport (
 )
 
 cdef extern from "fields.h" nogil:
+    enum: BLOCK
     void copy_field(uint8_t* to, const uint8_t* start, size_t size)
+    void copy_blocks(uint8_t* to, const uint8_t* start, size_t size)
 
 
 cdef extern from "Python.h":
+    ctypedef struct PyObject
     const char* PyUnicode_AsUTF8AndSize(object o, Py_ssize_t* size) except NULL
+    PyObject* PyList_GET_ITEM(list of, Py_ssize_t i)
+    Py_ssize_t Py_REFCNT(PyObject* o)
 
 
 ctypedef uint8_t* Data
 
 cdef enum:
     MAX_BYTES = 0x7FFFFFFF
+    KEPT = 2  # of what was handed out: one may be in use while the next one is filled
 
-cdef int _grow(bytearray array, int64_t size) except -1
+
+# What became of a batch, or of batches.
+cdef enum:
+    ADDED
+    ENDED
+    DAMAGED
+    ROOM
+    HEADERS
 
 
-# Where the next row of a column goes.
+# Where the next row of a column goes. For `room` bytes in all there is room, and for a block behind them.
 cdef struct Out:
     Data valid
     int32_t* ends
@@ -52,50 +65,81 @@ cdef struct Out:
     int64_t rows
     int64_t used
     int64_t nulls
+    int64_t room
 
 
-# One more row, for which there is room; a size of -1 is a null.
-cdef inline void put(Out* out, Reading at, int64_t size) noexcept nogil:
+# One more row, for which there is room; a size of -1 is a null. So many bytes are left to be read.
+cdef inline void put(Out* out, Reading at, int64_t size, int64_t left) noexcept nogil:
     if size < 0:
         out.nulls += 1
         out.valid[out.rows >> 3] &= ~(1 << (out.rows & 7))
     else:
-        copy_field(out.data + out.used, at, size)
+        if left - size >= BLOCK:
+            copy_blocks(out.data + out.used, at, size)
+        else:
+            copy_field(out.data + out.used, at, size)
         out.used += size
     out.rows += 1
     out.ends[out.rows] = <int32_t>out.used
 
 
+# Where the next row goes, NULL for what is not wanted; how many there are, and were before the latest batch.
+cdef struct Rows:
+    int64_t rows
+    int64_t begun_at
+    int64_t* offsets
+    int64_t* timestamps
+    int32_t* types
+    int32_t* header_ends
+    Out* keys
+    Out* values
+    Out* names
+
+
+cdef class _Buffer:
+    cdef bytearray array
+    cdef list earlier
+
+    cdef int begin(self) except -1
+    cdef int fit(self, int64_t size) except -1
+    cdef bytearray give(self, int64_t size)
+    cdef Data start(self) noexcept
+
+
 cdef class _Bytes:
-    cdef bytearray valid
-    cdef bytearray ends
-    cdef bytearray data
+    cdef _Buffer valid
+    cdef _Buffer ends
+    cdef _Buffer data
+    cdef int64_t valid_bytes  # that say yes where nothing has been put
     cdef Out out
 
-    cdef void _point(self) noexcept
+    cdef int begin(self) except -1
+    cdef void point(self) noexcept
     cdef int reserve_rows(self, int64_t rows) except -1
-    cdef int reserve_bytes(self, int64_t size, double times) except -1
+    cdef int reserve_bytes(self, int64_t size, int64_t left, double times) except -1
     cdef void cut(self, int64_t rows) noexcept
     cdef object take(self)
 
 
 cdef class Columns:
-    cdef bytearray _offsets
-    cdef bytearray _timestamps
-    cdef bytearray _types
+    cdef _Buffer _offsets
+    cdef _Buffer _timestamps
+    cdef _Buffer _types
     cdef _Bytes _key
     cdef _Bytes _value
-    cdef bytearray _header_ends
+    cdef _Buffer _header_ends
     cdef _Bytes _names
     cdef _Bytes _header_values
-    cdef int64_t _rows
-    cdef object _wanted
+    cdef Rows _to
+    cdef bint _holds_gil
+    cdef bint _has_begun
 
     cdef int _begin(self) except -1
+    cdef void _point(self) noexcept
     cdef int _add_headers(self, Fields* fields, Reading end) except -1
     cdef int _reserve_rows(self, int64_t more) except -1
-    cdef int _reserve_bytes(self, int64_t size, double times) except -1
+    cdef int _reserve_bytes(self, int64_t size, int64_t left, double times) except -1
     cdef int _reserve_rows_of(self, Reading at, Reading stop) except -1
-    cdef bint _add(self, Reading at, Header* batch, int64_t start_offset, int64_t end_offset) except -1
-    cdef bint _add_rows(self, Reading at, Header* batch, int64_t start_offset, int64_t end_offset) except -1
+    cdef int _rows(self, Reading at, Reading limit, Header* batch, int64_t start_offset, int64_t end_offset) except -1 nogil
+    cdef int _batches(self, Reading* at, Reading stop, Place* place, int unusual, int64_t start_offset, int64_t stop_offset) except -1 nogil
     cdef void _cut(self, int64_t rows) noexcept

@@ -1,9 +1,13 @@
 """Records as columns, compiled by Cython: the class of `plain_columns`, see there.
 
-A batch's records cannot have more bytes than the batch, so the columns are made large enough before a run,
-by the headers of its batches, and filled without further questions.
+A batch's records cannot have more bytes than the batch, so the columns are made large enough before it, by
+its header, and filled without further questions; a whole run without the GIL, unless there are headers of
+records, whose names have to be text. Keys and values are copied by blocks, the last of which may reach behind
+the field: what follows overwrites that, and there is room for it behind the last one.
 
-Invariants: as `compiled_decoding`. What has been added of a batch that turns out damaged is taken back.
+Invariants: nothing is read behind the end that was given; the GIL is let go while bytes are read, so the
+buffer must not be changed meanwhile by anybody else. What has been added of a batch that turns out damaged
+is taken back.
 
 Source: Arrow's columnar format; Kafka 2.7 implementation, section 5.3.2 (record).
 """
@@ -19,47 +23,92 @@ if not cython.compiled:
 crc32c_prepare()
 
 
-def _grow(array, size):
-    """Make a buffer hold at least `size` bytes. What is in the new ones is for the caller to say."""
-    held: int64_t = PyByteArray_GET_SIZE(array)
-    if size > held:
-        PyByteArray_Resize(array, max(size, 2 * held))
-    return 0
+class _Buffer:
+    """Memory that is filled and handed out, again and again: what nobody has any more is used anew. What
+    comes from the system comes page by page, and takes longer than all that is done with it here."""
+
+    def __init__(self):
+        self.earlier = []
+
+    def begin(self):
+        """One that nobody has: its size and what is in it are whatever they are."""
+        i: cython.Py_ssize_t
+        if self.array is not None:
+            return 0
+        for i in range(len(self.earlier)):
+            if Py_REFCNT(PyList_GET_ITEM(self.earlier, i)) == 1:
+                self.array = self.earlier.pop(i)
+                return 0
+        self.array = bytearray()
+        return 0
+
+    def fit(self, size):
+        """Make it hold at least so many bytes."""
+        if size > PyByteArray_GET_SIZE(self.array):
+            PyByteArray_Resize(self.array, size)
+        return 0
+
+    def give(self, size):
+        """Hand out the first bytes."""
+        array = self.array
+        self.array = None
+        PyByteArray_Resize(array, size)
+        self.earlier.append(array)
+        if len(self.earlier) > KEPT:
+            del self.earlier[0]
+        return array
+
+    def start(self):
+        return cython.cast(Data, PyByteArray_AS_STRING(self.array))
 
 
 class _Bytes:
     """One column of keys, values or names. All rows are valid until one is put that is not."""
 
     def __init__(self):
-        self.valid = bytearray()
-        self.ends = bytearray(4)
-        self.data = bytearray()
-        self.out.rows = self.out.used = self.out.nulls = 0
-        self._point()
+        self.valid = _Buffer()
+        self.ends = _Buffer()
+        self.data = _Buffer()
 
-    def _point(self):
-        self.out.valid = cython.cast(Data, PyByteArray_AS_STRING(self.valid))
-        self.out.ends = cython.cast(cython.pointer(int32_t), PyByteArray_AS_STRING(self.ends))
-        self.out.data = cython.cast(Data, PyByteArray_AS_STRING(self.data))
+    def begin(self):
+        """No rows yet."""
+        self.valid.begin()
+        self.ends.begin()
+        self.data.begin()
+        self.ends.fit(4)
+        self.out.rows = self.out.used = self.out.nulls = self.valid_bytes = 0
+        self.out.room = max(PyByteArray_GET_SIZE(self.data.array) - BLOCK, 0)
+        self.point()
+        self.out.ends[0] = 0
+        return 0
+
+    def point(self):
+        self.out.valid = self.valid.start()
+        self.out.ends = cython.cast(cython.pointer(int32_t), self.ends.start())
+        self.out.data = self.data.start()
 
     def reserve_rows(self, rows):
         """Make room for so many more."""
-        held: int64_t = PyByteArray_GET_SIZE(self.valid)
-        _grow(self.valid, (self.out.rows + rows + 7) // 8)
-        _grow(self.ends, 4 * (self.out.rows + rows + 1))
-        self._point()
-        memset(self.out.valid + held, 0xFF, PyByteArray_GET_SIZE(self.valid) - held)
+        valid_bytes: int64_t = (self.out.rows + rows + 7) // 8
+        self.valid.fit(valid_bytes)
+        self.ends.fit(4 * (self.out.rows + rows + 1))
+        self.point()
+        if valid_bytes > self.valid_bytes:
+            memset(self.out.valid + self.valid_bytes, 0xFF, valid_bytes - self.valid_bytes)
+            self.valid_bytes = valid_bytes
         return 0
 
-    def reserve_bytes(self, size, times):
-        """Make room for so many more; where that takes more memory, for so many times what there is."""
+    def reserve_bytes(self, size, left, times):
+        """Make room for so many more; where that takes more memory, for so many times what there is, too, but
+        not for more than are left."""
         needed: int64_t = self.out.used + size
         if needed > MAX_BYTES:
             raise too_long()
-        if needed > PyByteArray_GET_SIZE(self.data):
+        if needed > self.out.room:
             ahead: int64_t = cython.cast(int64_t, cython.cast(cython.double, self.out.used) * times)
-            PyByteArray_Resize(self.data, min(needed + ahead, MAX_BYTES))
-            self._point()
+            self.out.room = min(needed + min(ahead, left), MAX_BYTES)
+            self.data.fit(self.out.room + BLOCK)
+            self.point()
         return 0
 
     def cut(self, rows):
@@ -78,71 +127,95 @@ class _Bytes:
         if self.out.nulls:
             if rows & 7:
                 self.out.valid[rows >> 3] &= (1 << (rows & 7)) - 1
-            PyByteArray_Resize(self.valid, (rows + 7) // 8)
-            valid = self.valid
-        PyByteArray_Resize(self.ends, 4 * (rows + 1))
-        PyByteArray_Resize(self.data, self.out.used)
-        return BytesColumn(valid, self.ends, self.data)
+            valid = self.valid.give((rows + 7) // 8)
+        return BytesColumn(valid, self.ends.give(4 * (rows + 1)), self.data.give(self.out.used))
 
 
 class Columns:
     """See `plain_columns`."""
 
     def __init__(self, wanted):
-        self._wanted = check_wanted(wanted)
-        self._begin()
-
-    def _begin(self):
-        wanted = self._wanted
-        self._rows = 0
-        self._offsets = bytearray() if "offset" in wanted else None
-        self._timestamps = bytearray() if "timestamp_ms" in wanted else None
-        self._types = bytearray() if "timestamp_type" in wanted else None
+        wanted = check_wanted(wanted)
+        self._offsets = _Buffer() if "offset" in wanted else None
+        self._timestamps = _Buffer() if "timestamp_ms" in wanted else None
+        self._types = _Buffer() if "timestamp_type" in wanted else None
         self._key = _Bytes() if "key" in wanted else None
         self._value = _Bytes() if "value" in wanted else None
-        self._header_ends = bytearray(4) if "headers" in wanted else None
+        self._header_ends = _Buffer() if "headers" in wanted else None
         self._names = _Bytes() if "headers" in wanted else None
         self._header_values = _Bytes() if "headers" in wanted else None
+        self._to.keys = cython.NULL if self._key is None else cython.address(self._key.out)
+        self._to.values = cython.NULL if self._value is None else cython.address(self._value.out)
+        self._to.names = cython.NULL if self._names is None else cython.address(self._names.out)
+        self._to.rows = 0
+        self._has_begun = False
+
+    def _begin(self):
+        """Take memory, as late as can be: by then what was handed out last has most often been let go of."""
+        if self._has_begun:
+            return 0
+        if self._offsets is not None:
+            self._offsets.begin()
+        if self._timestamps is not None:
+            self._timestamps.begin()
+        if self._types is not None:
+            self._types.begin()
+        if self._key is not None:
+            self._key.begin()
+        if self._value is not None:
+            self._value.begin()
+        if self._header_ends is not None:
+            self._header_ends.begin()
+            self._names.begin()
+            self._header_values.begin()
+        self._has_begun = True
+        self._reserve_rows(0)
+        if self._header_ends is not None:
+            self._to.header_ends[0] = 0
         return 0
+
+    def _point(self):
+        self._to.offsets = self._to.timestamps = cython.NULL
+        self._to.types = self._to.header_ends = cython.NULL
+        if self._offsets is not None:
+            self._to.offsets = cython.cast(cython.pointer(int64_t), self._offsets.start())
+        if self._timestamps is not None:
+            self._to.timestamps = cython.cast(cython.pointer(int64_t), self._timestamps.start())
+        if self._types is not None:
+            self._to.types = cython.cast(cython.pointer(int32_t), self._types.start())
+        if self._header_ends is not None:
+            self._to.header_ends = cython.cast(cython.pointer(int32_t), self._header_ends.start())
 
     @property
     def rows(self):
         """See `plain_columns`."""
-        return self._rows
+        return self._to.rows
 
     def _reserve_rows(self, more):
         """Make room for so many more."""
-        rows: int64_t = self._rows
+        rows: int64_t = self._to.rows + more
         if self._offsets is not None:
-            _grow(self._offsets, 8 * (rows + more))
+            self._offsets.fit(8 * rows)
         if self._timestamps is not None:
-            _grow(self._timestamps, 8 * (rows + more))
+            self._timestamps.fit(8 * rows)
         if self._types is not None:
-            _grow(self._types, 4 * (rows + more))
+            self._types.fit(4 * rows)
         if self._key is not None:
             self._key.reserve_rows(more)
         if self._value is not None:
             self._value.reserve_rows(more)
         if self._header_ends is not None:
-            _grow(self._header_ends, 4 * (rows + more + 1))
+            self._header_ends.fit(4 * (rows + 1))
+        self._point()
         return 0
 
-    def _reserve_bytes(self, size, times):
+    def _reserve_bytes(self, size, left, times):
         """Make room for the keys and values in so many bytes (`_Bytes.reserve_bytes`)."""
         if self._key is not None:
-            self._key.reserve_bytes(size, times)
+            self._key.reserve_bytes(size, left, times)
         if self._value is not None:
-            self._value.reserve_bytes(size, times)
+            self._value.reserve_bytes(size, left, times)
         return 0
-
-    def _add(self, at, batch, start_offset, end_offset):
-        """Add a batch's records, for which there is room; False, and nothing is added, where they are no such
-        records."""
-        rows: int64_t = self._rows
-        added: cython.bint = self._add_rows(at, batch, start_offset, end_offset)
-        if not added:
-            self._cut(rows)
-        return added
 
     def _reserve_rows_of(self, at, stop):
         """Make room for the rows of the batches there, by their headers."""
@@ -154,63 +227,106 @@ class Columns:
         self._reserve_rows(rows)
         return 0
 
-    def _add_rows(self, at, batch, start_offset, end_offset):
+    def _rows(self, at, limit, batch, start_offset, end_offset):
+        """Add a batch's records, for which there is room. Nothing is read behind `limit`.
+
+        ADDED; or DAMAGED where they are no such records, HEADERS where it takes the GIL: what is there of
+        them has to be cut off then.
+        """
         fields: Fields
         last: int64_t = -1
         offset: int64_t
         i: int32_t
+        found: cython.int = ADDED
+        end: Reading = batch.end
+        count: int32_t = batch.record_count
+        last_delta: int64_t = batch.last_offset_delta
+        base_offset: int64_t = batch.base_offset
         append_time: cython.bint = batch.attributes & TIMESTAMP_TYPE_BIT != 0
-        want_headers: cython.bint = self._header_ends is not None
-        rows: int64_t = self._rows
-        keys: cython.pointer(Out) = cython.NULL
-        values: cython.pointer(Out) = cython.NULL
-        offsets: cython.pointer(int64_t) = cython.NULL
-        timestamps: cython.pointer(int64_t) = cython.NULL
-        types: cython.pointer(int32_t) = cython.NULL
-        if self._offsets is not None:
-            offsets = cython.cast(cython.pointer(int64_t), PyByteArray_AS_STRING(self._offsets))
-        if self._timestamps is not None:
-            timestamps = cython.cast(cython.pointer(int64_t), PyByteArray_AS_STRING(self._timestamps))
-        if self._types is not None:
-            types = cython.cast(cython.pointer(int32_t), PyByteArray_AS_STRING(self._types))
-        if self._key is not None:
-            keys = cython.address(self._key.out)
-        if self._value is not None:
-            values = cython.address(self._value.out)
-        for i in range(batch.record_count):
-            at = record(at, batch.end, last, batch.last_offset_delta, cython.address(fields))
+        base_time: uint64_t = cython.cast(
+            uint64_t, batch.max_timestamp_ms if append_time else batch.base_timestamp_ms
+        )
+        rows: int64_t = self._to.rows
+        self._to.begun_at = rows
+        offsets: cython.pointer(int64_t) = self._to.offsets
+        timestamps: cython.pointer(int64_t) = self._to.timestamps
+        types: cython.pointer(int32_t) = self._to.types
+        header_ends: cython.pointer(int32_t) = self._to.header_ends
+        # In these, what is written through a pointer to bytes cannot have changed anything.
+        keys: Out
+        values: Out
+        want_keys: cython.bint = self._to.keys != cython.NULL
+        want_values: cython.bint = self._to.values != cython.NULL
+        if want_keys:
+            keys = self._to.keys[0]
+        if want_values:
+            values = self._to.values[0]
+        for i in range(count):
+            at = record(at, end, last, last_delta, cython.address(fields))
             if at == cython.NULL:
-                return False
+                found = DAMAGED
+                break
             last = fields.offset_delta
-            offset = batch.base_offset + last
+            offset = base_offset + last
             if offset < start_offset or offset >= end_offset:
                 continue
             if offsets != cython.NULL:
                 offsets[rows] = offset
             if timestamps != cython.NULL:
                 if append_time:
-                    timestamps[rows] = batch.max_timestamp_ms
+                    timestamps[rows] = cython.cast(int64_t, base_time)
                 else:
                     timestamps[rows] = cython.cast(
-                        int64_t,
-                        cython.cast(uint64_t, batch.base_timestamp_ms)
-                        + cython.cast(uint64_t, fields.timestamp_delta),
+                        int64_t, base_time + cython.cast(uint64_t, fields.timestamp_delta)
                     )
             if types != cython.NULL:
                 types[rows] = append_time
-            if keys != cython.NULL:
-                put(keys, fields.key, fields.key_size)
-            if values != cython.NULL:
-                put(values, fields.value, fields.value_size)
+            if want_keys:
+                put(cython.address(keys), fields.key, fields.key_size, limit - fields.key)
+            if want_values:
+                put(cython.address(values), fields.value, fields.value_size, limit - fields.value)
             rows += 1
-            if want_headers:
+            if header_ends != cython.NULL:
                 if fields.header_count:
-                    self._add_headers(cython.address(fields), at)
-                cython.cast(cython.pointer(int32_t), PyByteArray_AS_STRING(self._header_ends))[rows] = (
-                    cython.cast(int32_t, self._names.out.rows)
-                )
-        self._rows = rows
-        return at == batch.end
+                    if not self._holds_gil:
+                        found = HEADERS
+                        break
+                    with cython.gil:
+                        self._add_headers(cython.address(fields), at)
+                header_ends[rows] = cython.cast(int32_t, self._to.names.rows)
+        if want_keys:
+            self._to.keys[0] = keys
+        if want_values:
+            self._to.values[0] = values
+        self._to.rows = rows
+        return DAMAGED if found == ADDED and at != end else found
+
+    def _batches(self, at, stop, place, unusual, start_offset, stop_offset):
+        """Add the batches from a byte on, up to the first of which ADDED, as here, is not to be said: then
+        that, or ROOM where there is none for it, or ENDED where it is for others to say what it is."""
+        batch: Header
+        before: Place
+        size: int64_t
+        found: cython.int = ADDED
+        while found == ADDED:
+            if not header(at[0], stop, cython.address(batch)) or batch.attributes & unusual:
+                return ENDED
+            size = batch.end - at[0]
+            if self._to.keys != cython.NULL and self._to.keys.used + size > self._to.keys.room:
+                return ROOM
+            if self._to.values != cython.NULL and self._to.values.used + size > self._to.values.room:
+                return ROOM
+            if not intact(at[0], batch.end):
+                return ENDED
+            before = place[0]
+            if not fits(place, cython.address(batch)):
+                return ENDED
+            found = self._rows(at[0] + HEADER_SIZE, stop, cython.address(batch), start_offset, stop_offset)
+            if found == ADDED:
+                at[0] = batch.end
+            else:
+                place[0] = before
+        return found
 
     def _add_headers(self, fields, end):
         at: Reading = fields.headers
@@ -219,31 +335,28 @@ class Columns:
         length: cython.Py_ssize_t = 0
         i: int64_t
         self._header_values.reserve_rows(fields.header_count)
-        self._header_values.reserve_bytes(end - at, 1)
+        self._header_values.reserve_bytes(end - at, 0, 1)
         for i in range(fields.header_count):
             at = field(at, end, cython.address(data), cython.address(size))
             # A name that is not UTF-8 becomes one.
             name = PyUnicode_DecodeUTF8(cython.cast(cython.p_char, data), size, "replace")
             raw: cython.p_const_char = PyUnicode_AsUTF8AndSize(name, cython.address(length))
             self._names.reserve_rows(1)
-            self._names.reserve_bytes(length, 1)
-            put(cython.address(self._names.out), cython.cast(Reading, raw), length)
+            self._names.reserve_bytes(length, length, 1)
+            put(cython.address(self._names.out), cython.cast(Reading, raw), length, length)
             at = field(at, end, cython.address(data), cython.address(size))
-            put(cython.address(self._header_values.out), data, size)
+            put(cython.address(self._header_values.out), data, size, size)
         return 0
 
     def _cut(self, rows):
-        self._rows = rows
+        self._to.rows = rows
         if self._key is not None:
             self._key.cut(rows)
         if self._value is not None:
             self._value.cut(rows)
         if self._header_ends is not None:
-            headers: int64_t = cython.cast(cython.pointer(int32_t), PyByteArray_AS_STRING(self._header_ends))[
-                rows
-            ]
-            self._names.cut(headers)
-            self._header_values.cut(headers)
+            self._names.cut(self._to.header_ends[rows])
+            self._header_values.cut(self._to.header_ends[rows])
 
     def run(self, buffer, pos, end, rules, stop_offset: int64_t, transactional: cython.bint):
         """See `plain_columns`."""
@@ -259,8 +372,8 @@ class Columns:
         ) = rules
         place.limit_offset = min(place.limit_offset, stop_offset)
         start_offset: int64_t = place.next_offset
-        before: Place = place
         unusual: cython.int = CODEC_MASK | CONTROL_BIT | (0 if transactional else TRANSACTIONAL_BIT)
+        found: cython.int
         times: cython.double = 0
         batch: Header
         view: Py_buffer
@@ -270,21 +383,35 @@ class Columns:
             at: Reading = start + min(max(cython.cast(cython.Py_ssize_t, pos), 0), view.len)
             stop: Reading = start + min(cython.cast(cython.Py_ssize_t, end), view.len)
             begin: Reading = at
+            self._holds_gil = False
+            self._begin()
             self._reserve_rows_of(at, stop)
-            while header(at, stop, cython.address(batch)):
-                if batch.attributes & unusual or not intact(at, batch.end):
-                    break
-                if not fits(cython.address(place), cython.address(batch)):
-                    break
-                # The first batch tells how many bytes of each column there will be.
-                if at > begin:
-                    times = cython.cast(cython.double, stop - at) / (at - begin)
-                self._reserve_bytes(batch.end - at, times)
-                if not self._add(at + HEADER_SIZE, cython.address(batch), start_offset, stop_offset):
-                    break
-                before = place
-                at = batch.end
-            return at - start, before.next_offset
+            while True:
+                if self._holds_gil:
+                    found = self._batches(
+                        cython.address(at), stop, cython.address(place), unusual, start_offset, stop_offset
+                    )
+                else:
+                    with cython.nogil:
+                        found = self._batches(
+                            cython.address(at),
+                            stop,
+                            cython.address(place),
+                            unusual,
+                            start_offset,
+                            stop_offset,
+                        )
+                if found == DAMAGED or found == HEADERS:
+                    self._cut(self._to.begun_at)
+                if found == HEADERS:
+                    self._holds_gil = True
+                elif found == ROOM and header(at, stop, cython.address(batch)):
+                    # The batches so far tell how many bytes of each column there will be.
+                    if at > begin:
+                        times = 1.125 * cython.cast(cython.double, stop - at) / (at - begin)
+                    self._reserve_bytes(batch.end - at, stop - batch.end, times)
+                else:
+                    return at - start, place.next_offset
         finally:
             PyBuffer_Release(cython.address(view))
 
@@ -309,9 +436,12 @@ class Columns:
         batch.record_count = count
         at: Reading = cython.cast(Reading, PyBytes_AS_STRING(body))
         batch.end = at + PyBytes_GET_SIZE(body)
+        self._begin()
         self._reserve_rows(batch.record_count)
-        self._reserve_bytes(batch.end - at, 1)
-        if not self._add(at, cython.address(batch), start_offset, end_offset):
+        self._reserve_bytes(batch.end - at, 0, 1)
+        self._holds_gil = True
+        if self._rows(at, batch.end, cython.address(batch), start_offset, end_offset) != ADDED:
+            self._cut(self._to.begun_at)
             plain_decoding.decode_records(  # says what is wrong
                 body,
                 count,
@@ -326,24 +456,22 @@ class Columns:
 
     def take(self):
         """See `plain_columns`."""
+        self._begin()
+        rows: int64_t = self._to.rows
         taken = {}
         if self._offsets is not None:
-            PyByteArray_Resize(self._offsets, 8 * self._rows)
-            taken["offset"] = self._offsets
+            taken["offset"] = self._offsets.give(8 * rows)
         if self._timestamps is not None:
-            PyByteArray_Resize(self._timestamps, 8 * self._rows)
-            taken["timestamp_ms"] = self._timestamps
+            taken["timestamp_ms"] = self._timestamps.give(8 * rows)
         if self._types is not None:
-            PyByteArray_Resize(self._types, 4 * self._rows)
-            taken["timestamp_type"] = self._types
+            taken["timestamp_type"] = self._types.give(4 * rows)
         if self._key is not None:
             taken["key"] = self._key.take()
         if self._value is not None:
             taken["value"] = self._value.take()
         if self._header_ends is not None:
-            PyByteArray_Resize(self._header_ends, 4 * (self._rows + 1))
-            taken["headers"] = HeadersColumn(
-                self._header_ends, self._names.take(), self._header_values.take()
-            )
-        self._begin()
+            ends = self._header_ends.give(4 * (rows + 1))
+            taken["headers"] = HeadersColumn(ends, self._names.take(), self._header_values.take())
+        self._to.rows = 0
+        self._has_begun = False
         return taken

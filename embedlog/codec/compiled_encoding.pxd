@@ -32,11 +32,11 @@ cdef int _varint_size(uint64_t folded) noexcept nogil
 cdef Data _put_varint(Data at, uint64_t folded) noexcept nogil
 cdef uint64_t _folded(int64_t number) noexcept nogil
 cdef Data _put_bytes(Data at, object data) noexcept
-cdef int64_t _sized(object item) noexcept
 cdef int64_t _headers_size(object headers) except -2
 cdef Data _put_headers(Data at, object headers) except NULL
 
 # Also for who puts batches into buffers of their own.
+cdef int64_t sized(object item) noexcept
 cdef int64_t one_size(object key, object value) noexcept
 cdef void put_one(
     Data at, Py_ssize_t total, object key, object value, int64_t timestamp_ms, int attributes

@@ -10,6 +10,10 @@
    64 bytes are put onto those that lie n bits behind them, until 16 are left. A product of two reflected
    numbers is one bit too low, and a constant of 32 bits stands 32 too high: hence the exponents n+31, n-33.
 
+   Where there are but 32 bytes to a register (AVX2 with VPCLMULQDQ) folding is hardly faster than the
+   instruction; but the two keep different parts of the processor busy. So of each block the first 128 parts of
+   224 are folded, and meanwhile the other three times 32 summed by the instruction: nearly twice as fast.
+
    Source: Kafka 2.7 implementation, section 5.3.1 (crc); RFC 3720, appendix B.4 (polynomial, test values). */
 
 #ifndef EMBEDLOG_CRC32C_H
@@ -23,6 +27,8 @@
 #define CRC32C_LONG 4096
 #define CRC32C_SHORT 256
 #define CRC32C_TINY 40
+#define CRC32C_MANY 64 /* steps of a large block for mixing, of 224 bytes each, and of a small one */
+#define CRC32C_FEW 16
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #define CRC32C_TARGET __attribute__((target("sse4.2")))
@@ -43,9 +49,11 @@ static uint32_t crc32c_table[8][256];
 static uint32_t crc32c_over_long[4][256];
 static uint32_t crc32c_over_short[4][256];
 static uint32_t crc32c_over_tiny[4][256];
+static uint32_t crc32c_over_many[4][256];
+static uint32_t crc32c_over_few[4][256];
 
 /* The ways to sum, from the slowest on; the best that this processor knows. */
-enum { CRC32C_BY_TABLE, CRC32C_BY_INSTRUCTION, CRC32C_BY_FOLDING };
+enum { CRC32C_BY_TABLE, CRC32C_BY_INSTRUCTION, CRC32C_BY_MIXING, CRC32C_BY_FOLDING };
 static int crc32c_best;
 
 static uint32_t crc32c_advanced(const uint32_t table[4][256], uint32_t crc)
@@ -76,10 +84,15 @@ static void crc32c_make_advancing(uint32_t table[4][256], size_t zeros)
 #include <immintrin.h>
 #define CRC32C_FOLDING __attribute__((target("avx512f,avx512vl,vpclmulqdq,pclmul,sse4.2")))
 #define CRC32C_FOLDS() (__builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("vpclmulqdq"))
+#define CRC32C_MIXING __attribute__((target("avx2,vpclmulqdq,pclmul,sse4.2")))
+#define CRC32C_MIXES() (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("vpclmulqdq"))
 #define CRC32C_FOLDED 128 /* with less the instruction is as fast */
 
 static uint64_t crc32c_over_256_bytes[2];
+static uint64_t crc32c_over_128_bytes[2];
 static uint64_t crc32c_over_64_bytes[2];
+static uint64_t crc32c_over_32_bytes[2];
+static uint64_t crc32c_over_16_bytes[2];
 static uint64_t crc32c_over_lanes[8]; /* each 16 bytes of 64 onto the last 16; those stay as they are */
 
 static uint32_t crc32c_power_of_x(unsigned n)
@@ -99,7 +112,10 @@ static void crc32c_make_fold(uint64_t *fold, unsigned bits)
 static void crc32c_make_folds(void)
 {
     crc32c_make_fold(crc32c_over_256_bytes, 2048);
+    crc32c_make_fold(crc32c_over_128_bytes, 1024);
     crc32c_make_fold(crc32c_over_64_bytes, 512);
+    crc32c_make_fold(crc32c_over_32_bytes, 256);
+    crc32c_make_fold(crc32c_over_16_bytes, 128);
     for (unsigned lane = 0; lane < 3; lane++)
         crc32c_make_fold(crc32c_over_lanes + 2 * lane, 128 * (3 - lane));
 }
@@ -121,14 +137,16 @@ static inline void crc32c_prepare(void)
     crc32c_make_advancing(crc32c_over_long, CRC32C_LONG);
     crc32c_make_advancing(crc32c_over_short, CRC32C_SHORT);
     crc32c_make_advancing(crc32c_over_tiny, CRC32C_TINY);
+    crc32c_make_advancing(crc32c_over_many, 32 * CRC32C_MANY);
+    crc32c_make_advancing(crc32c_over_few, 32 * CRC32C_FEW);
     crc32c_best = CRC32C_BY_TABLE;
 #ifdef CRC32C_STEP
     if (CRC32C_SUPPORTED())
         crc32c_best = CRC32C_BY_INSTRUCTION;
 #endif
 #ifdef CRC32C_FOLDS
-    if (crc32c_best == CRC32C_BY_INSTRUCTION && CRC32C_FOLDS()) {
-        crc32c_best = CRC32C_BY_FOLDING;
+    if (crc32c_best == CRC32C_BY_INSTRUCTION && CRC32C_MIXES()) {
+        crc32c_best = CRC32C_FOLDS() ? CRC32C_BY_FOLDING : CRC32C_BY_MIXING;
         crc32c_make_folds();
     }
 #endif
@@ -201,6 +219,67 @@ CRC32C_FOLDING static inline __m512i crc32c_fold(const uint64_t *fold)
     return _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)fold));
 }
 
+CRC32C_MIXING static inline __m256i crc32c_load(const uint8_t *data)
+{
+    return _mm256_loadu_si256((const __m256i *)data);
+}
+
+CRC32C_MIXING static inline __m256i crc32c_folded_32(__m256i from, __m256i fold, __m256i onto)
+{
+    __m256i first = _mm256_clmulepi64_epi128(from, fold, 0x00);
+    return _mm256_xor_si256(_mm256_xor_si256(first, _mm256_clmulepi64_epi128(from, fold, 0x11)), onto);
+}
+
+CRC32C_MIXING static inline __m256i crc32c_fold_32(const uint64_t *fold)
+{
+    return _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)fold));
+}
+
+/* A block of so many steps; the table advances over 32 bytes for each. */
+CRC32C_MIXING static inline uint32_t crc32c_mixed(
+    uint32_t crc, const uint8_t *data, size_t steps, const uint32_t table[4][256])
+{
+    const uint8_t *word = data + 128 * steps;
+    size_t apart = 32 * steps;
+    uint64_t first = 0, second = 0, third = 0;
+    __m256i far = crc32c_fold_32(crc32c_over_128_bytes), near = crc32c_fold_32(crc32c_over_32_bytes);
+    __m256i x = _mm256_xor_si256(crc32c_load(data), _mm256_set_epi32(0, 0, 0, 0, 0, 0, 0, (int)crc));
+    __m256i y = crc32c_load(data + 32), z = crc32c_load(data + 64), w = crc32c_load(data + 96);
+    for (size_t step = 0; step < steps; step++) {
+        if (step) {
+            x = crc32c_folded_32(x, far, crc32c_load(data));
+            y = crc32c_folded_32(y, far, crc32c_load(data + 32));
+            z = crc32c_folded_32(z, far, crc32c_load(data + 64));
+            w = crc32c_folded_32(w, far, crc32c_load(data + 96));
+        }
+        data += 128;
+        for (int i = 0; i < 4; i++, word += 8) {
+            first = CRC32C_STEP(first, crc32c_word(word));
+            second = CRC32C_STEP(second, crc32c_word(word + apart));
+            third = CRC32C_STEP(third, crc32c_word(word + 2 * apart));
+        }
+    }
+    x = crc32c_folded_32(crc32c_folded_32(crc32c_folded_32(x, near, y), near, z), near, w);
+    __m128i half = _mm256_castsi256_si128(x);
+    __m128i fold = _mm_loadu_si128((const __m128i *)crc32c_over_16_bytes);
+    __m128i last = _mm_xor_si128(_mm_clmulepi64_si128(half, fold, 0x00), _mm_clmulepi64_si128(half, fold, 0x11));
+    last = _mm_xor_si128(last, _mm256_extracti128_si256(x, 1));
+    uint64_t rest = CRC32C_STEP(0, (uint64_t)_mm_cvtsi128_si64(last));
+    crc = (uint32_t)CRC32C_STEP(rest, (uint64_t)_mm_extract_epi64(last, 1));
+    crc = crc32c_advanced(table, crc) ^ (uint32_t)first;
+    crc = crc32c_advanced(table, crc) ^ (uint32_t)second;
+    return crc32c_advanced(table, crc) ^ (uint32_t)third;
+}
+
+CRC32C_MIXING static uint32_t crc32c_by_mixing(uint32_t crc, const uint8_t *data, size_t size)
+{
+    for (; size >= 224 * CRC32C_MANY; data += 224 * CRC32C_MANY, size -= 224 * CRC32C_MANY)
+        crc = crc32c_mixed(crc, data, CRC32C_MANY, crc32c_over_many);
+    for (; size >= 224 * CRC32C_FEW; data += 224 * CRC32C_FEW, size -= 224 * CRC32C_FEW)
+        crc = crc32c_mixed(crc, data, CRC32C_FEW, crc32c_over_few);
+    return crc32c_hardware(crc, data, size);
+}
+
 /* At least 64 bytes. */
 CRC32C_FOLDING static uint32_t crc32c_by_folding(uint32_t crc, const uint8_t *data, size_t size)
 {
@@ -236,6 +315,8 @@ static uint32_t crc32c_sum_by(int way, const uint8_t *data, size_t size)
 #ifdef CRC32C_FOLDS
     if (way == CRC32C_BY_FOLDING && size >= CRC32C_FOLDED)
         return ~crc32c_by_folding(0xffffffffu, data, size);
+    if (way == CRC32C_BY_MIXING && size >= 224 * CRC32C_FEW)
+        return ~crc32c_by_mixing(0xffffffffu, data, size);
 #endif
 #ifdef CRC32C_STEP
     if (way != CRC32C_BY_TABLE)

@@ -27,6 +27,19 @@ static inline void copy_field(uint8_t *to, const uint8_t *from, size_t size)
     }
 }
 
+/* As much, or up to BLOCK - 1 bytes more: fewer questions. */
+#define BLOCK 32
+
+static inline void copy_blocks(uint8_t *to, const uint8_t *from, size_t size)
+{
+    if (size > 256) {
+        memcpy(to, from, size);
+    } else {
+        for (size_t i = 0; i < size; i += BLOCK)
+            memcpy(to + i, from + i, BLOCK);
+    }
+}
+
 static inline uint16_t load_u16(const uint8_t *at)
 {
     return (uint16_t)(at[0] << 8 | at[1]);
