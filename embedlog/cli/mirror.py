@@ -1,0 +1,176 @@
+"""`embedlog mirror`: copy topics of one or several logs into another one, as they grow, until stopped."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import signal
+import time
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any, Final
+
+from ..mirroring import Mirror, MirrorStatus
+from .arguments import add_command, add_json, positive
+from .messages import FORMATS, LEVELS, log_messages
+from .ui import UI, Column, Progress
+from .units import counted, duration, size
+
+_DESCRIPTION = """\
+Copy topics of one or several logs into another one, as they grow. Each may be a directory, embedlog's brokers
+or any that speak Kafka's protocol. Topics that are missing are made, with as many partitions and the same
+settings; records keep partition, key, value, headers and timestamps. A mirror that was killed is
+started again, and goes on.
+
+A directory as target gets each record once; brokers get it at least once."""
+_LOCK = (
+    "Holds the writer's lock of a target that is a directory while it runs; sources are read without a lock."
+)
+_STOPS: Final = (signal.SIGTERM, signal.SIGINT)
+_MOST_BARS: Final = 10
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = add_command(
+        subparsers, "mirror", "copy topics of other logs, as they grow", lock=_LOCK, description=_DESCRIPTION
+    )
+    parser.add_argument(
+        "--from",
+        action="append",
+        required=True,
+        dest="sources",
+        metavar="[NAME=]LOG",
+        help="DIR or kafka://HOST:PORT[,HOST:PORT]; with a name its topics become NAME.topic; several with "
+        "commas (kafka://a,kafka://b), or the flag again",
+    )
+    parser.add_argument(
+        "--to", required=True, dest="directory", metavar="LOG", help="DIR or kafka://HOST:PORT"
+    )
+    parser.add_argument("--topics", default=".*", metavar="REGEX", help="whole names of those to copy (all)")
+    parser.add_argument("--exclude", metavar="REGEX", help="whole names of those not to copy")
+    parser.add_argument(
+        "--start",
+        choices=("earliest", "latest"),
+        default="earliest",
+        metavar="PLACE",
+        help="where topics begin that have never been copied: earliest, or latest for those there are now",
+    )
+    parser.add_argument(
+        "--until-caught-up",
+        "--once",
+        action="store_true",
+        help="end when all has come that was there when it began",
+    )
+    parser.add_argument(
+        "--group",
+        metavar="NAME",
+        help="with brokers as target: how the groups of its positions begin (mirror)",
+    )
+    parser.add_argument(
+        "--interval", type=positive, default=10, metavar="SECONDS", help="between two lines of how it is (10)"
+    )
+    parser.add_argument("--log-format", choices=FORMATS, default="text", help="of messages on standard error")
+    parser.add_argument("--log-level", choices=LEVELS, default="warning", help="which of them (warning)")
+    add_json(parser, "a JSON object each --interval in which something moved, and at the end")
+
+
+def run(args: argparse.Namespace, ui: UI) -> int:
+    log_messages(args.log_format, args.log_level)
+    began = time.monotonic()
+    mirror = Mirror(
+        args.sources,
+        args.directory,
+        topics=args.topics,
+        exclude=args.exclude,
+        start=args.start,
+        group=args.group,
+    )
+    with mirror, ui.progress(sizes=False) as bars, _stopped_by_signals(mirror):
+        told = _Told(args, ui, bars)
+        status = mirror.run(until_caught_up=args.until_caught_up, on_status=told.tell)
+    if args.json:
+        _as_json(ui, status)
+        return 0
+    _tell(status, ui)
+    ui.line(
+        f"\n{counted(status.records, 'record')} ({size(status.bytes)}) mirrored into {args.directory} in "
+        f"{duration(time.monotonic() - began)} · {_behind(status)}"
+    )
+    return 0
+
+
+class _Told:
+    """What is said while it runs: bars on a terminal, else a line now and then if anything has moved."""
+
+    def __init__(self, args: argparse.Namespace, ui: UI, bars: Progress) -> None:
+        self._args = args
+        self._ui = ui
+        self._bars = bars
+        self._next = time.monotonic() + args.interval
+        self._last: MirrorStatus | None = None
+
+    def tell(self, status: MirrorStatus) -> None:
+        if len(status.topics) > _MOST_BARS:
+            name = counted(len(status.topics), "topic")
+            self._bars.update(name, status.records, status.records + status.behind)
+        else:
+            for topic in status.topics:
+                self._bars.update(topic.target_topic, topic.records, topic.records + topic.behind)
+        if time.monotonic() < self._next or status == self._last:
+            return
+        self._next = time.monotonic() + self._args.interval
+        self._last = status
+        if self._args.json:
+            _as_json(self._ui, status)
+            self._ui.flush()
+        elif not self._ui.err.isatty():
+            trouble = f" · {status.trouble}" if status.trouble else ""
+            self._ui.note(f"{counted(status.records, 'record')} mirrored · {_behind(status)}{trouble}")
+
+
+def _tell(status: MirrorStatus, ui: UI) -> None:
+    columns = (
+        Column("from", shortens=True, spare=1),
+        Column("topic", shortens=True),
+        Column("partitions", right=True),
+        Column("records", right=True),
+        Column("size", right=True),
+        Column("behind", right=True),
+    )
+    rows = [
+        (each.source, each.target_topic, each.partitions, each.records, size(each.bytes), each.behind)
+        for each in status.topics
+    ]
+    if rows:
+        ui.table(columns, rows)
+    else:
+        ui.line("no topics there that are to be copied")
+
+
+def _behind(status: MirrorStatus) -> str:
+    return f"{status.behind:,} behind" if status.behind else "nothing behind"
+
+
+def _as_json(ui: UI, status: MirrorStatus) -> None:
+    ui.json({**status._asdict(), "topics": [topic._asdict() for topic in status.topics]})
+
+
+@contextlib.contextmanager
+def _stopped_by_signals(mirror: Mirror) -> Iterator[None]:
+    """SIGTERM and SIGINT end the mirror in order; a second one has its usual effect."""
+    before = {number: signal.getsignal(number) for number in _STOPS}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        restore()
+        mirror.stop()
+
+    for number in _STOPS:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        restore()

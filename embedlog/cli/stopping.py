@@ -1,0 +1,73 @@
+"""What commands have in common that run until they are told to stop: the signals, and where they listen."""
+
+from __future__ import annotations
+
+import argparse
+import select
+import signal
+import socket
+from types import FrameType, TracebackType
+from typing import Any, Final, Self
+
+from .arguments import count
+
+_STOPS: Final = (signal.SIGTERM, signal.SIGINT)
+LAST_PORT: Final = 65_535
+
+
+class Stopped(BaseException):
+    """A signal came while the broker was starting."""
+
+
+class Stop:
+    """SIGTERM and SIGINT, as something to wait for. Before `is_awaited` is set they raise Stopped.
+
+    After the first one they have their usual effect again: who does not want to wait sends another.
+    """
+
+    def __init__(self) -> None:
+        self.is_awaited = False
+        self._wakes, self._woken = socket.socketpair()
+        for end in (self._wakes, self._woken):
+            end.setblocking(False)
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        self._fd_before = signal.set_wakeup_fd(self._wakes.fileno(), warn_on_full_buffer=False)
+        self._before = {number: signal.signal(number, self._got) for number in _STOPS}
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._restore()
+        self._wakes.close()
+        self._woken.close()
+
+    def wait(self) -> int:
+        """Until one of them comes, or has come; which it was."""
+        select.select([self._woken], [], [])
+        self._restore()
+        return self._woken.recv(1)[0]
+
+    def _restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if self._before:
+            signal.set_wakeup_fd(self._fd_before)
+        self._before = {}
+
+    def _got(self, number: int, frame: FrameType | None) -> None:
+        if not self.is_awaited:
+            raise Stopped
+
+
+def port(text: str) -> int:
+    """An argparse type."""
+    number = count(text)
+    if number > LAST_PORT:
+        raise argparse.ArgumentTypeError(f"a port is a number up to {LAST_PORT}")
+    return number

@@ -1,0 +1,391 @@
+"""A mirror: which topics of its sources it copies into its target, and how far behind it is.
+
+    run()  ->  every refresh_ms: which topics and partitions are there? those that are missing are made in
+               the target, with the source's number of partitions and settings, and given to a worker
+               every second: positions are committed (brokers), and whoever wants to know is told the lag
+    workers    four for each source, each with its share of the partitions (worker.py)
+
+Records keep partition, key, value, headers and timestamps; their offsets are the target's. Topics of the same
+name from several sources become one, in which each source's partition keeps its own order; a source that
+has a name gets topics of its own (name.topic). What is in an aborted transaction is not copied, and what is
+in an open one waits.
+
+Nothing is ever taken out of the target: a topic that is deleted at its source stays there, and one that is
+made anew under the same name is copied behind what there was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+from .. import api
+from ..arguments import as_path, check_choice, check_flag, check_group, check_int
+from ..backend import Interrupt
+from ..config import MAX_INT32
+from ..errors import (
+    BrokerError,
+    Closed,
+    EmbedlogError,
+    InvalidArgument,
+    InvalidSetting,
+    InvalidType,
+    TopicNotFound,
+    UnknownSetting,
+    shown,
+)
+from ..log import Log
+from ..model import TopicDescription
+from .source import SOON, Source, parse_sources
+from .target import Place, Target, target_of
+from .worker import PASSING, Work, Worker
+
+logger = logging.getLogger(__name__)
+
+_WORKERS: Final = 4  # for each source
+_TICK_MS: Final = 1_000
+_PATIENCE_S: Final = 3.0
+_STARTS: Final = ("earliest", "latest")
+
+
+class MirroredTopic(NamedTuple):
+    """A topic of a source: what came from it in this run, and how many offsets it is ahead of its mirror."""
+
+    source: str
+    topic: str
+    target_topic: str
+    partitions: int
+    records: int
+    bytes: int
+    behind: int
+
+
+class MirrorStatus(NamedTuple):
+    """How a mirror is. `trouble` says what keeps it waiting, None where nothing does; `caught_up` whether all
+    has come that was there when it began."""
+
+    topics: tuple[MirroredTopic, ...]
+    records: int
+    bytes: int
+    behind: int
+    caught_up: bool
+    trouble: str | None
+
+
+class Mirror:
+    """Copies topics of one or several logs into another, as they grow.
+
+    Args:
+        sources: an address, a directory, a Log, or several; "kafka://a,kafka://b" are two, and "east=kafka://a"
+            is one whose topics get the name's prefix ("east.clicks").
+        target: a directory, which is made where it is not there; an address; or a Log, opened for writing.
+        topics: a regular expression (or a compiled one) that a topic's whole name must match; all by default.
+        exclude: one that it must not match.
+        start: where a topic begins that is there at the first start: "earliest" or "latest". Those that come
+            later are copied from their beginning.
+        group: with brokers as target, what the groups are called in which they keep how far each source has
+            come: this, a dash, the source's name or id ("mirror").
+        refresh_ms: how often to look for topics and partitions.
+
+    A directory gets each record once, whatever is killed; brokers at least once (docs/mirroring.md). What it
+    opens it closes. Raises InvalidArgument, InvalidType, InvalidGroup, and what `embedlog.open` raises.
+    """
+
+    def __init__(
+        self,
+        sources: str | os.PathLike[str] | Log | Iterable[str | os.PathLike[str] | Log],
+        target: str | os.PathLike[str] | Log,
+        *,
+        topics: str | re.Pattern[str] = ".*",
+        exclude: str | re.Pattern[str] | None = None,
+        start: str = "earliest",
+        group: str | None = None,
+        refresh_ms: int = 5_000,
+    ) -> None:
+        self._wanted = _pattern("topics", topics)
+        self._unwanted = None if exclude is None else _pattern("exclude", exclude)
+        check_choice("start", start, _STARTS)
+        check_int("refresh_ms", refresh_ms, low=1, high=MAX_INT32)
+        if group is not None:
+            check_group(group)
+        places = parse_sources(sources)
+        self._start = start
+        self._refresh_s = refresh_ms / 1000
+        self._bell = Interrupt()
+        self._lock = threading.Lock()
+        self._running = False
+        self._stopped = False
+        self._ended = threading.Event()
+        self._ended.set()
+        self._error: BaseException | None = None
+        self._looked = False  # have all topics been seen once?
+        self._topics: dict[tuple[int, str], _Topic] = {}
+        self._workers: list[list[Worker]] = []
+        with contextlib.ExitStack() as opened:
+            self.target = target if isinstance(target, Log) else _opened(opened, target)
+            self._target: Target = target_of(self.target, group)
+            self.sources: list[Source] = []
+            for name, place in places:
+                source = Source(place, name)
+                opened.callback(source.close)
+                self._check_source(source)
+                self.sources.append(source)
+            self._opened = opened.pop_all()
+
+    def run(
+        self,
+        *,
+        until_caught_up: bool = False,
+        on_status: Callable[[MirrorStatus], object] | None = None,
+    ) -> MirrorStatus:
+        """Copy until `stop`; or until all has come that was there when it began.
+
+        on_status is called about once a second. Returns how it ended. Where it cannot go on it raises: damage
+        in a source, a record that the target refuses, a partition that has failed. It waits, as long as it
+        takes, for brokers that cannot be reached and for disks to have room.
+        """
+        check_flag("until_caught_up", until_caught_up)
+        if on_status is not None and not callable(on_status):
+            raise InvalidType(f"on_status must be callable, not {type(on_status).__name__}")
+        with self._lock:
+            if self._running or self._stopped:
+                raise Closed("a mirror runs once: make another one")
+            self._running = True
+            self._ended.clear()
+        trouble: str | None = None
+        look_at = 0.0
+        try:
+            self._workers = [
+                [Worker(source, self._failed, self._bell.set) for _ in range(_WORKERS)]
+                for source in self.sources
+            ]
+            while not self._stopped and self._error is None:
+                self._bell.clear()
+                try:
+                    self._target.commit()  # first: what is taken up goes on behind the last commit
+                    if time.monotonic() >= look_at:
+                        self._look()
+                        look_at = time.monotonic() + self._refresh_s
+                    trouble = None
+                except PASSING as error:
+                    if trouble is None:
+                        logger.warning("%s; trying again", error)
+                    trouble = str(error)
+                status = self._status(trouble)
+                if on_status is not None:
+                    on_status(status)
+                if until_caught_up and status.caught_up:
+                    break
+                if self._error is None and not self._stopped:
+                    self._bell.wait(min(_TICK_MS, max(look_at - time.monotonic(), 0.01) * 1000))
+        finally:
+            try:
+                self._end()
+            finally:
+                self._ended.set()
+        if self._error is not None:
+            raise self._error
+        return self._status(None)
+
+    def stop(self) -> None:
+        """Have `run` end, soon and in order. May be called from any thread, and by a signal handler."""
+        self._stopped = True
+        self._bell.set()
+
+    def close(self) -> None:
+        """Close what was opened; stop first, and wait for the end, where it runs. Safe to call twice."""
+        self.stop()
+        self._ended.wait()
+        self._opened.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- the workers -----------------------------------------------------------------------------------
+
+    def _failed(self, error: BaseException) -> None:
+        if self._error is None:
+            self._error = error
+        self._bell.set()
+
+    def _end(self) -> None:
+        workers = [each for several in self._workers for each in several]
+        for worker in workers:
+            worker.stop()
+        until = time.monotonic() + _PATIENCE_S
+        if not all(worker.join(until - time.monotonic()) for worker in workers):
+            self._opened.close()  # they wait for brokers that do not answer: no longer, then
+        for worker in workers:
+            worker.join()
+        try:
+            self._target.commit()
+        except EmbedlogError as error:
+            logger.warning("positions could not be committed; some records will come again: %s", error)
+
+    # -- topics ----------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """See which topics and partitions there are, and have workers copy them. Raises PASSING."""
+        for number, source in enumerate(self.sources):
+            there = {topic.name: topic for topic in source.topics(self._wanted, self._unwanted)}
+            for key in [key for key in self._topics if key[0] == number]:
+                known, now = self._topics[key], there.get(key[1])
+                if now is None or now.topic_id != known.topic.topic_id:
+                    self._let_go(known, "deleted" if now is None else "deleted and made anew")
+                elif known.is_gone:
+                    self._let_go(known, "deleted in the mirror, or lacks partitions, and is copied again")
+                if known.is_gone and not known.is_busy:
+                    del self._topics[key]
+            for name, topic in there.items():
+                known_one = self._topics.get((number, name))
+                if known_one is None or (
+                    not known_one.is_gone and known_one.topic.partitions < topic.partitions
+                ):
+                    try:
+                        self._take_up(number, source, topic, known_one)
+                    except TopicNotFound:  # deleted meanwhile: the next look tells
+                        continue
+        self._looked = True
+
+    def _take_up(self, number: int, source: Source, topic: TopicDescription, known: _Topic | None) -> None:
+        self._make(source, topic)
+        places = self._target.places(source, topic)
+        edges = source.backend.offsets(topic.name)
+        found = known or _Topic(source, topic)
+        at_end = self._start == "latest" and not self._looked
+        for partition in range(len(found.works), min(topic.partitions, len(edges))):
+            edge = edges[partition]
+            place = places.get(partition)
+            if place is None:
+                place = Place(edge.log_end_offset if at_end else edge.log_start_offset)
+            goal = 0 if self._looked else edge.log_end_offset
+            work = Work(source, topic, partition, self._target, place, goal)
+            found.works.append(work)
+            worker = min(self._workers[number], key=lambda each: len(each.works))
+            worker.works = (*worker.works, work)
+            worker.wake()
+        found.topic = topic._replace(partitions=len(found.works))
+        self._topics[number, topic.name] = found
+
+    def _let_go(self, topic: _Topic, why: str) -> None:
+        """Nobody copies it any more, as soon as nobody is at it."""
+        if not topic.let_go:
+            logger.warning("%s: topic %r was %s", topic.source.path, topic.topic.name, why)
+        topic.let_go = True
+        for work in topic.works:
+            work.gone = True
+        for worker in [each for several in self._workers for each in several]:
+            worker.works = tuple(work for work in worker.works if not work.gone)
+
+    def _make(self, source: Source, topic: TopicDescription) -> None:
+        """The topic in the target, with at least as many partitions."""
+        owner, name = self.target.backend.owner(), source.target_topic(topic.name)
+        settings = self._target.settings(topic.settings)
+        try:
+            made = owner.create_topic(name, topic.partitions, settings, exist_ok=True)
+        except (InvalidSetting, UnknownSetting, BrokerError) as error:
+            logger.warning("%s: %r is made without its source's settings: %s", self.target.path, name, error)
+            made = owner.create_topic(name, topic.partitions, {}, exist_ok=True)
+        if made.partitions < topic.partitions:
+            owner.create_partitions(name, topic.partitions)
+
+    def _check_source(self, source: Source) -> None:
+        """Raises InvalidArgument where it is the target, or one of the sources again: that would not end, or
+        have everything twice."""
+        log_id = source.backend.log_id
+        if log_id and log_id == self.target.backend.log_id:
+            raise InvalidArgument(
+                f"{source.path} and {self.target.path} are the same log: it would be copied into itself"
+            )
+        for other in self.sources:
+            if other.name == source.name and (other.backend.log_id or other.path) == (log_id or source.path):
+                raise InvalidArgument(
+                    f"{source.path} and {other.path} are the same log: name it once, with all its addresses"
+                )
+
+    # -- telling ---------------------------------------------------------------------------------------
+
+    def _status(self, trouble: str | None) -> MirrorStatus:
+        topics = tuple(topic.status() for topic in self._topics.values())
+        troubles = (worker.trouble for several in self._workers for worker in several)
+        return MirrorStatus(
+            topics,
+            sum(topic.records for topic in topics),
+            sum(topic.bytes for topic in topics),
+            sum(topic.behind for topic in topics),
+            self._looked and all(topic.is_caught_up for topic in self._topics.values()),
+            trouble or next((each for each in troubles if each is not None), None),
+        )
+
+
+class _Topic:
+    """A topic of a source, and the work on its partitions."""
+
+    def __init__(self, source: Source, topic: TopicDescription) -> None:
+        self.source = source
+        self.topic = topic
+        self.works: list[Work] = []
+        self.let_go = False
+        self._ends: dict[int, int] = {}
+
+    @property
+    def is_gone(self) -> bool:
+        """Is it, or a part of it, to be let go of?"""
+        return any(work.gone for work in self.works)
+
+    @property
+    def is_busy(self) -> bool:
+        return any(work.busy for work in self.works)
+
+    @property
+    def is_caught_up(self) -> bool:
+        return all(work.caught_up or work.gone for work in self.works)
+
+    def status(self) -> MirroredTopic:
+        """How it is; the ends are those last heard of where the source cannot be asked."""
+        with contextlib.suppress(EmbedlogError):
+            edges = self.source.backend.offsets(self.topic.name)
+            self._ends = {number: edge.log_end_offset for number, edge in edges.items()}
+        return MirroredTopic(
+            self.source.path,
+            self.topic.name,
+            self.source.target_topic(self.topic.name),
+            len(self.works),
+            sum(work.records for work in self.works),
+            sum(work.bytes for work in self.works),
+            sum(max(self._ends.get(work.name.partition, 0) - work.position, 0) for work in self.works),
+        )
+
+
+def _pattern(name: str, given: object) -> re.Pattern[str]:
+    """Raises InvalidArgument, InvalidType."""
+    if isinstance(given, re.Pattern) and isinstance(given.pattern, str):
+        return given
+    if not isinstance(given, str):
+        raise InvalidType(f"{name} must be a regular expression, not {shown(given)}")
+    try:
+        return re.compile(given)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise InvalidArgument(f"{name}: {shown(given)} is not a regular expression: {error}") from None
+
+
+def _opened(opened: contextlib.ExitStack, target: object) -> Log:
+    if isinstance(target, str) and "://" in target:
+        # An append is tried until the target is back: given up, it might be there all the same, and twice.
+        return opened.enter_context(api.open(target, delivery_timeout_ms=MAX_INT32, **SOON))
+    return opened.enter_context(api.open(as_path(target, "target")))

@@ -1,0 +1,97 @@
+"""Where a mirror's records come from: a log, and the name under which its topics appear.
+
+./data                            a directory, read beside whoever writes it
+kafka://a:9092,b:9092             one cluster, two of its addresses
+kafka://a:9092,kafka://b:9092     two clusters
+east=kafka://a:9092               a cluster called east: its topic clicks becomes east.clicks
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from .. import api
+from ..arguments import as_path
+from ..backend import LogBackend
+from ..errors import InvalidArgument, InvalidType, shown
+from ..filenames import INTERNAL_TOPICS
+from ..log import Log
+from ..model import TopicDescription
+
+_NAMED: Final = re.compile(r"(?P<name>[a-zA-Z0-9_-]{1,100})=(?P<place>.+)\Z", re.DOTALL)
+SOON: Final[Mapping[str, Any]] = {"default_api_timeout_ms": 10_000}
+"""How brokers are asked: who mirrors asks again, and can say meanwhile that it waits."""
+_BETWEEN: Final = re.compile(r",(?=(?:[a-zA-Z0-9_-]{1,100}=)?kafka://)")
+
+
+class Source:
+    """One log that is mirrored. Opened here it is closed here, too."""
+
+    def __init__(self, place: str | Log, name: str = "") -> None:
+        self.name = name
+        self._opened = not isinstance(place, Log)
+        if isinstance(place, Log):
+            self.log = place
+        else:
+            self.log = api.open(place, **SOON) if "://" in place else api.open(place, mode="r")
+
+    @property
+    def backend(self) -> LogBackend:
+        return self.log.backend
+
+    @property
+    def path(self) -> str:
+        return self.log.path
+
+    def target_topic(self, topic: str) -> str:
+        """What a topic of it is called in the target."""
+        return f"{self.name}.{topic}" if self.name else topic
+
+    def identity(self, topic: TopicDescription) -> tuple[str, ...]:
+        """What names one of its topics for ever: another address changes nothing, a topic that was deleted
+        and made anew is another one. (Brokers before Kafka 2.8 give topics no ids: their log has one.)"""
+        if topic.topic_id:
+            return (self.name, topic.topic_id)
+        return (self.name, self.backend.log_id or self.path, topic.name)
+
+    def topics(self, wanted: re.Pattern[str], unwanted: re.Pattern[str] | None) -> list[TopicDescription]:
+        """Those of its topics that a filter lets through, by their names here."""
+        found = []
+        for name in self.backend.topics():
+            if name in INTERNAL_TOPICS or not wanted.fullmatch(name):
+                continue
+            if unwanted is not None and unwanted.fullmatch(name):
+                continue
+            description = self.backend.describe_topic(name)
+            if not description.internal:
+                found.append(description)
+        return found
+
+    def close(self) -> None:
+        if self._opened:
+            self.log.close()
+
+
+def parse_sources(given: object) -> list[tuple[str, str | Log]]:
+    """(name, place) of each source: a place or a Log, or several. Raises InvalidArgument, InvalidType."""
+    several = [given] if isinstance(given, str | Log | os.PathLike) else given
+    if not isinstance(several, Iterable) or isinstance(several, bytes | bytearray | memoryview):
+        raise InvalidType(f"sources must be addresses, directories or Logs, not {shown(given)}")
+    found: list[tuple[str, str | Log]] = []
+    for each in several:
+        if isinstance(each, Log):
+            found.append(("", each))
+        elif isinstance(each, str):
+            for part in _BETWEEN.split(each):
+                match = _NAMED.match(part)
+                found.append((match["name"], match["place"]) if match else ("", part))
+        elif isinstance(each, os.PathLike):
+            found.append(("", as_path(each, "source")))
+        else:
+            raise InvalidType(f"a source must be an address, a directory or a Log, not {shown(each)}")
+    if not found:
+        raise InvalidArgument("a mirror needs at least one source")
+    return found

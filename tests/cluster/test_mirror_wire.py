@@ -1,0 +1,168 @@
+"""Mirrors from and to brokers: in this process, where the target is asked what it was sent."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clients import CLIENTS, Client, Sent
+
+import embedlog
+from embedlog import Log, Mirror, Record, TopicPartition
+from embedlog.cli import main
+from embedlog.cluster import Broker
+
+
+def address(broker: Broker) -> str:
+    return f"kafka://{broker.bootstrap_servers}"
+
+
+def mirrored(*sources: Any, to: Any, **options: Any) -> int:
+    """Run a mirror until it has caught up; how many records came."""
+    with Mirror(sources, to, **options) as mirror:
+        return mirror.run(until_caught_up=True).records
+
+
+def contents(log: Log, topic: str = "t") -> Sequence[Record]:
+    return [record._replace(offset=0) for record in log.read(topic)]
+
+
+@pytest.fixture
+def filled(log: Log) -> Log:
+    log.create_topic("t", partitions=3)
+    for i in range(300):
+        log.append("t", b"%d" % i, key=b"k%d" % i, headers=[("h", b"%d" % i)], timestamp_ms=1_000 + i)
+    return log
+
+
+def test_directory_to_brokers_and_back(filled: Log, broker: Broker, tmp_path: Path) -> None:
+    assert mirrored(filled, to=address(broker)) == 300
+    assert mirrored(address(broker), to=tmp_path / "back") == 300
+    with embedlog.open(tmp_path / "back") as back:
+        assert contents(back) == contents(filled)
+        assert back.describe_topic("t").partitions == 3
+
+
+@pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
+def test_what_clients_send_arrives(client: Client, broker: Broker, tmp_path: Path) -> None:
+    records = [Sent(b"k%d" % i, b"v%d" % i) for i in range(20)]
+    broker.log.create_topic("t")
+    client.produce(broker.bootstrap_servers, "t", records, "gzip")
+    assert mirrored(address(broker), to=tmp_path / "copy") == 20
+    with embedlog.open(tmp_path / "copy") as copy:
+        assert [(record.key, record.value) for record in copy.read("t")] == [each[:2] for each in records]
+
+
+def test_brokers_keep_the_place_in_a_group(filled: Log, broker: Broker) -> None:
+    mirrored(filled, to=address(broker))
+    filled.append("t", b"more", partition=0)
+    assert mirrored(filled, to=address(broker)) == 1
+    group = f"mirror-{filled.backend.log_id}"
+    committed = broker.log.backend.coordinator.committed_offsets(group)  # type: ignore[union-attr]
+    ends = {TopicPartition("t", n): each.log_end_offset for n, each in filled.offsets("t").items()}
+    assert {name: each.offset for name, each in committed.items()} == ends
+
+
+def test_groups_may_be_called_otherwise(filled: Log, broker: Broker) -> None:
+    assert mirrored(filled, to=address(broker), group="one") == 300
+    assert mirrored(filled, to=address(broker), group="two") == 300
+    groups = broker.log.backend.coordinator.list_groups()  # type: ignore[union-attr]
+    assert groups == [f"{name}-{filled.backend.log_id}" for name in ("one", "two")]
+
+
+def test_a_topic_made_anew_is_copied_from_its_beginning(filled: Log, broker: Broker) -> None:
+    mirrored(filled, to=address(broker))
+    filled.delete_topic("t")
+    filled.create_topic("t", partitions=3)
+    filled.append("t", b"new")
+    assert mirrored(filled, to=address(broker)) == 1
+
+
+def test_times_that_the_source_has_set_are_given_to_brokers_as_the_producers(
+    log: Log, broker: Broker
+) -> None:
+    log.create_topic("t", message_timestamp_type="LogAppendTime")
+    log.append_many("t", [b"a", b"b"], compression="lz4")
+    mirrored(log, to=address(broker))
+    found, given = list(broker.log.read("t")), list(log.read("t"))
+    assert [each.timestamp_ms for each in found] == [each.timestamp_ms for each in given]
+    assert {each.timestamp_type for each in found} == {0}
+
+
+def test_what_compaction_left_goes_to_brokers(log: Log, broker: Broker) -> None:
+    log.create_topic("t", cleanup_policy="compact", segment_bytes=1024, min_cleanable_dirty_ratio=0.0)
+    for i in range(300):
+        log.append_many("t", [(b"k%d" % (i % 7), b"v%d" % i), (b"other%d" % i, b"w")])
+    log.compact("t")
+    mirrored(log, to=address(broker))
+    assert contents(broker.log) == contents(log)
+
+
+@pytest.fixture
+def messages() -> Iterator[None]:
+    """The command line has what is logged go to standard error: as before afterwards."""
+    logger = logging.getLogger("embedlog")
+    before = logger.handlers[:], logger.level, logger.propagate
+    yield
+    logger.handlers[:], logger.level, logger.propagate = before
+
+
+@pytest.mark.usefixtures("messages")
+def test_the_command_line(
+    filled: Log, path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Broker() as broker:
+        assert main(["mirror", "--from", str(path), "--to", address(broker), "--once"]) == 0
+        assert "300 records" in capsys.readouterr().out
+        sources = f"{address(broker)},named={address(broker)}"
+        target = str(tmp_path / "copy")
+        command = ["mirror", "--from", sources, "--to", target, "--once", "--json"]
+        assert main(command) == 0
+        told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (told["records"], told["behind"], told["caught_up"]) == (600, 0, True)
+    assert [each["target_topic"] for each in told["topics"]] == ["t", "named.t"]
+    with embedlog.open(target, mode="r") as copy:
+        assert contents(copy) == contents(filled)
+    assert main(["mirror", "--from", "kafka://127.0.0.1:1", "--to", target, "--once"]) == 1
+    assert main(["mirror", "--from", str(tmp_path / "nowhere"), "--to", target]) == 2
+
+
+def test_a_signal_ends_it_in_order(filled: Log, path: Path, tmp_path: Path) -> None:
+    command = ["mirror", "--from", str(path), "--to", str(tmp_path / "copy"), "--interval", "1", "--json"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "embedlog", *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        while json.loads(process.stdout.readline())["records"] < 300:
+            pass
+        process.send_signal(signal.SIGTERM)
+        told, errors = process.communicate()
+    assert (process.returncode, errors) == (0, "")
+    assert json.loads(told.splitlines()[-1])["behind"] == 0
+
+
+def test_it_ends_although_its_target_does_not_answer(filled: Log) -> None:
+    copied = threading.Event()
+    with Broker() as broker:
+        mirror = Mirror(filled, address(broker), refresh_ms=20)
+        running = threading.Thread(
+            target=mirror.run, kwargs={"on_status": lambda status: status.records == 300 and copied.set()}
+        )
+        running.start()
+        assert copied.wait(60)
+    filled.append("t", b"more")
+    mirror.stop()
+    running.join(60)
+    assert not running.is_alive()
+    mirror.close()
