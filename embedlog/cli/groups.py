@@ -105,7 +105,8 @@ class _Lag(NamedTuple):
         return max(self.edges.log_end_offset - self.committed.offset, 0)
 
 
-def _lags(engine: Viewed, group: GroupView) -> list[_Lag]:
+def lags_of(engine: Viewed, group: GroupView) -> list[_Lag]:
+    """The partitions that a group reads or has read, and how far behind it is in each."""
     committed, consumers = group.committed, group.consumers()
     topics = sorted({name.topic for name in (*committed, *consumers)})
     existing = set(engine.topics())
@@ -123,7 +124,7 @@ def _list(args: argparse.Namespace, ui: UI) -> int:
     with viewed(args.directory) as engine:
         rows = []
         for group in all_groups(engine):
-            lags = _lags(engine, group)
+            lags = lags_of(engine, group)
             behind = sum(lag.behind or 0 for lag in lags)
             topics = sorted({lag.name.topic for lag in lags})
             if args.json:
@@ -153,7 +154,7 @@ def _list(args: argparse.Namespace, ui: UI) -> int:
 def _describe(args: argparse.Namespace, ui: UI) -> int:
     with viewed(args.directory) as engine, reader(args.directory) as log:
         group = one_group(engine, args.group, args.directory)
-        lags = _lags(engine, group)
+        lags = lags_of(engine, group)
         if args.json:
             for lag in lags:
                 ui.json(_as_json(lag))

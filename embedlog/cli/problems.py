@@ -19,11 +19,13 @@ from ..errors import (
     DirectoryLocked,
     EmbedlogError,
     GroupNotFound,
+    LoadFailed,
     Located,
     LogTruncated,
     NotALog,
     OffsetOutOfRange,
     PartialAppend,
+    RecordsLost,
     RequestTimedOut,
     StorageError,
     TopicExists,
@@ -34,7 +36,16 @@ from .arguments import is_over_wire
 from .units import moment
 
 _MOST_NAMES: Final = 60  # characters, of what there is instead
-_NOT_DONE: Final = (Located, StorageError, PartialAppend, LogTruncated, BrokerUnavailable, BrokerError)
+_NOT_DONE: Final = (
+    Located,
+    StorageError,
+    PartialAppend,
+    LogTruncated,
+    BrokerUnavailable,
+    BrokerError,
+    LoadFailed,
+    RecordsLost,
+)
 
 
 def exit_code(error: EmbedlogError) -> int:
@@ -70,6 +81,9 @@ def explain(error: EmbedlogError, args: argparse.Namespace) -> str:
         )
     if isinstance(error, BrokerUnavailable):
         return _no_broker(error)
+    if isinstance(error, RecordsLost):
+        cause, _, advice = str(error).partition(". ")
+        return f"{cause}\n{advice.replace('allow_data_loss', '--allow-data-loss  ')}"
     if isinstance(error, CorruptRecord) and directory and not is_over_wire(directory):
         return f"DAMAGED  {error}\nembedlog verify {directory}   tells how much, and what can be done"
     return str(error)

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
-import logging
-import select
+import contextlib
+import os
 import signal
-import socket
-import sys
 import tomllib
 from collections.abc import Mapping
-from types import FrameType, TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from .. import __version__
 from ..cluster import Broker
@@ -20,9 +16,11 @@ from ..cluster.settings import BrokerSettings
 from ..config import UNLIMITED, LogSettings, TopicSettings
 from ..errors import InvalidArgument, StorageError
 from .arguments import add_command, add_directory, add_json, count, settings
+from .messages import FORMATS, LEVELS, log_messages
 from .opening import report
+from .stopping import LAST_PORT, Stop, Stopped, port
 from .ui import UI
-from .units import counted, duration, iso, size
+from .units import counted, duration, size
 
 _DESCRIPTION = """\
 Serve a log directory to Kafka clients (confluent-kafka, aiokafka, kafka-python, kcat, Java); it is made where
@@ -36,9 +34,7 @@ _LOCK = (
 )
 _NOT_OVER_WIRE: Final = "it is the broker itself: give the directory that it is to serve, and --port"
 _PORT: Final = 9092
-_LAST_PORT: Final = 65_535
 _SECTIONS: Final = ("broker", "log", "topics", "serve")
-_STOPS: Final = (signal.SIGTERM, signal.SIGINT)
 
 # What may stand in a configuration file besides settings: the flags that have a value, and their types.
 _OF_FILE: Final[Mapping[str, type]] = {
@@ -48,11 +44,13 @@ _OF_FILE: Final[Mapping[str, type]] = {
     "advertised_host": str,
     "advertised_port": int,
     "metrics_port": int,
+    "zookeeper": str,
+    "zookeeper_auth": str,
     "log_format": str,
     "log_level": str,
 }
-_FORMATS: Final = ("text", "json")
-_LEVELS: Final = ("debug", "info", "warning", "error")
+_ZOOKEEPER: Final = "127.0.0.1:2181"
+_ZOOKEEPER_AUTH: Final = "EMBEDLOG_ZOOKEEPER_AUTH"
 
 
 def add_parser(subparsers: Any) -> None:
@@ -64,18 +62,35 @@ def add_parser(subparsers: Any) -> None:
         description=_DESCRIPTION,
     )
     add_directory(parser, _NOT_OVER_WIRE)
-    parser.add_argument("--port", type=_port, metavar="N", help=f"where to listen; 0: a free one ({_PORT})")
+    parser.add_argument("--port", type=port, metavar="N", help=f"where to listen; 0: a free one ({_PORT})")
     parser.add_argument("--host", help="the address to listen on (127.0.0.1)")
     parser.add_argument(
         "--allow-remote", action="store_true", default=None, help="let --host be one that others can reach"
     )
     parser.add_argument("--advertised-host", metavar="HOST", help="what clients connect to, where it differs")
-    parser.add_argument("--advertised-port", type=_port, metavar="N", help="the same for the port")
+    parser.add_argument("--advertised-port", type=port, metavar="N", help="the same for the port")
     parser.add_argument(
         "--metrics-port",
-        type=_port,
+        type=port,
         metavar="N",
         help="answer GET /metrics (Prometheus) and GET /health there (needs the extra 'cluster')",
+    )
+    parser.add_argument(
+        "--broker-id",
+        type=count,
+        metavar="N",
+        help="the broker's number, of its own in a cluster (0)",
+    )
+    parser.add_argument(
+        "--zookeeper",
+        metavar="HOST:PORT[,...][/CHROOT]",
+        help="be one of the brokers that form a cluster through this ZooKeeper (needs the extra 'cluster')",
+    )
+    parser.add_argument(
+        "--with-zookeeper",
+        action="store_true",
+        help="start that ZooKeeper as well, in DIR-zookeeper, for as long as the broker runs: to try a "
+        f"cluster out ({_ZOOKEEPER}, where --zookeeper says nothing else; needs the extra 'cluster-dev')",
     )
     parser.add_argument("--config", metavar="FILE", help="settings in TOML; flags win")
     parser.add_argument(
@@ -87,20 +102,23 @@ def add_parser(subparsers: Any) -> None:
         help="a setting of the broker, the log or its topics' defaults, in Kafka's names, with dots or "
         "underscores; may be repeated",
     )
-    parser.add_argument("--log-format", choices=_FORMATS, help="of messages on standard error (text)")
-    parser.add_argument("--log-level", choices=_LEVELS, help="which of them (warning)")
+    parser.add_argument("--log-format", choices=FORMATS, help="of messages on standard error (text)")
+    parser.add_argument("--log-level", choices=LEVELS, help="which of them (warning)")
     add_json(parser, "a JSON object when it listens, another when it has stopped")
     parser.set_defaults(refused="One broker serves a directory: stop that process first.")
 
 
 def run(args: argparse.Namespace, ui: UI) -> int:
     options = _options(args)
-    _log(options.pop("log_format", "text"), options.pop("log_level", "warning"))
-    with _Stop() as stop:
+    log_messages(options.pop("log_format", "text"), options.pop("log_level", "warning"))
+    with Stop() as stop, contextlib.ExitStack() as ends:
         try:
+            if args.with_zookeeper:
+                options.setdefault("zookeeper", _ZOOKEEPER)
+                ends.enter_context(_zookeeper(args.directory, options["zookeeper"]))
             broker = Broker(args.directory, **options)
             stop.is_awaited = True
-        except _Stopped:
+        except Stopped:
             return 0
         with broker:
             _began(args, ui, broker)
@@ -119,13 +137,30 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     options: dict[str, Any] = {"host": "127.0.0.1", "port": _PORT}
     if args.config:
         options.update(_from_file(args.config))
-    options.update({name: getattr(args, name) for name in _OF_FILE if getattr(args, name) is not None})
+    given = {name: getattr(args, name, None) for name in _OF_FILE}
+    options.update({name: value for name, value in given.items() if value is not None})
+    if args.broker_id is not None:
+        options["broker_id"] = args.broker_id
+    if _ZOOKEEPER_AUTH in os.environ:
+        options.setdefault("zookeeper_auth", os.environ[_ZOOKEEPER_AUTH])
     for name, value in settings(args.own, "--set").items():
         known = _known(name)
         if known in _OF_FILE:
             raise InvalidArgument(f"--set {name}: that is a flag of its own, --{known.replace('_', '-')}")
         options[known] = value
     return options
+
+
+def _zookeeper(directory: str, connect: str) -> contextlib.AbstractContextManager[object]:
+    """A server for a broker that is to have one. Raises InvalidArgument, ZooKeeperError, JavaNotFound."""
+    from ..cluster.zookeeper.client import split_connect
+    from ..cluster.zookeeper.running import ZooKeepers
+
+    hosts, _ = split_connect(connect)
+    host, _, port = hosts.rpartition(":")
+    if "," in hosts or not host:
+        raise InvalidArgument(f"--with-zookeeper starts one server: {connect!r} is not one host:port")
+    return ZooKeepers(f"{os.path.abspath(directory)}-zookeeper", port=int(port), hosts=(host,))
 
 
 # -- what is said --------------------------------------------------------------------------------------
@@ -137,7 +172,7 @@ def _began(args: argparse.Namespace, ui: UI, broker: Broker) -> None:
     topics = [name for name in store.topics() if not broker.node.is_internal(name)]
     partitions = [partition for name in topics for partition in store.partitions_of(name)]
     taken = sum(segment.size for partition in store.partitions() for segment in partition.segments())
-    defaults = store.defaults
+    defaults, cluster_id = store.defaults, broker.node.coordination.cluster_id
     if args.json:
         ui.json(
             {
@@ -146,7 +181,8 @@ def _began(args: argparse.Namespace, ui: UI, broker: Broker) -> None:
                 "port": broker.port,
                 "metrics_port": broker.metrics_port,
                 "broker_id": broker.address.node_id,
-                "cluster_id": store.catalog.log_id,
+                "cluster_id": cluster_id,
+                "zookeeper": broker.zookeeper,
                 "directory": broker.log.path,
                 "version": __version__,
                 "topics": len(topics),
@@ -163,12 +199,15 @@ def _began(args: argparse.Namespace, ui: UI, broker: Broker) -> None:
         return
     how = "" if recovery.clean else "recovered after a crash, "
     where = f"{_address(broker.server.host, broker.port)} (plaintext, {_who(broker)})"
-    ui.line(f"embedlog    {__version__} · broker {broker.address.node_id} · cluster {store.catalog.log_id}")
+    ui.line(f"embedlog    {__version__} · broker {broker.address.node_id} · cluster {cluster_id}")
     ui.line(
         f"log         {args.directory} · {counted(len(topics), 'topic')}, "
         f"{counted(len(partitions), 'partition')}, {size(taken)} · {how}"
         f"ready in {duration(broker.started_in_ms / 1000)}"
     )
+    if broker.zookeeper is not None:
+        alive = broker.node.coordination.brokers()
+        ui.line(f"zookeeper   {broker.zookeeper} · {counted(len(alive), 'broker')} in the cluster")
     ui.line(f"retention   {_retention(defaults)}")
     ui.line(f"durability  {_durability(defaults)}")
     if broker.metrics_port is not None:
@@ -229,9 +268,9 @@ def _from_file(path: str) -> dict[str, Any]:
             raise InvalidArgument(f"{path}: {known} must be {wanted.__name__}, not {value!r}")
         options[known] = value
     for name in ("port", "advertised_port", "metrics_port"):
-        if not 0 <= options.get(name, 0) <= _LAST_PORT:
-            raise InvalidArgument(f"{path}: {name} must be from 0 to {_LAST_PORT:,}, not {options[name]:,}")
-    for name, allowed in (("log_format", _FORMATS), ("log_level", _LEVELS)):
+        if not 0 <= options.get(name, 0) <= LAST_PORT:
+            raise InvalidArgument(f"{path}: {name} must be from 0 to {LAST_PORT:,}, not {options[name]:,}")
+    for name, allowed in (("log_format", FORMATS), ("log_level", LEVELS)):
         if options.get(name, allowed[0]) not in allowed:
             raise InvalidArgument(f"{path}: {name} is one of {', '.join(allowed)}, not {options[name]!r}")
     return options
@@ -256,103 +295,3 @@ def _known(name: str) -> str:
         return underscored
     section, _, rest = underscored.partition("_")
     return rest if section in _SECTIONS and rest else underscored
-
-
-# -- messages ------------------------------------------------------------------------------------------
-
-
-def _log(form: str, level: str) -> None:
-    """Have what the broker logs go to standard error."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Json() if form == "json" else _Text())
-    root = logging.getLogger("embedlog")
-    root.handlers[:] = [handler]
-    root.setLevel(level.upper())
-    root.propagate = False
-
-
-class _Text(logging.Formatter):
-    """A line a message; what a client has put into it cannot make it two."""
-
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)-7s %(message)s")
-
-    def formatMessage(self, record: logging.LogRecord) -> str:
-        return super().formatMessage(record).replace("\r", "\\r").replace("\n", "\\n")
-
-
-class _Json(logging.Formatter):
-    """A JSON object a message."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        facts: dict[str, Any] = {
-            "time": iso(int(record.created * 1000)),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "thread": record.threadName,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            facts["exception"] = self.formatException(record.exc_info)
-        return json.dumps(facts, ensure_ascii=False)
-
-
-# -- stopping ------------------------------------------------------------------------------------------
-
-
-class _Stopped(BaseException):
-    """A signal came while the broker was starting."""
-
-
-class _Stop:
-    """SIGTERM and SIGINT, as something to wait for. Before `is_awaited` is set they raise _Stopped.
-
-    After the first one they have their usual effect again: who does not want to wait sends another.
-    """
-
-    def __init__(self) -> None:
-        self.is_awaited = False
-        self._wakes, self._woken = socket.socketpair()
-        for end in (self._wakes, self._woken):
-            end.setblocking(False)
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> Self:
-        self._fd_before = signal.set_wakeup_fd(self._wakes.fileno(), warn_on_full_buffer=False)
-        self._before = {number: signal.signal(number, self._got) for number in _STOPS}
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._restore()
-        self._wakes.close()
-        self._woken.close()
-
-    def wait(self) -> int:
-        """Until one of them comes, or has come; which it was."""
-        select.select([self._woken], [], [])
-        self._restore()
-        return self._woken.recv(1)[0]
-
-    def _restore(self) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        if self._before:
-            signal.set_wakeup_fd(self._fd_before)
-        self._before = {}
-
-    def _got(self, number: int, frame: FrameType | None) -> None:
-        if not self.is_awaited:
-            raise _Stopped
-
-
-def _port(text: str) -> int:
-    """An argparse type."""
-    number = count(text)
-    if number > _LAST_PORT:
-        raise argparse.ArgumentTypeError(f"a port is a number up to {_LAST_PORT}")
-    return number

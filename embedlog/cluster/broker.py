@@ -3,9 +3,12 @@
     with Broker() as broker:                       # a temporary directory, a free port, this machine only
         producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers})
 
+    Broker("./data", broker_id=1, zookeeper="localhost:2181")       # one of a cluster
+
 The order of beginning: the port is bound (a taken one is an error before anything is opened), the directory
-is opened and recovered, and only then is anybody listened to. The order of ending is the reverse: no new
-connections, what was begun is answered, groups and log are closed.
+is opened and recovered, the broker joins its cluster, and only then is anybody listened to. The order of
+ending is the reverse: no new connections, what was begun is answered, it leaves the cluster, groups and log
+are closed.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import tempfile
 import threading
 import time
 import weakref
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Final, Self
@@ -32,7 +36,7 @@ from ..errors import Closed, InvalidArgument, ReadOnly, UnknownSetting
 from ..local import WriterBackend
 from ..log import Log
 from ..store import Store
-from .coordination import BrokerAddress, SingleBroker
+from .coordination import BrokerAddress, Coordination, SingleBroker, check_on_its_own
 from .dispatch import Dispatcher
 from .meter import Meter
 from .metrics import MetricsServer
@@ -54,7 +58,7 @@ _serving: Final = threading.Lock()
 
 
 class Broker:
-    """One broker, on its own. Starts when it is made; a context manager.
+    """One broker. Starts when it is made; a context manager.
 
     Args:
         path: the log directory, made where it is not there; or an open `embedlog.Log` (mode "rw"), which is
@@ -66,10 +70,15 @@ class Broker:
         advertised_host, advertised_port: what clients are told to connect to, where that differs.
         metrics_port: where GET /metrics (Prometheus) and GET /health are answered, on the same host; 0 takes
             a free port, None answers nowhere. Needs prometheus-client (extra `cluster`).
+        zookeeper: "host:port,host:port/chroot" of the ZooKeeper through which brokers are a cluster; the
+            directory joins it, with the topics that it has. None for a broker on its own. Needs kazoo (extra
+            `cluster`). `settings` then has broker_id, another one for each broker.
+        zookeeper_auth: "user:password", where ZooKeeper wants to know who asks.
         stop_timeout_s: how long closing waits for requests that have been begun.
         settings: of the broker (cluster.settings.BrokerSettings), the log and its topics, in Kafka's names.
 
     Raises:
+        BrokerIdInUse, ZooKeeperUnavailable, ZooKeeperError for what is in the way of joining a cluster;
         AddressInUse; DirectoryLocked and whatever else `embedlog.open` raises; InvalidArgument for an address
         that is open to others, or not this machine's, and for a log that another Broker serves; InvalidType,
         UnknownSetting, InvalidSetting.
@@ -87,6 +96,8 @@ class Broker:
         advertised_host: str | None = None,
         advertised_port: int | None = None,
         metrics_port: int | None = None,
+        zookeeper: str | None = None,
+        zookeeper_auth: str | None = None,
         stop_timeout_s: float = _STOP_S,
         **settings: Any,
     ) -> None:
@@ -100,6 +111,7 @@ class Broker:
                 f"{host or 'every address'} may be reached from other machines, and {_OPEN_TO_ALL}. Give "
                 "allow_remote=True (on the command line --allow-remote) if that is what you want"
             )
+        self.zookeeper = zookeeper
         self._stop_timeout_s = stop_timeout_s
         self._closed = False
         with contextlib.ExitStack() as undo:
@@ -109,6 +121,11 @@ class Broker:
             if self._metrics is not None:
                 undo.callback(self._metrics.stop)
             if isinstance(path, Log):
+                if zookeeper is not None:
+                    raise InvalidArgument(
+                        "a broker of a cluster opens its directory itself: its program would append to "
+                        "partitions that other brokers lead. Give the path"
+                    )
                 if of_log:
                     raise InvalidArgument("an open log has its settings already: leave them out")
                 self.log = path
@@ -133,10 +150,18 @@ class Broker:
                 advertised_port or self._server.port,
             )
             meter = None if self._metrics is None else Meter()
+            coordination: Coordination
+            if zookeeper is None:
+                check_on_its_own(store)
+                coordination = SingleBroker(store, address)
+            else:
+                coordination = undo.enter_context(
+                    _registered(store, address, self.settings, zookeeper, zookeeper_auth)
+                )
             self.node = Node(
                 store,
                 self.log.backend.coordinator,
-                SingleBroker(store, address),
+                coordination,
                 self.settings,
                 self._executor,
                 in_turn,
@@ -222,6 +247,30 @@ def _claim(store: Store) -> None:
                 f"another Broker of this program serves {store.path}: a log has one at a time"
             )
         _served.add(store)
+
+
+@contextlib.contextmanager
+def _registered(
+    store: Store, address: BrokerAddress, settings: BrokerSettings, connect: str, auth: str | None
+) -> Iterator[Coordination]:
+    """The broker in its cluster; it leaves at the end."""
+    try:
+        from .coordination.registered import RegisteredBroker
+        from .zookeeper.client import ZooKeeper
+    except ImportError as error:
+        raise InvalidArgument(
+            f"brokers form a cluster through kazoo, which is not installed ({error}): "
+            "pip install 'embedlog[cluster]'"
+        ) from None
+    client = ZooKeeper(
+        connect,
+        session_timeout_s=settings.zookeeper_session_timeout_ms / 1000,
+        auth=auth,
+        set_acl=settings.zookeeper_set_acl,
+    )
+    with client, contextlib.closing(RegisteredBroker(client, store, address)) as registered:
+        registered.start()
+        yield registered
 
 
 def _check_address(

@@ -123,6 +123,7 @@ class Dispatcher:
 
     def handle(self, connection: Connection, frame: memoryview) -> Answer:
         """See `processor.Application`."""
+        self._check_current()
         seen = connection.memo
         if isinstance(seen, Seen) and seen.alike is not None:
             found = seen.alike.records_of(frame)
@@ -169,6 +170,7 @@ class Dispatcher:
         connection.client_id = client_id
         result = self._producing.once_more(call, seen.request, index, records)
         if isinstance(result, PartitionProduceResponse):
+            self._check_current()
             if self._meter is not None:
                 self._meter.answered(_PRODUCE, None, time.perf_counter() - began)
             return (same.response(correlation_id, result),)
@@ -184,9 +186,16 @@ class Dispatcher:
         self._fetching.hurry(connection)
 
     def _finish(self, header: RequestHeader, response: Response | None, began: float) -> Sequence[Chunk]:
+        self._check_current()
         if self._meter is not None:
             self._meter.answered(header.api_key, response, time.perf_counter() - began)
         return _encoded(response, header.api_version, header.correlation_id)
+
+    def _check_current(self) -> None:
+        """Asked before each request and before each answer: this process may have been stopped in between,
+        and the others gone on without it. Raises CloseConnection, so that the client asks another broker."""
+        if not self._node.coordination.is_current:
+            raise CloseConnection("this broker has no session with ZooKeeper just now")
 
     def _unsupported(self, key: int, version: int, correlation_id: int) -> Answer:
         if key == _API_VERSIONS:

@@ -5,8 +5,9 @@ So it is done by the node's other threads, and answered by futures: when it is d
 have done their part, when its time is over, or when the broker stops, whichever comes first.
 
 The groups of earlier times are read when the broker starts, while the port is open already: until they are
-there, members are told to come back (COORDINATOR_LOAD_IN_PROGRESS). Offsets that nobody uses expire by the
-clock of the log.
+there, members are told to come back (COORDINATOR_LOAD_IN_PROGRESS). Then they find their group as it was,
+with them in it, so that a broker that is restarted within their sessions' timeouts costs no rebalance.
+Offsets that nobody uses expire by the clock of the log.
 """
 
 from __future__ import annotations
@@ -54,17 +55,24 @@ class GroupWork:
         for refuse in unanswered:
             refuse()
 
+    def check_coordinates(self, group: str) -> None:
+        """Is this the group's coordinator? Raises Refusal. (A group without a name is refused elsewhere.)"""
+        if group and not self._node.coordination.coordinates(group):
+            raise Refusal(ErrorCode.NOT_COORDINATOR, f"another broker coordinates group {group!r}")
+
     def do(
         self,
         call: Call,
         work: Callable[[], _R],
         failed: Callable[[EmbedlogError], _R],
         *,
+        group: str | None = None,
         timeout_ms: int | None = None,
     ) -> _R | Future[_R]:
         """What `work` returns, or `failed` makes of its error.
 
-        After timeout_ms it is answered with COORDINATOR_NOT_AVAILABLE, and may yet be done.
+        `group` is the one that it is about; None where it is about several, or none. After timeout_ms it is
+        answered with COORDINATOR_NOT_AVAILABLE, and may yet be done.
         """
 
         def begin(answer: Future[_R]) -> None:
@@ -74,7 +82,7 @@ class GroupWork:
                 result = failed(error)
             _settle(answer, result)
 
-        answer = self._begin(begin, failed)
+        answer = self._begin(group, begin, failed)
         if timeout_ms is not None and isinstance(answer, Future):
             processor = call.connection.processor
             late = Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"not done after {timeout_ms:,} ms")
@@ -88,6 +96,7 @@ class GroupWork:
 
     def wait(
         self,
+        group: str,
         begin: Callable[[], Future[_T]],
         answered: Callable[[_T], _R],
         failed: Callable[[EmbedlogError], _R],
@@ -109,15 +118,20 @@ class GroupWork:
             else:
                 promised.add_done_callback(lambda done: go_on(answer, done))
 
-        return self._begin(begin_it, failed)
+        return self._begin(group, begin_it, failed)
 
     # -- inside ----------------------------------------------------------------------------------------
 
     def _begin(
-        self, begin: Callable[[Future[_R]], None], failed: Callable[[EmbedlogError], _R]
+        self,
+        group: str | None,
+        begin: Callable[[Future[_R]], None],
+        failed: Callable[[EmbedlogError], _R],
     ) -> _R | Future[_R]:
         answer: Future[_R] = Future()
         try:
+            if group is not None:
+                self.check_coordinates(group)
             with self._lock:
                 self._check_ready()
                 self._unanswered[answer] = lambda: _settle(answer, failed(_stopping()))
@@ -153,7 +167,7 @@ class GroupWork:
 
     def _load(self) -> None:
         try:
-            self._node.groups.load()
+            self._node.groups.load(clients=True)
         except Closed:
             pass
         except EmbedlogError as error:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -47,6 +48,7 @@ class Collector:
         yield from self._of_connections()
         yield from self._of_records()
         yield from self._of_partitions()
+        yield from self._of_cluster()
 
     def _of_requests(self) -> Iterator[Metric]:
         from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
@@ -117,6 +119,19 @@ class Collector:
             "For how long the oldest record that is not durable has waited.",
             self._node.store.upkeep.unflushed_ms() / 1000,
         )
+
+    def _of_cluster(self) -> Iterator[Metric]:
+        coordination, own = self._node.coordination, self._node.coordination.node_id
+        leaders = Counter(
+            coordination.placement(partition.name).leader for partition in self._node.store.partitions()
+        )
+        yield _gauge("embedlog_cluster_brokers", "Brokers that are alive.", len(coordination.brokers()))
+        is_controller = coordination.controller_id() == own
+        yield _gauge("embedlog_cluster_controller", "1 where this broker decides who leads.", is_controller)
+        is_current = coordination.is_current
+        yield _gauge("embedlog_cluster_current", "0 where this broker may answer nobody.", is_current)
+        yield _gauge("embedlog_partitions_led", "Partitions that this broker leads.", leaders[own])
+        yield _gauge("embedlog_partitions_leaderless", "Partitions that nobody leads.", leaders[-1])
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

@@ -66,6 +66,7 @@ class Node:
         self.settings = settings
         self.meter = meter
         self.altered: dict[str, Any] = {}  # settings that were changed since the start
+        self.topics_lock = threading.RLock()  # held by requests that change topics
         self._started_with = settings
         self._executor = executor
         self._in_turn = in_turn
@@ -99,7 +100,7 @@ class Node:
 
     def leads(self, partition: TopicPartition) -> bool:
         """Whether this broker appends to the partition and answers for it."""
-        return self.coordination.leader(partition) == self.coordination.node_id
+        return self.coordination.leads(partition)
 
     def is_internal(self, topic: str) -> bool:
         """Whether only the broker itself writes to it."""
@@ -165,17 +166,11 @@ class Node:
             return False
 
 
-def current_epoch(partition: Partition) -> int:
-    """The leader epoch in which the next append will be: what clients are told, so that it does not change
-    under them with the first append after a crash."""
-    return partition.leader_epoch + (1 if partition.begins_epoch else 0)
-
-
 def check_epoch(partition: Partition, epoch: int) -> None:
     """Is the epoch that a client knows (-1: none) the current one? Raises Refusal."""
     if epoch < 0:
         return
-    current = current_epoch(partition)
+    current = partition.current_epoch
     if epoch < current:
         raise Refusal(ErrorCode.FENCED_LEADER_EPOCH, f"the leader epoch is {current}, not {epoch}")
     if epoch > current:

@@ -29,6 +29,8 @@ _CODES: Final[tuple[tuple[type[Exception], ErrorCode], ...]] = (  # the more spe
     (errors.InvalidProducerEpoch, ErrorCode.INVALID_PRODUCER_EPOCH),
     (errors.CompressionUnavailable, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
     (errors.CorruptRecord, ErrorCode.CORRUPT_MESSAGE),
+    (errors.RequestTimedOut, ErrorCode.REQUEST_TIMED_OUT),
+    (errors.ZooKeeperUnavailable, ErrorCode.REQUEST_TIMED_OUT),
     (errors.StorageError, ErrorCode.KAFKA_STORAGE_ERROR),
     (errors.UnknownMember, ErrorCode.UNKNOWN_MEMBER_ID),
     (errors.IllegalGeneration, ErrorCode.ILLEGAL_GENERATION),
@@ -66,7 +68,7 @@ def group_code_of(error: errors.EmbedlogError, *, member: bool = False) -> Error
     """
     if isinstance(error, errors.RecordTooLarge):
         return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
-    if isinstance(error, (errors.StorageError, errors.Closed)):
+    if isinstance(error, (errors.StorageError, errors.ZooKeeperError, errors.Closed)):
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     if member and isinstance(error, errors.GroupNotFound):
         return ErrorCode.UNKNOWN_MEMBER_ID

@@ -37,6 +37,7 @@ class BrokerSettings(Settings):
         "offsets_retention_minutes": {"low": 1, "high": MAX_INT32},
         "queued_max_request_bytes": {"low": MIB, "high": 1 << 50},
         "socket_request_max_bytes": {"low": 1024, "high": MAX_INT32},
+        "zookeeper_session_timeout_ms": {"low": 1_000, "high": 40_000},  # what servers grant by default
     }
 
     auto_create_topics_enable: bool = True
@@ -60,3 +61,5 @@ class BrokerSettings(Settings):
     offsets_retention_minutes: int = 7 * DAY_MS // 60_000
     queued_max_request_bytes: int = 512 * MIB
     socket_request_max_bytes: int = 100 * MIB
+    zookeeper_session_timeout_ms: int = 6_000
+    zookeeper_set_acl: bool = False

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 
 import pytest
 from wire import Wire
+from zookeepers import Znodes, chroot
 
 from embedlog.cluster import Broker
+from embedlog.cluster.zookeeper.running import ZooKeepers
 
 
 @pytest.fixture
@@ -22,3 +26,37 @@ def wire(broker: Broker) -> Iterator[Wire]:
     """A raw connection to it."""
     with Wire(broker) as wire:
         yield wire
+
+
+@pytest.fixture(scope="session")
+def zookeeper_server() -> Iterator[ZooKeepers]:
+    """A real server, for the whole run."""
+    with ZooKeepers() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def zookeeper_servers() -> Iterator[ZooKeepers]:
+    """An ensemble of three, for the whole run, each on an address of its own."""
+    with ZooKeepers(servers=3, hosts=("127.0.0.11", "127.0.0.12", "127.0.0.13")) as servers:
+        yield servers
+
+
+@pytest.fixture
+def zookeeper(zookeeper_server: ZooKeepers) -> Iterator[Znodes]:
+    """A chroot of the server, for one test. `zookeeper.connect` is the connect string."""
+    znodes = Znodes(zookeeper_server.connect_string + chroot())
+    yield znodes
+    znodes.remove()
+
+
+@pytest.fixture
+def zookeeper_ensemble(zookeeper_servers: ZooKeepers) -> Iterator[ZooKeepers]:
+    """The ensemble, whole again at the end: a test may kill and pause its servers."""
+    yield zookeeper_servers
+    for server in zookeeper_servers.servers:
+        if server.is_running:
+            os.kill(server.pid, signal.SIGCONT)
+        server.start()
+    for server in zookeeper_servers.servers:
+        server.wait_until_ready()

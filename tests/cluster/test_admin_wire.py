@@ -9,7 +9,6 @@ import pytest
 from wire import Wire, batch_of
 
 from embedlog.cluster import Broker
-from embedlog.cluster.node import current_epoch
 from embedlog.cluster.protocol import NO_UUID, ErrorCode, Request
 from embedlog.cluster.protocol.cluster import DescribableLogDirTopic, DescribeLogDirsRequest
 from embedlog.cluster.protocol.configs import (
@@ -139,7 +138,7 @@ def crashed(broker: Broker) -> int:
     partition = broker.node.partition("events", 0)
     partition.fail("for the test")
     broker.log.reopen("events", 0)
-    assert current_epoch(partition) == partition.leader_epoch + 1
+    assert partition.current_epoch == partition.leader_epoch + 1
     return partition.leader_epoch
 
 

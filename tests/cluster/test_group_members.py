@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 from members import JOIN_MAX, MEMBER_ID_SINCE, G, Member
 from wire import Wire
+from zookeepers import eventually
 
+import embedlog
 from embedlog.cluster import Broker
 from embedlog.cluster.protocol import ErrorCode
 from embedlog.cluster.protocol.groups import (
@@ -18,6 +21,7 @@ from embedlog.cluster.protocol.groups import (
     LeaveGroupRequest,
     MemberIdentity,
 )
+from embedlog.local import WriterBackend
 
 
 class Table:
@@ -281,3 +285,44 @@ def test_a_broker_on_an_open_log_leaves_its_groups_as_they_are(table: Table) -> 
         assert joined.generation_id == 2
         assert joined.leader != client.member_id
         assert client.sync().assignment != b""
+
+
+def test_clients_find_their_group_as_it_was_when_the_broker_comes_back(tmp_path: Path) -> None:
+    with Broker(tmp_path) as broker, Wire(broker) as wire:
+        member = Member(wire, version=5)
+        member.join()
+        member.sync({member.member_id: b"all of it"})
+        generation = member.generation
+    with Broker(tmp_path) as broker, Wire(broker) as wire:
+        again = Member(wire, version=5)
+        again.member_id, again.generation = member.member_id, generation
+
+        def beats() -> int:
+            code = again.heartbeat()
+            return -1 if code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else code
+
+        eventually(lambda: beats() == 0, "its member is known")
+        assert again.sync({}).assignment == b"all of it"
+        described = broker.node.groups.describe_group(G)
+        assert (described.state.value, described.generation) == ("Stable", generation)
+        assert again.leave().error_code == 0
+
+
+def test_a_client_that_does_not_come_back_loses_its_place(tmp_path: Path) -> None:
+    with Broker(tmp_path, group_min_session_timeout_ms=1) as broker, Wire(broker) as wire:
+        member = Member(wire, version=5, session_timeout_ms=100)
+        member.join()
+        member.sync({member.member_id: b"all of it"})
+    with Broker(tmp_path) as broker:
+        eventually(lambda: broker.node.groups.is_loaded, "loaded")
+        eventually(lambda: not broker.node.groups.describe_group(G).members, "its session is over")
+
+
+def test_a_program_that_opens_the_log_itself_finds_nobody(tmp_path: Path) -> None:
+    with Broker(tmp_path) as broker, Wire(broker) as wire:
+        member = Member(wire, version=5)
+        member.join()
+        member.sync({member.member_id: b"all of it"})
+    with embedlog.open(tmp_path) as log:
+        assert isinstance(log.backend, WriterBackend)
+        assert log.backend.coordinator.describe_group(G).members == ()

@@ -87,6 +87,10 @@ def test_what_is_counted(broker: Broker, wire: Wire) -> None:
     assert received > 3 * len(batch)
     assert after["embedlog_sent_bytes_total",] - before["embedlog_sent_bytes_total",] > len(batch)
     assert after["embedlog_partitions_failed",] == 0
+    assert after["embedlog_partitions_led",] == 2
+    assert after["embedlog_partitions_leaderless",] == 0
+    for name in ("brokers", "controller", "current"):
+        assert after[f"embedlog_cluster_{name}",] == 1
 
 
 def test_large_requests_are_received_in_full(broker: Broker, wire: Wire) -> None:

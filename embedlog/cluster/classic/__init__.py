@@ -1,8 +1,47 @@
 """The clients of the design documents, over the wire.
 
 SimpleConsumer (simple_consumer.py) reads one broker's partitions from offsets that its user keeps.
+ConsumerConnector (consumer_connector.py) shares topics with its group by ZooKeeper, and keeps its place.
+Producer (producer.py) finds brokers by ZooKeeper or in a list, and sends to them at once or from a queue.
 """
 
+from typing import TYPE_CHECKING, Any
+
+from .producer import Producer
+from .producer_data import CallbackHandler, Encoder, Event, EventHandler, Partitioner, ProducerData, Sender
 from .simple_consumer import EARLIEST_TIME, LATEST_TIME, FetchRequest, MessageSet, SimpleConsumer
 
-__all__ = ["EARLIEST_TIME", "LATEST_TIME", "FetchRequest", "MessageSet", "SimpleConsumer"]
+if TYPE_CHECKING:
+    from .consumer_connector import ConsumerConnector
+    from .streams import MessageStream
+
+__all__ = [
+    "EARLIEST_TIME",
+    "LATEST_TIME",
+    "CallbackHandler",
+    "ConsumerConnector",
+    "Encoder",
+    "Event",
+    "EventHandler",
+    "FetchRequest",
+    "MessageSet",
+    "MessageStream",
+    "Partitioner",
+    "Producer",
+    "ProducerData",
+    "Sender",
+    "SimpleConsumer",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """What needs kazoo is imported when it is asked for: SimpleConsumer works without it."""
+    if name == "ConsumerConnector":
+        from .consumer_connector import ConsumerConnector
+
+        return ConsumerConnector
+    if name == "MessageStream":
+        from .streams import MessageStream
+
+        return MessageStream
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,6 +15,8 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final, TypeVar
 
 from ...errors import BrokerError, BrokerUnavailable, RequestTimedOut
@@ -64,12 +66,33 @@ class Channel:
         `wait_s` is how long the broker may keep it for good reason. Raises BrokerUnavailable,
         RequestTimedOut, BrokerError where the broker has none of the versions.
         """
+        with self._asking(request, wait_s) as deadline:
+            return self._exchange(request, kind, self._choose(request, versions), deadline)
+
+    def tell(self, request: Request, versions: range) -> None:
+        """Send a request that gets no answer, in the highest of these versions that the broker has.
+
+        Raises as `ask`; what the broker makes of it nobody hears.
+        """
+        with self._asking(request, 0.0) as deadline:
+            self._send(request, self._choose(request, versions), deadline)
+
+    def close(self) -> None:
+        """Let go of the connection."""
         with self._lock:
-            deadline = time.monotonic() + self._timeout_s + wait_s
+            self._disconnect()
+
+    # -- inside ----------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _asking(self, request: Request, wait_s: float) -> Iterator[float]:
+        """The connection to oneself, until the time that this gives. Raises as `ask`."""
+        with self._lock:
             try:
+                deadline = time.monotonic() + self._timeout_s + wait_s
                 if self._socket is None:
                     self._connect(deadline)
-                return self._exchange(request, kind, self._choose(request, versions), deadline)
+                yield deadline
             except TimeoutError as error:
                 self._disconnect()
                 raise RequestTimedOut(
@@ -81,13 +104,6 @@ class Channel:
             except ProtocolError as error:
                 self._disconnect()
                 raise BrokerUnavailable(f"{self} does not speak Kafka's protocol: {error}") from error
-
-    def close(self) -> None:
-        """Let go of the connection."""
-        with self._lock:
-            self._disconnect()
-
-    # -- inside ----------------------------------------------------------------------------------------
 
     def _connect(self, deadline: float) -> None:
         self._socket = socket.create_connection((self.host, self.port), _left(deadline))
@@ -113,12 +129,7 @@ class Channel:
         return found
 
     def _exchange(self, request: Request, kind: type[R], version: int, deadline: float) -> R:
-        sock = self._socket
-        assert sock is not None
-        self._correlation_id = self._correlation_id % _LAST_CORRELATION_ID + 1
-        frame = b"".join(encode_request(request, version, self._correlation_id, self._client_id))  # type: ignore[arg-type]
-        sock.settimeout(_left(deadline))
-        sock.sendall(frame)
+        sock = self._send(request, version, deadline)
         (size,) = _SIZE.unpack(_received(sock, _SIZE.size, deadline))
         if not 0 < size <= _MAX_RESPONSE_BYTES:
             raise ProtocolError(f"an answer of {size:,} bytes")
@@ -127,6 +138,15 @@ class Channel:
         if correlation_id != self._correlation_id:
             raise ProtocolError(f"the answer to request {correlation_id}, not {self._correlation_id}")
         return kind.decode(answer, version, pos)
+
+    def _send(self, request: Request, version: int, deadline: float) -> socket.socket:
+        sock = self._socket
+        assert sock is not None
+        self._correlation_id = self._correlation_id % _LAST_CORRELATION_ID + 1
+        frame = b"".join(encode_request(request, version, self._correlation_id, self._client_id))  # type: ignore[arg-type]
+        sock.settimeout(_left(deadline))
+        sock.sendall(frame)
+        return sock
 
 
 def _left(deadline: float) -> float:

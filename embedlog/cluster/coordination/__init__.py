@@ -1,10 +1,27 @@
 """Who is in the cluster, who leads what: a port, and what stands behind it.
 
-port.py     what a broker asks
-single.py   a broker on its own: no ZooKeeper, everything is its own
+port.py           what a broker asks
+single.py         a broker on its own: no ZooKeeper, everything is its own
+registered.py     a broker of a cluster, over ZooKeeper; behind it
+  joining.py        how it comes into the cluster
+  cluster_view.py   what the registries say
+  controller.py     who decides, and what
+  topics_here.py    the directory follows
+  lease.py          until when the broker counts
+membership.py     what a directory remembers of its cluster
+assignment.py     which brokers are to keep which partitions
 """
 
-from .port import BrokerAddress, Coordination
+from .assignment import check_assignment
+from .membership import check_on_its_own
+from .port import BrokerAddress, Coordination, Placement
 from .single import SingleBroker
 
-__all__ = ["BrokerAddress", "Coordination", "SingleBroker"]
+__all__ = [
+    "BrokerAddress",
+    "Coordination",
+    "Placement",
+    "SingleBroker",
+    "check_assignment",
+    "check_on_its_own",
+]

@@ -10,13 +10,15 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
-from ...errors import StorageError
+from ...errors import PartitionNotFound, StorageError, TopicNotFound
 from ...filenames import PRODUCER_IDS_FILE
 from ...model import TopicPartition
 from ...store import Store
-from .port import BrokerAddress
+from .assignment import check_assignment
+from .port import NOWHERE, Assignment, BrokerAddress, Placement
 
 logger = logging.getLogger(__name__)
 
@@ -47,11 +49,50 @@ class SingleBroker:
     def controller_id(self) -> int:
         return self._address.node_id
 
-    def leader(self, partition: TopicPartition) -> int:
-        return self._address.node_id
+    @property
+    def is_current(self) -> bool:
+        return True
+
+    def placement(self, partition: TopicPartition) -> Placement:
+        own = self._address.node_id
+        try:
+            epoch = self._store.partition(*partition).current_epoch
+        except (TopicNotFound, PartitionNotFound):
+            return NOWHERE
+        return Placement(own, epoch, (own,), (own,))
+
+    def leads(self, partition: TopicPartition) -> bool:
+        return True
 
     def coordinator_of(self, group: str) -> BrokerAddress | None:
         return self._address
+
+    def coordinates(self, group: str) -> bool:
+        return True
+
+    # -- topics ----------------------------------------------------------------------------------------
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int,
+        settings: Mapping[str, Any],
+        assignment: Assignment | None = None,
+    ) -> None:
+        check_assignment(assignment or {}, [self._address.node_id])
+        self._store.create_topic(name, partitions, settings)
+
+    def create_partitions(self, name: str, count: int, assignment: Assignment | None = None) -> None:
+        check_assignment(assignment or {}, [self._address.node_id])
+        self._store.create_partitions(name, count)
+
+    def alter_topic(self, name: str, changes: Mapping[str, Any]) -> None:
+        self._store.alter_topic(name, changes)
+
+    def delete_topic(self, name: str) -> None:
+        self._store.delete_topic(name)
+
+    # -- producer ids ----------------------------------------------------------------------------------
 
     def next_producer_ids(self, count: int) -> range:
         with self._lock:

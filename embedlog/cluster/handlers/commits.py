@@ -127,6 +127,7 @@ class CommitHandlers:
             call,
             commit,
             lambda error: answer(self._commit_code(call, request, error)),
+            group=request.group_id,
             timeout_ms=self._node.settings.offsets_commit_timeout_ms,
         )
 
@@ -192,6 +193,7 @@ class CommitHandlers:
         found: list[tuple[str, list[FoundTopic], EmbedlogError | None]] = []
         for group, topics in asked:
             try:
+                self._work.check_coordinates(group)
                 found.append((group, self._found(call, group, topics), None))
             except EmbedlogError as error:
                 found.append((group, _none(topics, ErrorCode.NONE), error))
@@ -254,7 +256,10 @@ class CommitHandlers:
             return response
 
         return self._work.do(
-            call, delete, lambda error: OffsetDeleteResponse(error_code=group_code_of(error))
+            call,
+            delete,
+            lambda error: OffsetDeleteResponse(error_code=group_code_of(error)),
+            group=request.group_id,
         )
 
     def _delete(self, group: str, names: list[TopicPartition]) -> ErrorCode:

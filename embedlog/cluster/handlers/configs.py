@@ -182,7 +182,7 @@ class ConfigHandlers:
 
     def _alter_topic(self, name: str, configs: Sequence[Any], change: _Change, validate_only: bool) -> None:
         store = self._node.store
-        with store.topics_lock:
+        with self._node.topics_lock:
             shown = {value.name: value for value in topic_values(store.defaults, store.topic(name).settings)}
             check_not_internal(name, "its settings are not changed over the wire")
             own = {value.name: value.value for value in shown.values() if value.source == OWN}
@@ -190,7 +190,7 @@ class ConfigHandlers:
             changes = checked({each: value for each, value in wanted.items() if own.get(each) != value})
             changes |= dict.fromkeys(set(own) - set(wanted))
             if changes and not validate_only:
-                store.alter_topic(name, changes)
+                self._node.coordination.alter_topic(name, changes)
 
     def _alter_broker(self, configs: Sequence[Any], change: _Change, validate_only: bool) -> None:
         node = self._node

@@ -25,7 +25,7 @@ from ...shared_state import State
 from ..connection import Connection, FileRegion
 from ..fetch_sessions import FetchSessions, Wanted
 from ..legacy import as_message_set, size_before_zstd
-from ..node import Call, Handler, Node, chained, check_epoch, current_epoch
+from ..node import Call, Handler, Node, chained, check_epoch
 from ..problems import Refusal, code_of
 from ..processor import Processor, Timer
 from ..protocol import ErrorCode, Records
@@ -242,8 +242,8 @@ class FetchHandlers:
     def _leader(self, partition: Partition | None) -> LeaderIdAndEpoch | None:
         if partition is None:
             return None
-        leader = self._node.coordination.leader(partition.name)
-        return LeaderIdAndEpoch(leader_id=leader, leader_epoch=current_epoch(partition))
+        found = self._node.coordination.placement(partition.name)
+        return LeaderIdAndEpoch(leader_id=found.leader, leader_epoch=found.leader_epoch)
 
 
 def _is_enough(found: Sequence[Found], min_bytes: int) -> bool:

@@ -94,6 +94,7 @@ class GroupAdminHandlers:
 
     def _described(self, call: Call, name: str) -> DescribedGroup:
         try:
+            self._work.check_coordinates(name)
             return _shown(self._node.groups.describe_group(name))
         except EmbedlogError as error:
             return _unknown(call, name, error)
@@ -117,6 +118,7 @@ class GroupAdminHandlers:
     def _deleted(self, name: str) -> DeletableGroupResult:
         code = ErrorCode.NONE
         try:
+            self._work.check_coordinates(name)
             self._node.groups.delete_group(name)
         except EmbedlogError as error:
             code = group_code_of(error)

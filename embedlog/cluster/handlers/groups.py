@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from typing import Final
 
 from ...backend import JoinResult
+from ...coordinator import REMOTE
 from ...errors import EmbedlogError, MemberIdRequired
 from ..coordination import BrokerAddress
 from ..group_work import GroupWork
@@ -124,7 +125,7 @@ class GroupHandlers:
                 protocol_type=request.protocol_type,
                 protocols=[(protocol.name, protocol.metadata) for protocol in request.protocols],
                 client_id=call.client_id[:_NAME_CHARS],
-                client_host=f"/{call.connection.host}",
+                client_host=f"{REMOTE}{call.connection.host}",
                 group_instance_id=request.group_instance_id,
                 require_known_member=call.version >= _FIRST_WITH_MEMBER_ID_REQUIRED,
                 max_members=node.settings.group_max_size,
@@ -135,7 +136,7 @@ class GroupHandlers:
             self._check_join(request)
         except Refusal as error:
             return failed(error)
-        return self._work.wait(begin, lambda joined: _joined(call, joined), failed)
+        return self._work.wait(request.group_id, begin, lambda joined: _joined(call, joined), failed)
 
     def _check_join(self, request: JoinGroupRequest) -> None:
         low = self._node.settings.group_min_session_timeout_ms
@@ -173,6 +174,7 @@ class GroupHandlers:
             )
 
         return self._work.wait(
+            request.group_id,
             begin,
             synced,
             lambda error: SyncGroupResponse(
@@ -193,7 +195,10 @@ class GroupHandlers:
             return HeartbeatResponse()
 
         return self._work.do(
-            call, renew, lambda error: HeartbeatResponse(error_code=group_code_of(error, member=True))
+            call,
+            renew,
+            lambda error: HeartbeatResponse(error_code=group_code_of(error, member=True)),
+            group=request.group_id,
         )
 
     # -- LeaveGroup ------------------------------------------------------------------------------------
@@ -213,7 +218,10 @@ class GroupHandlers:
             return LeaveGroupResponse(error_code=left[0].error_code)
 
         return self._work.do(
-            call, leave, lambda error: LeaveGroupResponse(error_code=group_code_of(error, member=True))
+            call,
+            leave,
+            lambda error: LeaveGroupResponse(error_code=group_code_of(error, member=True)),
+            group=request.group_id,
         )
 
     def _leave(self, group: str, member: MemberIdentity) -> MemberResponse:

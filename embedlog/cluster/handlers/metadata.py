@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 
 from ...errors import EmbedlogError, TopicExists, TopicNotFound
 from ...filenames import check_topic_name
 from ...model import TopicPartition
-from ..node import Call, Handler, Node, current_epoch
+from ..node import Call, Handler, Node
 from ..problems import code_of
 from ..protocol import NO_UUID, ErrorCode
 from ..protocol.cluster import DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse
@@ -119,10 +120,9 @@ class MetadataHandlers:
                     raise
                 check_topic_name(name)
                 self._node.check_room_for(self._node.settings.num_partitions)
-                try:
-                    topic = store.create_topic(name, self._node.settings.num_partitions, {})
-                except TopicExists:
-                    topic = store.describe_topic(name)
+                with contextlib.suppress(TopicExists):
+                    self._node.coordination.create_topic(name, self._node.settings.num_partitions, {})
+                topic = store.describe_topic(name)
             return MetadataResponseTopic(
                 name=name,
                 topic_id=self._node.topic_id(name),
@@ -133,12 +133,12 @@ class MetadataHandlers:
             return MetadataResponseTopic(error_code=code_of(error), name=name)
 
     def _partition(self, topic: str, number: int) -> MetadataResponsePartition:
-        leader = self._node.coordination.leader(TopicPartition(topic, number))
+        found = self._node.coordination.placement(TopicPartition(topic, number))
         return MetadataResponsePartition(
-            error_code=ErrorCode.NONE if leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
+            error_code=ErrorCode.NONE if found.leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
             partition_index=number,
-            leader_id=leader,
-            leader_epoch=current_epoch(self._node.partition(topic, number)),
-            replica_nodes=[leader],
-            isr_nodes=[leader],
+            leader_id=found.leader,
+            leader_epoch=found.leader_epoch,
+            replica_nodes=list(found.replicas),
+            isr_nodes=list(found.isr),
         )

@@ -16,7 +16,7 @@ from typing import Final
 from ...errors import EmbedlogError, OffsetOutOfRange
 from ...model import NO_OFFSET, NO_TIMESTAMP, OffsetAndTimestamp
 from ...partition import Partition
-from ..node import Call, Handler, Node, current_epoch
+from ..node import Call, Handler, Node
 from ..problems import Refusal, code_of
 from ..protocol import ErrorCode
 from ..protocol.offsets_api import (
@@ -146,7 +146,7 @@ class OffsetHandlers:
             partition = self._node.led(topic, asked.partition, asked.current_leader_epoch)
         except EmbedlogError as error:
             return PartitionEpochEndOffset(partition=asked.partition, error_code=code_of(error))
-        current = current_epoch(partition)
+        current = partition.current_epoch
         if asked.leader_epoch == current:  # in which there may be no record yet
             epoch, end = current, partition.offsets().log_end_offset
         elif asked.leader_epoch > current:
@@ -202,7 +202,7 @@ def _edge(partition: Partition, which: int, committed: bool) -> OffsetAndTimesta
     offsets = partition.offsets()
     if which == _LATEST:
         end = partition.last_stable_offset if committed else offsets.log_end_offset
-        return OffsetAndTimestamp(end, NO_TIMESTAMP, current_epoch(partition))
+        return OffsetAndTimestamp(end, NO_TIMESTAMP, partition.current_epoch)
     start = offsets.log_start_offset
     return OffsetAndTimestamp(start, NO_TIMESTAMP, max(partition.epoch_of(start), 0))
 

@@ -13,7 +13,8 @@ from typing import Final
 
 from ...catalog import check_partition_count
 from ...errors import EmbedlogError, InvalidArgument, TopicExists
-from ...filenames import check_not_internal, check_topic_name
+from ...filenames import FORGETTING_OFFSETS, check_not_internal, check_topic_name
+from ..coordination import check_assignment
 from ..node import Call, Handler, Node
 from ..problems import Refusal, code_of
 from ..protocol import NO_UUID, ErrorCode
@@ -86,10 +87,11 @@ class TopicHandlers:
             raise Refusal(ErrorCode.INVALID_CONFIG, "a new topic's setting must have a value")
         settings = checked({config.name: config.value or "" for config in topic.configs})
         topic_id = NO_UUID
-        with store.topics_lock:  # between the count and the making nobody else makes any
+        assignment = {each.partition_index: each.broker_ids for each in topic.assignments} or None
+        with self._node.topics_lock:  # between the count and the making no other request makes any
             self._node.check_room_for(count)
             if not validate_only:
-                store.create_topic(name, count, settings)
+                self._node.coordination.create_topic(name, count, settings, assignment)
                 topic_id = self._node.topic_id(name)
         result = CreatableTopicResult(name=name, topic_id=topic_id)
         if version >= _FIRST_WITH_DESCRIPTION:
@@ -125,18 +127,16 @@ class TopicHandlers:
         if factor not in (1, _AS_THE_BROKER_HAS_IT):
             raise Refusal(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
-                f"the replication factor is {factor}, and there is one broker: give 1 or -1",
+                f"the replication factor is {factor}, and each partition has one replica: give 1 or -1",
             )
         return _counted(self._node.settings.num_partitions if count == _AS_THE_BROKER_HAS_IT else count)
 
     def _check_replicas(self, assignments: Iterable[Sequence[int]]) -> None:
-        own = self._node.coordination.node_id
-        for brokers in assignments:
-            if list(brokers) != [own]:
-                raise Refusal(
-                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                    f"a partition has one replica, on broker {own}: not {list(brokers)[:10]}",
-                )
+        alive = [broker.node_id for broker in self._node.coordination.brokers()]
+        try:
+            check_assignment(dict(enumerate(assignments)), alive)
+        except InvalidArgument as error:
+            raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, str(error)) from None
 
     # -- DeleteTopics ----------------------------------------------------------------------------------
 
@@ -170,9 +170,10 @@ class TopicHandlers:
                 ErrorCode.TOPIC_DELETION_DISABLED if known else ErrorCode.INVALID_REQUEST,
                 "this broker deletes no topics (delete.topic.enable)",
             )
-        with self._node.store.topics_lock:
+        check_not_internal(name, FORGETTING_OFFSETS)
+        with self._node.topics_lock:
             result.topic_id = self._node.topic_id(name)
-            self._node.store.delete_topic(name)
+            self._node.coordination.delete_topic(name)
 
     # -- CreatePartitions ------------------------------------------------------------------------------
 
@@ -197,7 +198,7 @@ class TopicHandlers:
 
     def _grow(self, topic: CreatePartitionsTopic, validate_only: bool) -> None:
         store = self._node.store
-        with store.topics_lock:
+        with self._node.topics_lock:
             there = store.describe_topic(topic.name).partitions
             check_not_internal(topic.name, "with more partitions groups would not find their offsets")
             if topic.count <= there:
@@ -214,8 +215,11 @@ class TopicHandlers:
                     )
                 self._check_replicas(each.broker_ids for each in topic.assignments)
             self._node.check_room_for(added)
+            assignment = None
+            if topic.assignments is not None:
+                assignment = {there + n: each.broker_ids for n, each in enumerate(topic.assignments)}
             if not validate_only:
-                store.create_partitions(topic.name, topic.count)
+                self._node.coordination.create_partitions(topic.name, topic.count, assignment)
 
 
 def _counted(partitions: int) -> int:

@@ -14,6 +14,7 @@ from ...model import (
     Health,
     OffsetAndTimestamp,
     PartitionOffsets,
+    Piece,
     Record,
     TopicDescription,
     TopicPartition,
@@ -60,6 +61,7 @@ class RemoteBackend:
         except BaseException:
             self._brokers.close()
             raise
+        self.describe_cluster = self._metadata.cluster
         self.describe_topic = self._metadata.describe
         self.topics = self._metadata.names
         self.offsets = self._lookups.offsets
@@ -67,6 +69,10 @@ class RemoteBackend:
         self.alter_topic = self._topics.alter
         self.create_partitions = self._topics.create_partitions
         self.delete_topic = self._topics.delete
+
+    @property
+    def log_id(self) -> str:
+        return self._metadata.cluster_id
 
     # -- topics ------------------------------------------------------------------------------------------
 
@@ -145,6 +151,11 @@ class RemoteBackend:
     def offsets_before(self, topic: str, partition: int, time_ms: int, max_offsets: int) -> list[int]:
         return self._lookups.offsets_before(TopicPartition(topic, partition), time_ms, max_offsets)
 
+    def divide(
+        self, topic: str, partition: int, start: int, end: int, piece_bytes: int, not_before_ms: int | None
+    ) -> list[Piece]:
+        return [Piece(start, end, -1)]
+
     # -- the whole ---------------------------------------------------------------------------------------
 
     def owner(self) -> RemoteBackend:
@@ -163,8 +174,10 @@ class RemoteBackend:
         self._brokers.close()
 
     def abandon(self) -> None:
-        self.coordinator.abandon()
-        self._brokers.abandon()
+        try:
+            self._brokers.abandon()
+        finally:
+            self.coordinator.abandon()
 
     # -- what has no form on the wire --------------------------------------------------------------------
 
@@ -175,6 +188,11 @@ class RemoteBackend:
     def flush(self) -> None:
         raise self._unsupported(
             "flush", "the topic's flush_messages and flush_ms say when its broker makes records durable"
+        )
+
+    def behind_damage(self, topic: str, partition: int, offset: int, path: str, pos: int) -> NoReturn:
+        raise self._unsupported(
+            "reading on behind damage", "`embedlog repair` takes it out, where the log is"
         )
 
     def reopen(self, topic: str, partition: int) -> NoReturn:

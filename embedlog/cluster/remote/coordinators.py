@@ -50,7 +50,7 @@ class Coordinators:
         within = settings.default_api_timeout_ms if timeout_ms is None else timeout_ms
 
         def attempt(deadline: float) -> T:
-            address = self._found.get(group) or self._find(group, deadline)
+            address = self._found.get(group) or self.find(group, deadline)
             limit = min(deadline, self._brokers.limit(deadline) + wait_ms / 1000)
             try:
                 with self._brokers.connection(address, limit) as connection:
@@ -68,7 +68,8 @@ class Coordinators:
             self._found.pop(group, None)
         check_code(code, what)
 
-    def _find(self, group: str, deadline: float) -> Address:
+    def find(self, group: str, deadline: float) -> Address:
+        """Ask who coordinates a group. For an attempt: raises Again."""
         request = FindCoordinatorRequest(key=group, key_type=_GROUP)
         answer = self._brokers.ask_any(request, FindCoordinatorResponse, deadline)
         check_code(answer.error_code, f"group {group!r}: its coordinator", answer.error_message)

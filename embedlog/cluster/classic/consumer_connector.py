@@ -1,0 +1,227 @@
+"""The documents' high-level consumer: streams of records that a group shares, coordinated by ZooKeeper.
+
+    with ConsumerConnector("localhost:2181", "billing", auto_offset_reset="smallest") as connector:
+        (stream,) = connector.create_message_streams({"clicks": 1})["clicks"]
+        for record in stream: ...
+
+    create_message_streams -> Member        registers, rebalances, commits; one thread        member.py
+                              Fetchers      one thread for each broker that is read from      fetchers.py
+                              MessageStream the application's end, one thread each            streams.py
+
+It is Kafka's consumer from before there were group coordinators: members find their partitions each for
+itself, and ZooKeeper says who owns what. Brokers are read with the first versions of Fetch, which those that
+have a ZooKeeper know: no headers, no zstd, see SimpleConsumer. Who needs no ZooKeeper has `Log.consumer`.
+
+Source: Kafka 0.7 and 0.10 implementation, "High-level API"; Kafka's ZookeeperConsumerConnector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from ...arguments import check_group, check_int, check_text
+from ...config import MAX_INT32
+from ...errors import Closed, ConcurrentUse, InvalidArgument, InvalidType
+from ...filenames import check_topic_name
+from ...model import TopicPartition
+from ...one_thread import OneThread
+from ..zookeeper import paths
+from ..zookeeper.client import ZooKeeper
+from ..zookeeper.contents import BLACK_LIST, STATIC, WHITE_LIST, Subscription
+from .connector_settings import ConnectorSettings
+from .member import Member
+from .rebalance import compiled
+from .registry import now_ms
+from .streams import Decoder, MessageStream
+
+
+class ConsumerConnector:
+    """A consumer of a group. A context manager, which shuts it down. Safe between threads.
+
+    Args:
+        zookeeper_connect: "host:port,host:port/chroot" of the cluster's ZooKeeper.
+        group_id: consumers of one group share the partitions.
+        settings: see docs/settings.md, "Of a ConsumerConnector", with underscores or dots.
+
+    Raises InvalidArgument, InvalidType, InvalidGroup, UnknownSetting, InvalidSetting, ZooKeeperUnavailable.
+    """
+
+    def __init__(self, zookeeper_connect: str, group_id: str, **settings: Any) -> None:
+        check_text("zookeeper_connect", zookeeper_connect)
+        check_group(group_id)
+        self._settings = ConnectorSettings().with_changes(settings)
+        paths.consumer(group_id, self._settings.consumer_id or "any")  # what ZooKeeper cannot name is refused
+        self.group_id = group_id
+        self._guard = OneThread()
+        self._streams: dict[tuple[str | None, int], MessageStream] = {}
+        self._member: Member | None = None
+        self._closed = False
+        self._zookeeper = ZooKeeper(
+            zookeeper_connect,
+            session_timeout_s=self._settings.zookeeper_session_timeout_ms / 1000,
+            connect_timeout_s=self._settings.zookeeper_connection_timeout_ms / 1000,
+        )
+
+    def __repr__(self) -> str:
+        return f"<embedlog.cluster.classic.ConsumerConnector {self.group_id} {self.consumer_id}>"
+
+    @property
+    def consumer_id(self) -> str:
+        """What the registry calls this consumer; "" before it has streams. Another one in each session."""
+        return self._member.consumer_id if self._member is not None else ""
+
+    def owned(self) -> dict[TopicPartition, int]:
+        """The partitions that this consumer owns now, each with the number of its stream."""
+        return self._member.owned() if self._member is not None else {}
+
+    def create_message_streams(
+        self,
+        topic_count_map: Mapping[str, int],
+        *,
+        key_decoder: Decoder | None = None,
+        value_decoder: Decoder | None = None,
+    ) -> dict[str, list[MessageStream]]:
+        """So many streams of each topic; a topic may come later.
+
+        Registers this consumer and waits for its first rebalance. Once for a connector, and not together with
+        `create_message_streams_by_filter`. The decoders get keys and values that are not None.
+
+        Raises InvalidArgument, InvalidType, InvalidTopicName; RebalanceFailed where the partitions are held
+        by others for longer than rebalance_max_retries pauses of rebalance_backoff_ms; what reading the
+        offsets raises. After an error the connector is shut down.
+        """
+        if not isinstance(topic_count_map, Mapping):
+            raise InvalidType(
+                f"topics are given as {{name: streams}}, not as {type(topic_count_map).__name__}"
+            )
+        for topic, count in topic_count_map.items():
+            check_topic_name(topic)
+            check_int(f"the number of streams of {topic}", count, low=1, high=MAX_INT32)
+        if not topic_count_map:
+            raise InvalidArgument("name at least one topic")
+        keys = [(topic, number) for topic, count in topic_count_map.items() for number in range(count)]
+        self._start(Subscription(dict(topic_count_map), STATIC, now_ms()), keys, key_decoder, value_decoder)
+        return {
+            topic: [self._streams[topic, number] for number in range(count)]
+            for topic, count in topic_count_map.items()
+        }
+
+    def create_message_streams_by_filter(
+        self,
+        num_streams: int = 1,
+        *,
+        whitelist: str | None = None,
+        blacklist: str | None = None,
+        key_decoder: Decoder | None = None,
+        value_decoder: Decoder | None = None,
+    ) -> list[MessageStream]:
+        """Streams of all topics whose names match a white list, or match a black list not, now and later.
+
+        A list is a regular expression that must match whole names; a comma stands for "or". Internal topics
+        are left out unless exclude_internal_topics is False. The rest is as for `create_message_streams`.
+        """
+        check_int("num_streams", num_streams, low=1, high=MAX_INT32)
+        if (whitelist is None) == (blacklist is None):
+            raise InvalidArgument("give a whitelist or a blacklist")
+        expression, pattern = (whitelist, WHITE_LIST) if whitelist is not None else (blacklist, BLACK_LIST)
+        check_text(f"the {pattern.replace('_', '')}", expression)
+        assert expression is not None
+        compiled(expression)
+        keys = [(None, number) for number in range(num_streams)]
+        self._start(
+            Subscription({expression: num_streams}, pattern, now_ms()), keys, key_decoder, value_decoder
+        )
+        return [self._streams[key] for key in keys]
+
+    def commit_offsets(self) -> None:
+        """Commit what was consumed: all that streams gave out, but for what other threads still work at.
+
+        Returns when it is stored. Raises ZooKeeperUnavailable, BrokerUnavailable, BrokerError; Closed.
+        """
+        self._check_process()
+        for stream in self._streams.values():
+            stream.come_back()
+        if self._member is not None:
+            self._member.commit()
+        elif self._closed:
+            raise Closed("the connector is shut down")
+
+    def shutdown(self) -> None:
+        """Leave the group: stop reading, commit (with auto_commit_enable), release the partitions.
+
+        Streams end. A record that another thread works at is waited for, rebalance_handover_ms at most.
+        May be called twice, and from any thread.
+        """
+        if self._guard.forked:
+            return
+        for stream in list(self._streams.values()):
+            stream.come_back()
+        with self._guard:
+            if not self._closed:
+                self._closed = True
+                if self._member is not None:
+                    self._member.close()
+                self._zookeeper.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.shutdown()
+
+    # -- inside ----------------------------------------------------------------------------------------
+
+    def _start(
+        self,
+        subscription: Subscription,
+        keys: list[tuple[str | None, int]] | list[tuple[str, int]] | list[tuple[None, int]],
+        key_decoder: Decoder | None,
+        value_decoder: Decoder | None,
+    ) -> None:
+        for name, decoder in (("key_decoder", key_decoder), ("value_decoder", value_decoder)):
+            if decoder is not None and not callable(decoder):
+                raise InvalidType(f"{name} must be callable, not {type(decoder).__name__}")
+        self._check_process()
+        with self._guard:
+            if self._closed:
+                raise Closed("the connector is shut down")
+            if self._member is not None:
+                raise ConcurrentUse("a connector's streams are created once: make another connector")
+            for key in keys:
+                self._streams[key] = MessageStream(
+                    max_chunks=self._settings.queued_max_message_chunks,
+                    timeout_ms=self._settings.consumer_timeout_ms,
+                    key_decoder=key_decoder,
+                    value_decoder=value_decoder,
+                    on_room=self._room,
+                )
+            static = subscription.pattern == STATIC
+            self._member = Member(
+                self._zookeeper,
+                self.group_id,
+                subscription,
+                list(self._streams.values()),
+                lambda name, number: self._streams[name.topic if static else None, number],
+                self._settings,
+            )
+        try:
+            self._member.start()
+        except BaseException:
+            self.shutdown()
+            raise
+
+    def _room(self) -> None:
+        if self._member is not None:
+            self._member.room()
+
+    def _check_process(self) -> None:
+        """Raises ForkedHandle."""
+        if self._guard.forked:
+            self._guard.acquire()

@@ -1,0 +1,279 @@
+"""From messages to requests: which broker gets what, what it said, and what is tried again.
+
+    messages -> by (broker, partition) -> batches -> for each broker a request with a batch for each partition
+                                                     -> those that did not go: again, or an error
+
+A request has one batch for a partition, as brokers want it; what is too much for one goes with the next.
+
+A static list of brokers does not say which partitions each of them takes, and behind a balancer's address may
+be any broker: all of the topic's are tried at random, and what was refused is remembered for the connection.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+from weakref import WeakKeyDictionary
+
+from ...codec import encode_batch
+from ...errors import (
+    BrokerError,
+    BrokerUnavailable,
+    EmbedlogError,
+    InvalidArgument,
+    InvalidType,
+    TopicNotFound,
+    shown,
+)
+from ..answers import error_of
+from ..protocol import ErrorCode
+from ..protocol.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from ..protocol.produce_fetch import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from .channel import Channel
+from .producer_data import BrokerPartition, Event, Partitioner, key_bytes, random_index
+from .producer_pool import ProducerPool
+
+if TYPE_CHECKING:  # it needs kazoo
+    from .zookeeper_partitions import ZooKeeperPartitions
+
+_PRODUCE: Final = range(3, 13)  # with record batches, and topics by their names
+_METADATA: Final = range(13)
+_MOST_RECORDS: Final = 10_000  # in a batch
+_MOST_BYTES: Final = 512 << 10
+_PARTITIONS_KNOWN_S: Final = 60.0
+_ELSEWHERE: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+
+_Messages = Mapping[tuple[str, int], Sequence[Event]]
+
+
+class Asking(NamedTuple):
+    """How brokers are asked to append."""
+
+    acks: int
+    timeout_ms: int
+    compression: int
+
+
+class _Failed(NamedTuple):
+    """Messages that were not appended, or of which nobody said that they were."""
+
+    messages: Sequence[Event]
+    error: EmbedlogError
+
+    @property
+    def may_be_tried_again(self) -> bool:
+        error = self.error
+        return isinstance(error, BrokerUnavailable | TopicNotFound) or (
+            isinstance(error, BrokerError) and error.retriable
+        )
+
+
+class ZooKeeperSender:
+    """Implements Sender: to the brokers that the registries name, tried again where that may help."""
+
+    def __init__(
+        self,
+        partitions: ZooKeeperPartitions,
+        pool: ProducerPool,
+        partitioner: Partitioner,
+        asking: Asking,
+        *,
+        num_retries: int,
+        retry_backoff_s: float,
+    ) -> None:
+        self._partitions = partitions
+        self._pool = pool
+        self._partitioner = partitioner
+        self._asking = asking
+        self._num_retries = num_retries
+        self._retry_backoff_s = retry_backoff_s
+
+    def send(self, messages: Sequence[Event]) -> None:
+        left: Sequence[Event] = messages
+        for attempt in range(self._num_retries + 1):
+            if attempt:
+                time.sleep(self._retry_backoff_s)
+            failed = self._attempt(left)
+            _raise_first(each for each in failed if not each.may_be_tried_again)
+            if not failed:
+                return
+            left = [message for each in failed for message in each.messages]
+            for topic in {message.topic for message in left}:
+                self._partitions.look_again(topic)
+        _raise_first(failed)
+
+    def _attempt(self, messages: Sequence[Event]) -> list[_Failed]:
+        by_topic: dict[str, list[Event]] = {}
+        for message in messages:
+            by_topic.setdefault(message.topic, []).append(message)
+        by_broker: dict[int, dict[tuple[str, int], list[Event]]] = {}
+        failed = []
+        for topic, several in by_topic.items():
+            places = self._partitions.of(topic)
+            if not places:
+                failed.append(_Failed(several, BrokerUnavailable(f"no broker has topic {topic!r} now")))
+                continue
+            at_random = places[random_index(len(places))]
+            for message in several:
+                place = at_random if message.key is None else self._place(message.key, places)
+                of_broker = by_broker.setdefault(place.broker, {})
+                of_broker.setdefault((topic, place.partition), []).append(message)
+        for broker, of_broker in sorted(by_broker.items()):
+            try:
+                with self._pool.lent(broker) as channel:
+                    failed += produce(channel, of_broker, self._asking)
+            except BrokerUnavailable as error:
+                failed += [_Failed(several, error) for several in of_broker.values()]
+        return failed
+
+    def _place(self, key: object, places: Sequence[BrokerPartition]) -> BrokerPartition:
+        chosen = self._partitioner.partition(key, len(places))
+        if isinstance(chosen, bool) or not isinstance(chosen, int):
+            raise InvalidType(f"a partitioner gives an int, not {type(chosen).__name__} ({shown(chosen)})")
+        if not 0 <= chosen < len(places):
+            raise InvalidArgument(
+                f"the partitioner chose {shown(chosen)} of {len(places)} partitions, which count from 0"
+            )
+        return places[chosen]
+
+
+class ListSender:
+    """Implements Sender: each call to one broker of a list, at random, and to a partition that it takes."""
+
+    def __init__(self, pool: ProducerPool, asking: Asking) -> None:
+        self._pool = pool
+        self._asking = asking
+        self._lock = threading.Lock()
+        self._known: WeakKeyDictionary[Channel, dict[str, _Taken]] = WeakKeyDictionary()
+
+    def send(self, messages: Sequence[Event]) -> None:
+        by_topic: dict[str, list[Event]] = {}
+        for message in messages:
+            by_topic.setdefault(message.topic, []).append(message)
+        brokers = self._pool.brokers()
+        with self._pool.lent(brokers[random_index(len(brokers))]) as channel:
+            with self._lock:
+                known = self._known.setdefault(channel, {})
+            try:
+                for topic, several in by_topic.items():
+                    self._send(channel, known, topic, several)
+            except BrokerUnavailable:
+                known.clear()  # the next connection may be to another broker
+                raise
+
+    def _send(
+        self, channel: Channel, known: dict[str, _Taken], topic: str, messages: Sequence[Event]
+    ) -> None:
+        taken = known.get(topic)
+        if taken is None or time.monotonic() - taken.at > _PARTITIONS_KNOWN_S:
+            taken = known[topic] = _Taken(_partitions(channel, topic), time.monotonic())
+        left: Sequence[Event] = messages
+        while left:
+            partition = taken.partitions[random_index(len(taken.partitions))]
+            failed = produce(channel, {(topic, partition): left}, self._asking)
+            if not failed:
+                return
+            (refused,) = failed
+            error = refused.error
+            elsewhere = isinstance(error, TopicNotFound) or (
+                isinstance(error, BrokerError) and error.code in _ELSEWHERE
+            )
+            if elsewhere:
+                taken.partitions.remove(partition)
+            if not elsewhere or not taken.partitions:
+                known.pop(topic)
+                raise error
+            left = refused.messages
+
+
+class _Taken(NamedTuple):
+    """The partitions of a topic that the broker behind a connection takes, as far as is known."""
+
+    partitions: list[int]
+    at: float
+
+
+def produce(channel: Channel, messages: _Messages, asking: Asking) -> list[_Failed]:
+    """Send messages to one broker, by (topic, partition); what failed. Of those of a partition the first ones
+    may have been appended all the same.
+
+    Raises BrokerUnavailable: nobody knows what was appended.
+    """
+    failed: list[_Failed] = []
+    left = {place: list(several) for place, several in messages.items()}
+    while left:
+        batches, counts = {}, {}
+        for place, several in left.items():
+            counts[place], batches[place] = _batch(several, asking.compression)
+        refused = _request(channel, batches, asking)
+        for place in list(left):
+            if place in refused:
+                failed.append(_Failed(left.pop(place), refused[place]))
+            else:
+                del left[place][: counts[place]]
+                if not left[place]:
+                    del left[place]
+    return failed
+
+
+def _batch(messages: Sequence[Event], compression: int) -> tuple[int, bytearray]:
+    """As many of the messages as make a batch, and the batch."""
+    rows: list[tuple[bytes | None, bytes | None, tuple[()], int]] = []
+    size = 0
+    now_ms = time.time_ns() // 1_000_000
+    for message in messages:
+        key = key_bytes(message.key)
+        size += len(key or b"") + len(message.data or b"")
+        if rows and (size > _MOST_BYTES or len(rows) == _MOST_RECORDS):
+            break
+        rows.append((key, message.data, (), now_ms))
+    return len(rows), encode_batch(rows, compression=compression)
+
+
+def _request(
+    channel: Channel, batches: Mapping[tuple[str, int], bytearray], asking: Asking
+) -> dict[tuple[str, int], EmbedlogError]:
+    topics: dict[str, TopicProduceData] = {}
+    for (topic, partition), batch in batches.items():
+        data = topics.setdefault(topic, TopicProduceData(name=topic)).partition_data
+        data.append(PartitionProduceData(index=partition, records=memoryview(batch)))
+    request = ProduceRequest(acks=asking.acks, timeout_ms=asking.timeout_ms, topic_data=list(topics.values()))
+    if asking.acks == 0:
+        channel.tell(request, _PRODUCE)
+        return {}
+    answer = channel.ask(request, ProduceResponse, _PRODUCE)
+    said = {
+        (topic.name, part.index): part for topic in answer.responses for part in topic.partition_responses
+    }
+    refused: dict[tuple[str, int], EmbedlogError] = {}
+    for place in batches:
+        what = f"sending to {place[0]} {place[1]} at {channel}"
+        part = said.get(place)
+        if part is None:
+            refused[place] = BrokerUnavailable(f"{what}: the broker does not say what became of it")
+        elif part.error_code:
+            refused[place] = error_of(part.error_code, what, part.error_message)
+    return refused
+
+
+def _partitions(channel: Channel, topic: str) -> list[int]:
+    request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=True)
+    answer = channel.ask(request, MetadataResponse, _METADATA)
+    for found in answer.topics:
+        if found.name == topic:
+            if found.error_code:
+                raise error_of(found.error_code, f"topic {topic!r} at {channel}")
+            return [part.partition_index for part in found.partitions]
+    raise BrokerUnavailable(f"{channel} says nothing of topic {topic!r}")
+
+
+def _raise_first(failed: Iterable[_Failed]) -> None:
+    for each in failed:
+        raise each.error

@@ -1,0 +1,269 @@
+"""Fetchers: a thread for each broker that leads partitions of ours, and one that finds out who leads.
+
+    homeless claims --> the finder asks where their leaders are --> the fetcher of that broker
+         ^                                                              |  multifetch -> streams
+         +---- the broker is gone, or does not lead the partition ------+
+
+A fetcher asks for all of its partitions at once whose streams have room, waits at the broker while there is
+nothing, and ends with its last partition: a consumer is connected to the brokers that it reads from, and to
+no other. Where nobody leads, the finder looks again after a pause that doubles, or when it is woken.
+
+Invariants: a claim is with one fetcher, or homeless; a claim that is not `alive` leaves at the next turn, and
+whatever a fetch under way brings for it is refused by its stream; no thread here holds a lock while it waits
+for a broker or for ZooKeeper.
+
+Source: Kafka 0.10 implementation, "High-level API"; Kafka's ConsumerFetcherManager.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final
+
+from ...errors import (
+    BrokerError,
+    BrokerUnavailable,
+    EmbedlogError,
+    OffsetOutOfRange,
+    TopicNotFound,
+)
+from ...model import TopicPartition
+from ..coordination import BrokerAddress
+from .connector_settings import ConnectorSettings
+from .simple_consumer import EARLIEST_TIME, LATEST_TIME, FetchRequest, MessageSet, SimpleConsumer
+from .streams import Claim
+
+_ANSWER_BYTES: Final = 64 << 20
+_LEAST_BYTES: Final = 16 << 10
+_LONGEST_PAUSE_S: Final = 2.0
+_RESETS: Final = {"smallest": EARLIEST_TIME, "largest": LATEST_TIME}
+
+# Another broker, or the same one a little later, has the partition.
+_MOVED: Final = (BrokerUnavailable, BrokerError, TopicNotFound)
+
+_logger = logging.getLogger(__name__)
+
+Leaders = Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, BrokerAddress]]
+
+
+class Fetchers:
+    """All fetchers of one consumer.
+
+    Args:
+        leaders: where the leaders of partitions are; those that have none just now are left out.
+        on_start: called, in a fetcher's thread, when a claim has got the offset where it begins.
+    """
+
+    def __init__(self, leaders: Leaders, settings: ConnectorSettings, on_start: Callable[[], None]) -> None:
+        self._leaders = leaders
+        self.settings = settings
+        self.on_start = on_start
+        self.changed = threading.Condition()
+        self._homeless: set[Claim] = set()
+        self._fetchers: dict[BrokerAddress, _Fetcher] = {}
+        self._woken = False
+        self._closed = False
+        self._finder = threading.Thread(target=self._find, name="embedlog-leader-finder", daemon=True)
+        self._finder.start()
+
+    def add(self, claims: Collection[Claim]) -> None:
+        """Fetch these, from where they are."""
+        with self.changed:
+            self._homeless.update(claims)
+            self.wake()
+
+    def wake(self) -> None:
+        """There is room, or a claim has ended, or the brokers have changed: look again."""
+        with self.changed:
+            self._woken = True
+            self.changed.notify_all()
+
+    def brokers(self) -> list[BrokerAddress]:
+        """Which brokers are connected to."""
+        with self.changed:
+            return sorted(self._fetchers)
+
+    def close(self) -> None:
+        """Stop; fetches under way end by themselves, and bring nothing any more."""
+        with self.changed:
+            self._closed = True
+            self._homeless.clear()
+            for fetcher in self._fetchers.values():
+                fetcher.closed = True
+            self.changed.notify_all()
+        self._finder.join()
+
+    # -- for fetchers ----------------------------------------------------------------------------------
+
+    def give_back(self, claims: Iterable[Claim]) -> None:
+        """Their broker is not the one: find another. Under the lock."""
+        self._homeless.update(claims)
+        self.changed.notify_all()
+
+    def ended(self, fetcher: _Fetcher) -> None:
+        """It has nothing to do any more. Under the lock."""
+        if self._fetchers.get(fetcher.address) is fetcher:
+            del self._fetchers[fetcher.address]
+
+    # -- the finder ------------------------------------------------------------------------------------
+
+    def _find(self) -> None:
+        shortest = self.settings.refresh_leader_backoff_ms / 1000
+        pause = shortest
+        while True:
+            with self.changed:
+                while not self._closed and not self._homeless:
+                    self.changed.wait()
+                if self._closed:
+                    return
+                self._homeless = {claim for claim in self._homeless if claim.alive}
+                wanted = {claim.name: claim for claim in self._homeless}
+                self._woken = False
+            try:
+                found = self._leaders(wanted)
+            except EmbedlogError as error:
+                _logger.warning("Who leads partitions cannot be found out just now: %s", error)
+                found = {}
+            with self.changed:
+                if self._closed:
+                    return
+                for name, address in found.items():
+                    claim = wanted[name]
+                    if claim in self._homeless:
+                        self._homeless.discard(claim)
+                        self._fetcher(address).claims.add(claim)
+                self.changed.notify_all()
+                if not self._homeless:
+                    pause = shortest
+                    continue
+                self.changed.wait_for(lambda: self._closed or self._woken, pause)
+                pause = min(pause * 2, _LONGEST_PAUSE_S)
+
+    def _fetcher(self, address: BrokerAddress) -> _Fetcher:
+        fetcher = self._fetchers.get(address)
+        if fetcher is None:
+            fetcher = self._fetchers[address] = _Fetcher(self, address)
+            fetcher.start()
+        return fetcher
+
+
+class _Fetcher(threading.Thread):
+    """Fetches from one broker; `claims` are its partitions, under the lock of all fetchers."""
+
+    def __init__(self, fetchers: Fetchers, address: BrokerAddress) -> None:
+        super().__init__(name=f"embedlog-fetcher-{address.node_id}", daemon=True)
+        settings = fetchers.settings
+        self.address = address
+        self.claims: set[Claim] = set()
+        self.closed = False
+        self._fetchers = fetchers
+        self._settings = settings
+        self._consumer = SimpleConsumer(
+            address.host,
+            address.port,
+            settings.socket_timeout_ms,
+            settings.fetch_message_max_bytes,
+            settings.client_id,
+        )
+
+    def run(self) -> None:
+        with self._consumer:
+            while True:
+                claims = self._ready()
+                if claims is None:
+                    return
+                try:
+                    gone = self._fetch(claims)
+                except EmbedlogError as error:
+                    _logger.info("Broker %d: %s", self.address.node_id, error)
+                    gone = claims
+                except Exception:  # a mistake of ours: the partitions are not to wait for a dead thread
+                    _logger.exception("Broker %d", self.address.node_id)
+                    gone = claims
+                if gone:
+                    self._pause()
+                    with self._fetchers.changed:
+                        self.claims.difference_update(gone)
+                        self._fetchers.give_back(gone)
+
+    def _ready(self) -> list[Claim] | None:
+        """What to fetch next, waiting until there is something; None when this fetcher has ended."""
+        with self._fetchers.changed:
+            while True:
+                self.claims = {claim for claim in self.claims if claim.alive}
+                if self.closed or not self.claims:
+                    self._fetchers.ended(self)
+                    return None
+                ready = [claim for claim in self.claims if claim.stream.has_room()]
+                if ready:
+                    return ready
+                self._fetchers.changed.wait()
+
+    def _pause(self) -> None:
+        """Before others are asked who leads: they may not know yet."""
+        with self._fetchers.changed:
+            self._fetchers.changed.wait_for(
+                lambda: self.closed, self._settings.refresh_leader_backoff_ms / 1000
+            )
+
+    def _fetch(self, claims: list[Claim]) -> list[Claim]:
+        """One round: what it brings goes to the streams. Returns the claims that are not this broker's."""
+        gone = [claim for claim in claims if claim.fetch_offset is None and not self._begin(claim)]
+        asked = {claim.name: claim for claim in claims if claim.fetch_offset is not None}
+        if not asked:
+            return gone
+        size = min(self._settings.fetch_message_max_bytes, max(_ANSWER_BYTES // len(asked), _LEAST_BYTES))
+        requests = [FetchRequest(*name, claim.fetch_offset or 0, size) for name, claim in asked.items()]
+        answers = self._consumer.multifetch(
+            requests,
+            max_wait_ms=self._settings.fetch_wait_max_ms,
+            min_bytes=self._settings.fetch_min_bytes,
+        )
+        for answer in answers:
+            claim = asked[TopicPartition(answer.request.topic, answer.request.partition)]
+            if not self._take(claim, answer):
+                gone.append(claim)
+        return gone
+
+    def _take(self, claim: Claim, answer: MessageSet) -> bool:
+        """Hand on what came; False where it is that another broker is to be asked."""
+        error = answer.error
+        if error is None:
+            if not answer.records or claim.stream.put(claim, answer.records):
+                claim.fetch_offset = answer.next_offset
+            return True
+        if isinstance(error, OffsetOutOfRange) and self._settings.auto_offset_reset in _RESETS:
+            _logger.warning("%s; it goes on at the %s", error, self._settings.auto_offset_reset)
+            claim.fetch_offset = None
+            return True
+        if isinstance(error, _MOVED):
+            _logger.info("%s", error)
+            return False
+        self._fail(claim, error)
+        return True
+
+    def _begin(self, claim: Claim) -> bool:
+        """Find the offset where a claim begins. False where another broker is to be asked."""
+        time_ms = _RESETS.get(self._settings.auto_offset_reset)
+        if time_ms is None:
+            self._fail(
+                claim,
+                OffsetOutOfRange(f"{claim.name}: the group has no offset, and auto_offset_reset is error"),
+            )
+            return True
+        try:
+            (offset,) = self._consumer.get_offsets_before(*claim.name, time_ms, 1)
+        except _MOVED as error:
+            _logger.info("%s", error)
+            return False
+        claim.begin(offset)
+        self._fetchers.on_start()
+        return True
+
+    def _fail(self, claim: Claim, error: EmbedlogError) -> None:
+        """Tell the application, and fetch it no more."""
+        claim.stream.put(claim, (), error)
+        with self._fetchers.changed:
+            self.claims.discard(claim)

@@ -1,0 +1,120 @@
+"""Where a group's offsets are kept: in ZooKeeper, in Kafka's __consumer_offsets, or in both while they move.
+
+    offsets_storage  dual_commit_enabled   committed to        resumed from
+    zookeeper        no                    ZooKeeper           ZooKeeper
+    kafka            no                    Kafka               Kafka
+    either           yes                   both                the larger offset of the two
+
+A commit by somebody who is not the owner any more is refused. ZooKeeper does that itself: the offset is
+written in a transaction that checks the owner's node. Kafka knows nothing of owners in ZooKeeper, so the
+ownership is checked just before; a commit that is then held up on its way for longer than the session lives
+is taken in late. What it says was consumed was consumed: nothing is skipped by it, at worst something is read
+again.
+
+Source: Kafka 0.10 implementation, "Consumer Offset Tracking", "Migrating offsets from ZooKeeper to Kafka".
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from ...errors import BrokerError, BrokerUnavailable
+from ...model import CommittedOffset, TopicPartition
+from .connector_settings import ConnectorSettings
+from .registry import Registry
+from .simple_consumer import SimpleConsumer
+
+T = TypeVar("T")
+
+_logger = logging.getLogger(__name__)
+
+
+class GroupOffsets:
+    """The offsets of one group. For one thread."""
+
+    def __init__(self, registry: Registry, settings: ConnectorSettings) -> None:
+        self._registry = registry
+        self._settings = settings
+        self._group = registry.group
+        both = settings.dual_commit_enabled
+        self._in_zookeeper = both or settings.offsets_storage == "zookeeper"
+        self._in_kafka = both or settings.offsets_storage == "kafka"
+        self._coordinator: SimpleConsumer | None = None
+
+    def fetch(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offsets of partitions; those that have none are left out.
+
+        Raises ZooKeeperUnavailable, BrokerUnavailable, BrokerError.
+        """
+        found: dict[TopicPartition, int] = {}
+        if self._in_zookeeper:
+            found.update(self._registry.offsets(partitions))
+        if self._in_kafka and partitions:
+            committed = self._asked(lambda consumer: consumer.fetch_offsets(self._group, partitions))
+            for name, each in committed.items():
+                if each is not None:
+                    found[name] = max(each.offset, found.get(name, 0))
+        return found
+
+    def commit(self, consumer: str, offsets: Mapping[TopicPartition, int]) -> set[TopicPartition]:
+        """Store offsets of partitions that a consumer owns. Returns those that were refused: it does not.
+
+        Raises ZooKeeperUnavailable, BrokerUnavailable, BrokerError: some may be stored.
+        """
+        if not offsets:
+            return set()
+        if self._in_zookeeper:
+            refused = self._registry.commit(consumer, offsets)
+        else:
+            refused = set(offsets) - self._registry.still_owned(consumer, offsets)
+        if self._in_kafka:
+            owned = {name: CommittedOffset(each) for name, each in offsets.items() if name not in refused}
+            if owned:
+                self._asked(lambda coordinator: coordinator.commit_offsets(self._group, owned))
+        return refused
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        if self._coordinator is not None:
+            self._coordinator.close()
+            self._coordinator = None
+
+    # -- inside ----------------------------------------------------------------------------------------
+
+    def _asked(self, ask: Callable[[SimpleConsumer], T]) -> T:
+        """Ask the group's coordinator, again after a pause where it has moved, or is not ready."""
+        for left in range(self._settings.offsets_commit_max_retries, -1, -1):
+            try:
+                return ask(self._found())
+            except (BrokerUnavailable, BrokerError) as error:
+                self.close()
+                if not left or (isinstance(error, BrokerError) and not error.retriable):
+                    raise
+                _logger.info("%s; asking again", error)
+                time.sleep(self._settings.offsets_channel_backoff_ms / 1000)
+        raise AssertionError("there is a last attempt")
+
+    def _found(self) -> SimpleConsumer:
+        """The coordinator, by asking any broker."""
+        if self._coordinator is not None:
+            return self._coordinator
+        failed: BrokerUnavailable | BrokerError = BrokerUnavailable(
+            f"the offsets of group {self._group!r} are with a broker, and none is in /brokers/ids"
+        )
+        for broker in self._registry.brokers():
+            try:
+                with self._connected(broker.host, broker.port) as asked:
+                    found = asked.find_coordinator(self._group)
+            except (BrokerUnavailable, BrokerError) as error:
+                failed = error
+            else:
+                self._coordinator = self._connected(found.host, found.port)
+                return self._coordinator
+        raise failed
+
+    def _connected(self, host: str, port: int) -> SimpleConsumer:
+        settings = self._settings
+        return SimpleConsumer(host, port, settings.socket_timeout_ms, client_id=settings.client_id)

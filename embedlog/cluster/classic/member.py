@@ -1,0 +1,411 @@
+"""A consumer's life in its group: one thread that registers, rebalances and commits.
+
+    register    1 our id into /consumers/[group]/ids, with what we read
+                2, 3, 4 watches: the group's ids, the brokers' ids, the topics (set by reading them)
+                5 rebalance
+    rebalance   look     members, topics, brokers               registry.py
+                compute  which partitions are ours               rebalance.py, steps 1 to 7
+                give up  those that we have and should not       step 8
+                           stop reading -> the application lays down what it has in hand -> commit -> release
+                claim    those that we should have and have not  step 9
+                           create the owner's node -> look up the offset -> fetch
+    commit      what was consumed, every auto_commit_interval_ms, when asked for, before anything is given up
+
+Whatever a watch tells, the answer is another rebalance; one that finds nothing to do costs a few reads. What
+stays ours is not touched: its node stays, and it is read on. A partition that another one still has is
+watched, and tried again when it is let go of, or after rebalance_backoff_ms.
+
+When the session with ZooKeeper is over all is dropped, without a commit, since others may have it by now, and
+we register anew, with another id. So it is when there is no connection for as long as a session lives.
+
+Invariants: a partition is fetched only while we own it in the registry; it is released only after nothing of
+it is given out any more and its offset is committed, as far as that can be done; what failed is tried again,
+for as long as the consumer lives.
+
+Source: Kafka 0.7 and 0.10 implementation, "Consumer registration algorithm", "Consumer rebalancing
+algorithm".
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
+from typing import Final
+
+from ...errors import Closed, EmbedlogError, RebalanceFailed
+from ...model import TopicPartition
+from ..zookeeper.client import ZooKeeper
+from ..zookeeper.contents import STATIC, Subscription
+from .connector_settings import ConnectorSettings
+from .fetchers import Fetchers
+from .group_offsets import GroupOffsets
+from .rebalance import assigned_to, streams_for
+from .registry import Registry
+from .streams import Claim, MessageStream
+
+_LOOK_S: Final = 1.0  # at the session, while there is no connection
+_UNCONNECTED: Final = 0  # stands for the session's id meanwhile
+
+_logger = logging.getLogger(__name__)
+
+
+class Member:
+    """One consumer of a group, with its thread.
+
+    Args:
+        subscription: what it reads.
+        stream: the stream of a partition, given the stream's number.
+        streams: all of them.
+    """
+
+    def __init__(
+        self,
+        zookeeper: ZooKeeper,
+        group: str,
+        subscription: Subscription,
+        streams: Collection[MessageStream],
+        stream: Callable[[TopicPartition, int], MessageStream],
+        settings: ConnectorSettings,
+    ) -> None:
+        self._zookeeper = zookeeper
+        self._subscription = subscription
+        self._streams = streams
+        self._stream = stream
+        self._settings = settings
+        self._internal = not settings.exclude_internal_topics
+        self._registry = Registry(zookeeper, group, self.look)
+        self._offsets = GroupOffsets(self._registry, settings)
+        self._fetchers = Fetchers(self._registry.leaders, settings, self.commit_soon)
+        self._changed = threading.Condition()
+        self._look = True
+        self._commit_soon = False
+        self._closing = False
+        self._asked: list[Future[None]] = []
+        self._settled: Future[None] = Future()
+        self._id = ""
+        self._session = 0
+        self._over = False
+        self._heard = time.monotonic()
+        self._left: dict[str, list[TopicPartition]] = {}
+        self._claims: dict[TopicPartition, Claim] = {}
+        self._registered: dict[TopicPartition, int] = {}
+        self._attempts = 0
+        self._retry_at: float | None = None
+        self._commit_at = time.monotonic()
+        zookeeper.on_session(self._session_changed)
+        self._thread = threading.Thread(target=self._run, name="embedlog-consumer", daemon=True)
+
+    # -- for the connector: any thread -----------------------------------------------------------------
+
+    @property
+    def consumer_id(self) -> str:
+        """What the registry calls it now."""
+        return self._id
+
+    def start(self) -> None:
+        """Begin, and wait for the first rebalance. Raises RebalanceFailed, and what else it came to."""
+        self._thread.start()
+        self._settled.result()
+
+    def owned(self) -> dict[TopicPartition, int]:
+        """The partitions it reads, and with which stream it reads each."""
+        reading = tuple(self._claims)
+        return {name: number for name, number in self._registered.copy().items() if name in reading}
+
+    def room(self) -> None:
+        """A stream has room for more."""
+        self._fetchers.wake()
+
+    def look(self) -> None:
+        """Something in ZooKeeper has changed."""
+        with self._changed:
+            self._look = True
+            self._changed.notify_all()
+
+    def commit_soon(self) -> None:
+        """There is an offset that should not wait to be stored."""
+        with self._changed:
+            self._commit_soon = True
+            self._changed.notify_all()
+
+    def commit(self) -> None:
+        """Commit what was consumed. Raises what that came to; Closed."""
+        done: Future[None] = Future()
+        with self._changed:
+            if self._closing:
+                raise Closed("the consumer is shut down")
+            self._asked.append(done)
+            self._changed.notify_all()
+        done.result()
+
+    def close(self) -> None:
+        """Give up everything, leave the group, end the thread."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    # -- the thread ------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            commits = self._wait()
+            if commits is None:
+                break
+            try:
+                self._turn(commits)
+            except EmbedlogError as error:
+                _logger.warning("Consumer %s: %s", self._id or "(not registered)", error)
+                self._failed(commits, error)
+            except Exception as error:  # a mistake of ours: the group is not to wait for a dead thread
+                _logger.exception("Consumer %s", self._id)
+                self._failed(commits, error)
+        self._end()
+
+    def _wait(self) -> list[Future[None]] | None:
+        """Until there is something to do: who waits for a commit. None at the end."""
+        with self._changed:
+            while not self._closing:
+                now = time.monotonic()
+                due = [self._commit_at] if self._settings.auto_commit_enable else []
+                due += [self._retry_at] if self._retry_at is not None else []
+                if self._look or self._asked or self._commit_soon or any(each <= now for each in due):
+                    commits, self._asked = self._asked, []
+                    return commits
+                if self._registered and not self._is_current():
+                    self._look = True
+                    continue
+                left = min(due, default=now + _LOOK_S) - now
+                self._changed.wait(min(left, _LOOK_S) if self._registered else left)
+            return None
+
+    def _turn(self, commits: list[Future[None]]) -> None:
+        if self._id and not self._is_current():
+            self._drop_all()
+        if commits or self._commit_is_due():
+            self._commit(commits)
+        now = time.monotonic()
+        with self._changed:
+            retried = self._retry_at is not None and self._retry_at <= now
+            if not (self._look or retried):
+                return
+            self._look = False
+        if retried:
+            self._retry_at = None
+            self._attempts += 1
+        if not self._id:
+            self._register()
+        if self._rebalance():
+            self._attempts = 0
+            self._retry_at = None
+            if not self._settled.done():
+                self._settled.set_result(None)
+        else:
+            self._try_again(None)
+
+    def _failed(self, commits: list[Future[None]], error: Exception) -> None:
+        """Something did not succeed, and may the next time."""
+        for each in commits:
+            if not each.done():
+                each.set_exception(error)
+        self._try_again(error)
+
+    def _try_again(self, error: Exception | None) -> None:
+        if self._retry_at is None:
+            self._retry_at = time.monotonic() + self._settings.rebalance_backoff_ms / 1000
+        if self._attempts > self._settings.rebalance_max_retries and not self._settled.done():
+            self._settled.set_exception(
+                error
+                or RebalanceFailed(
+                    f"consumer {self._id} did not get all of its partitions in {self._attempts} attempts: "
+                    "others in the group hold them. rebalance_max_retries times rebalance_backoff_ms must be "
+                    "longer than the session of one who died"
+                )
+            )
+
+    def _end(self) -> None:
+        try:
+            if self._id and self._is_current():
+                self._give_up(list(self._registered), self._settings.rebalance_handover_ms)
+                self._registry.unregister(self._id)
+        except EmbedlogError as error:
+            _logger.warning("Consumer %s left without saying so: %s", self._id, error)
+        for stream in self._streams:
+            stream.drop(self._claims.values())
+            stream.close()
+        self._fetchers.close()
+        self._offsets.close()
+        for each in self._asked:
+            each.set_exception(Closed("the consumer was shut down"))
+        if not self._settled.done():
+            self._settled.set_exception(Closed("the consumer was shut down"))
+
+    # -- registration and rebalance --------------------------------------------------------------------
+
+    def _register(self) -> None:
+        name = self._settings.consumer_id or socket.gethostname()
+        for former, owned in self._left.copy().items():
+            self._registry.abandon(former, owned)  # it may have been in this very session
+            del self._left[former]
+        self._over = False
+        session, consumer = self._zookeeper.session_id, f"{name}:{uuid.uuid4()}"
+        self._left[consumer] = []
+        self._registry.register(consumer, self._subscription)
+        del self._left[consumer]
+        self._id, self._session, self._heard = consumer, session, time.monotonic()
+        _logger.info("Consumer %s is in group %s", consumer, self._registry.group)
+
+    def _rebalance(self) -> bool:
+        """One attempt; False where not all that should be ours is ours."""
+        members = self._registry.members()
+        if self._id not in members:
+            _logger.warning("Consumer %s is not in the registry any more", self._id)
+            self._drop_all()
+            return False
+        self._registry.watch_brokers()
+        topics = self._registry.partitions(self._topics())
+        wanted = assigned_to(self._id, members, topics, internal=self._internal)
+        stopped = {name for name, claim in self._claims.items() if not claim.alive}
+        gone = [
+            name for name, number in self._registered.items() if wanted.get(name) != number or name in stopped
+        ]
+        if gone:
+            self._give_up(gone, self._settings.rebalance_handover_ms)
+        missing = {name: number for name, number in wanted.items() if name not in self._claims}
+        taken = self._take(missing) if missing else set()
+        if gone or missing:
+            _logger.info(
+                "Consumer %s: %d partitions of %d topics, %d given up, %d taken, %d still with others",
+                self._id,
+                len(self._registered),
+                len({name.topic for name in self._registered}),
+                len(gone),
+                len(missing) - len(taken),
+                len(taken),
+            )
+        self._fetchers.wake()
+        return not taken
+
+    def _topics(self) -> list[str]:
+        if self._subscription.pattern == STATIC:
+            return list(self._subscription.topics)
+        return [
+            topic
+            for topic in self._registry.topics()
+            if streams_for(topic, self._subscription, internal=self._internal)
+        ]
+
+    def _take(self, wanted: Mapping[TopicPartition, int]) -> set[TopicPartition]:
+        """Claim partitions and begin to fetch them. Returns those that did not become ours."""
+        self._registered.update(wanted)  # in case that the answer does not come
+        claimed = self._registry.claim(self._id, wanted)
+        for name in set(wanted) - claimed:
+            del self._registered[name]
+        try:
+            offsets = self._offsets.fetch(sorted(claimed))
+        except EmbedlogError:
+            self._give_up(list(claimed), 0)
+            raise
+        claims = [
+            Claim(name, self._stream(name, wanted[name]), offsets.get(name)) for name in sorted(claimed)
+        ]
+        self._claims.update((claim.name, claim) for claim in claims)
+        self._fetchers.add(claims)
+        return set(wanted) - claimed
+
+    def _give_up(self, names: Collection[TopicPartition], handover_ms: int) -> None:
+        """Stop reading partitions, commit them, release them.
+
+        Where they cannot be committed they stay ours, unread, until the next attempt; not forever, though.
+        """
+        claims = [self._claims[name] for name in names if name in self._claims]
+        for stream in self._streams:
+            stream.stop(claims)
+        self._fetchers.wake()
+        until = time.monotonic() + handover_ms / 1000
+        for stream in self._streams:
+            stream.settle(claims, until)
+            stream.drop(claims)
+        if self._settings.auto_commit_enable:
+            try:
+                self._store(claims)
+            except EmbedlogError as error:
+                if not self._closing and self._attempts < self._settings.rebalance_max_retries:
+                    raise
+                _logger.warning("Offsets are not committed, so records will come again: %s", error)
+        for name in names:
+            self._claims.pop(name, None)
+        self._registry.release(self._id, names)
+        for name in names:
+            self._registered.pop(name, None)
+
+    def _drop_all(self) -> None:
+        """The session is over: whatever was ours may be others' by now."""
+        _logger.warning("Consumer %s: the session with ZooKeeper is over, everything is dropped", self._id)
+        for stream in self._streams:
+            stream.drop(self._claims.values())
+        self._left[self._id] = list(self._registered)
+        self._claims.clear()
+        self._registered.clear()
+        self._fetchers.wake()
+        self._id = ""
+        self.look()
+
+    # -- committing ------------------------------------------------------------------------------------
+
+    def _commit_is_due(self) -> bool:
+        with self._changed:
+            soon, self._commit_soon = self._commit_soon, False
+        return self._settings.auto_commit_enable and (soon or self._commit_at <= time.monotonic())
+
+    def _commit(self, asked: list[Future[None]]) -> None:
+        self._commit_at = time.monotonic() + self._settings.auto_commit_interval_ms / 1000
+        try:
+            self._store(self._claims.values())
+        except EmbedlogError as error:
+            _logger.warning("Consumer %s: offsets are not committed: %s", self._id, error)
+            for each in asked:
+                each.set_exception(error)
+        else:
+            for each in asked:
+                each.set_result(None)
+
+    def _store(self, claims: Collection[Claim]) -> None:
+        """Commit what was consumed of these and is not committed."""
+        offsets = {claim: claim.consumed for claim in claims if claim.consumed != claim.committed}
+        refused = self._offsets.commit(
+            self._id, {claim.name: each for claim, each in offsets.items() if each is not None}
+        )
+        for claim, offset in offsets.items():
+            if claim.name not in refused:
+                claim.committed = offset
+        if refused:
+            _logger.warning(
+                "Consumer %s does not own %s any more: not committed",
+                self._id,
+                ", ".join(map(str, sorted(refused))),
+            )
+            self.look()
+
+    # -- the session -----------------------------------------------------------------------------------
+
+    def _is_current(self) -> bool:
+        """Whether what we own is ours, for all that can be known here."""
+        now = time.monotonic()
+        if self._zookeeper.is_connected:
+            self._heard = now
+        return (
+            not self._over
+            and self._zookeeper.session_id in (self._session, _UNCONNECTED)
+            and now - self._heard < self._zookeeper.session_timeout_s
+        )
+
+    def _session_changed(self, there_is_one: bool) -> None:
+        if not there_is_one:
+            self._over = True
+        self.look()

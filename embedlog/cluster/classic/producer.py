@@ -1,0 +1,223 @@
+"""The producer of the design documents: brokers by ZooKeeper or from a list, synchronous or with a queue.
+
+    with Producer(zk_connect="localhost:2181") as producer:
+        producer.send(ProducerData("clicks", [b"one", b"two"], key="user-7"))
+
+    send -> (producer_type="async": producer_queue.py) -> the event handler -> the encoder
+         -> a (broker, partition) for each message: the partitioner, over zookeeper_partitions.py
+         -> a request to each broker (dispatching.py), over its connections (producer_pool.py)
+
+Here a partitioner's number is an index into the sorted list of (broker, partition). embedlog's own producer
+and Kafka's later clients take it for the partition's number: with leaders moved about, a key may lie
+elsewhere.
+
+With ZooKeeper a request that a broker would not take, or that it did not answer, is tried again up to
+num_retries times, at whoever has the partition then: at least once. With a list it fails.
+
+Source: Kafka 0.7 and 0.10 design, "Producer APIs"; names and defaults of settings are 0.7's and 0.8's.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self, TypeVar
+
+from ...arguments import as_seconds, check_choice, check_int, check_text, is_several
+from ...codec import codec_number
+from ...config import MAX_INT32
+from ...errors import Closed, InvalidArgument, InvalidType, shown
+from ...filenames import check_topic_name
+from .dispatching import Asking, ListSender, ZooKeeperSender
+from .producer_data import (
+    CallbackHandler,
+    DefaultEncoder,
+    DefaultEventHandler,
+    DefaultPartitioner,
+    Encoder,
+    Event,
+    EventHandler,
+    Partitioner,
+    ProducerData,
+    Sender,
+)
+from .producer_pool import ProducerPool, parse_broker_list
+from .producer_queue import ProducerQueue
+
+if TYPE_CHECKING:  # it needs kazoo
+    from .zookeeper_partitions import ZooKeeperPartitions
+
+_TYPES: Final = ("sync", "async")
+_FOREVER: Final = -1
+
+T = TypeVar("T")
+
+
+class Producer:
+    """Sends to the brokers of a cluster. Safe between threads; a context manager.
+
+    Args:
+        zk_connect: "host:port,host:port/chroot": brokers and topics are found there, and followed.
+        broker_list: or "host:port,...", "id:host:port,...", which may be a balancer's one address.
+        producer_type: "sync": `send` returns when the brokers have it. "async": when it is in the queue.
+        compression_codec: "none", "gzip", "snappy", "lz4" or "zstd".
+        acks: 1 when the partition's broker has it, -1 when all its replicas have, 0 no answer at all.
+        encoder, event_handler, callback_handler: see producer_data.py.
+        partitioner: chooses by the key; with zk_connect only.
+        queue_time_ms, batch_size: "async": a batch is sent when it has so many events, or after so long.
+        queue_size, queue_enqueue_timeout_ms: how many events may wait; how long `send` then waits for room
+            (-1: as long as it takes, 0: not at all) before BufferExhausted.
+        num_retries, retry_backoff_ms: with zk_connect: how often a request is tried again, and when.
+        request_timeout_ms: for connecting, and for each answer.
+        zk_session_timeout_ms: of the session with ZooKeeper.
+
+    Raises InvalidArgument, InvalidType, CompressionUnavailable, ZooKeeperUnavailable.
+    """
+
+    def __init__(
+        self,
+        zk_connect: str | None = None,
+        *,
+        broker_list: str | None = None,
+        producer_type: str = "sync",
+        compression_codec: str | int = "none",
+        acks: int = 1,
+        encoder: Encoder | None = None,
+        partitioner: Partitioner | None = None,
+        event_handler: EventHandler | None = None,
+        callback_handler: CallbackHandler | None = None,
+        queue_time_ms: float = 5_000,
+        batch_size: int = 200,
+        queue_size: int = 10_000,
+        queue_enqueue_timeout_ms: float = _FOREVER,
+        num_retries: int = 3,
+        retry_backoff_ms: float = 100,
+        request_timeout_ms: int = 10_000,
+        zk_session_timeout_ms: int = 6_000,
+        client_id: str = "embedlog",
+    ) -> None:
+        if (zk_connect is None) == (broker_list is None):
+            raise InvalidArgument("brokers are found by zk_connect, or in broker_list: give one of them")
+        if partitioner is not None and broker_list is not None:
+            raise InvalidArgument("with broker_list the partition is random: a partitioner needs zk_connect")
+        check_choice("producer_type", producer_type, _TYPES)
+        check_text("client_id", client_id)
+        check_int("batch_size", batch_size, low=1)
+        check_int("queue_size", queue_size, low=1)
+        check_int("num_retries", num_retries, low=0)
+        check_int("request_timeout_ms", request_timeout_ms, low=1, high=MAX_INT32)
+        check_int("zk_session_timeout_ms", zk_session_timeout_ms, low=1, high=MAX_INT32)
+        check_int("acks", acks, low=-1, high=1)
+        forever = queue_enqueue_timeout_ms == _FOREVER
+        waits = None if forever else as_seconds("queue_enqueue_timeout_ms", queue_enqueue_timeout_ms)
+        asking = Asking(acks, request_timeout_ms, codec_number(compression_codec))
+        queue_time_s = as_seconds("queue_time_ms", queue_time_ms)
+        backoff_s = as_seconds("retry_backoff_ms", retry_backoff_ms)
+        self._encoder: Encoder = _with("encoder", encoder, "to_message") or DefaultEncoder()
+        self._handler: EventHandler = _with("event_handler", event_handler, "handle") or DefaultEventHandler()
+        self._callbacks = (
+            _with("callback_handler", callback_handler, "before_enqueue", "after_sending")
+            or CallbackHandler()
+        )
+        chooses: Partitioner = _with("partitioner", partitioner, "partition") or DefaultPartitioner()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._partitions: ZooKeeperPartitions | None = None
+        self.pool = ProducerPool(timeout_s=request_timeout_ms / 1000, client_id=client_id)
+        self._sender: Sender
+        if zk_connect is not None:
+            from .zookeeper_partitions import ZooKeeperPartitions
+
+            self._partitions = ZooKeeperPartitions(
+                zk_connect, self.pool, session_timeout_s=zk_session_timeout_ms / 1000
+            )
+            self._sender = ZooKeeperSender(
+                self._partitions,
+                self.pool,
+                chooses,
+                asking,
+                num_retries=num_retries,
+                retry_backoff_s=backoff_s,
+            )
+        else:
+            self.pool.follow(parse_broker_list(broker_list))
+            self._sender = ListSender(self.pool, asking)
+        self._queue: ProducerQueue | None = None
+        if producer_type == "async":
+            self._queue = ProducerQueue(
+                self._handle,
+                self._callbacks,
+                queue_time_s=queue_time_s,
+                batch_size=batch_size,
+                queue_size=queue_size,
+                enqueue_timeout_s=waits,
+            )
+
+    def send(self, data: ProducerData | Iterable[ProducerData]) -> None:
+        """Send one ProducerData, or several.
+
+        Synchronous: the brokers have all of it on return. Raises what a broker answers, BrokerUnavailable,
+        TopicNotFound: some of it may have been appended. Asynchronous: it is in the queue. Raises
+        BufferExhausted. Both: InvalidType, InvalidTopicName, Closed.
+        """
+        events = _events(data)
+        if self._closed:
+            raise Closed("the producer is closed")
+        if self._queue is None:
+            if events:
+                self._handle(events)
+            return
+        for event in events:
+            self._queue.put(event)
+
+    def close(self) -> None:
+        """Send what is in the queue, and let go of the connections. Safe to call twice."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        if self._queue is not None:
+            self._queue.close()
+        self._handler.close()
+        self._callbacks.close()
+        if self._partitions is not None:
+            self._partitions.close()
+        self.pool.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _handle(self, events: Sequence[Event]) -> None:
+        self._handler.handle(events, self._sender, self._encoder)
+
+
+def _events(given: object) -> list[Event]:
+    """One for each value. Raises InvalidType, InvalidTopicName."""
+    several = [given] if isinstance(given, ProducerData) else given
+    if not is_several(several):
+        raise InvalidType(f"send takes a ProducerData, or several, not {shown(given)}")
+    events: list[Event] = []
+    for each in several:
+        if not isinstance(each, ProducerData):
+            raise InvalidType(f"send takes a ProducerData, or several, not {shown(each)}")
+        check_topic_name(each.topic)
+        values = each.data if isinstance(each.data, list) else [each.data]
+        events += [Event(each.topic, value, each.key) for value in values]
+    return events
+
+
+def _with(name: str, given: T, *methods: str) -> T:
+    """What was given, if it has these methods, or None. Raises InvalidType."""
+    for method in methods if given is not None else ():
+        if not callable(getattr(given, method, None)):
+            raise InvalidType(f"{name} needs a method {method}, which {shown(given)} has not")
+    return given

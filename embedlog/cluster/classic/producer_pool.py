@@ -1,0 +1,112 @@
+"""Connections to brokers, as many as are needed at a time, which follow the brokers as they come and go.
+
+A connection is lent for one exchange. Several threads that send to one broker at a time get one each; a few
+are kept when they come back. When a broker goes, or comes back at another address, those to where it was are
+closed, idle ones at once, others when they come back.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+from ...errors import BrokerUnavailable, Closed, InvalidArgument, shown
+from .channel import Channel
+
+_KEPT: Final = 4
+
+
+class ProducerPool:
+    """Safe between threads."""
+
+    def __init__(self, *, timeout_s: float, client_id: str) -> None:
+        self._timeout_s = timeout_s
+        self._client_id = client_id
+        self._lock = threading.Lock()
+        self._addresses: dict[int, tuple[str, int]] = {}
+        self._idle: dict[int, list[Channel]] = {}
+        self._closed = False
+
+    def follow(self, brokers: Mapping[int, tuple[str, int]]) -> None:
+        """These are the brokers now, by their ids."""
+        with self._lock:
+            gone = [
+                channel
+                for broker, channels in self._idle.items()
+                if brokers.get(broker) != self._addresses.get(broker)
+                for channel in channels
+            ]
+            self._idle = {
+                broker: channels
+                for broker, channels in self._idle.items()
+                if brokers.get(broker) == self._addresses.get(broker)
+            }
+            self._addresses = dict(brokers)
+        for channel in gone:
+            channel.close()
+
+    def brokers(self) -> list[int]:
+        """The ids of those that there are, sorted."""
+        with self._lock:
+            return sorted(self._addresses)
+
+    def idle(self) -> dict[int, int]:
+        """How many connections are kept, by broker."""
+        with self._lock:
+            return {broker: len(channels) for broker, channels in self._idle.items() if channels}
+
+    @contextmanager
+    def lent(self, broker: int) -> Iterator[Channel]:
+        """A connection to a broker. Raises BrokerUnavailable where there is no such broker, Closed."""
+        with self._lock:
+            if self._closed:
+                raise Closed("the producer is closed")
+            address = self._addresses.get(broker)
+            if address is None:
+                raise BrokerUnavailable(f"broker {broker} is not there now")
+            idle = self._idle.setdefault(broker, [])
+            channel = idle.pop() if idle else None
+        if channel is None:
+            channel = Channel(*address, timeout_s=self._timeout_s, client_id=self._client_id)
+        try:
+            yield channel
+        finally:
+            with self._lock:
+                keeps = not self._closed and self._addresses.get(broker) == (channel.host, channel.port)
+                idle = self._idle.setdefault(broker, []) if keeps else []
+                keeps = keeps and len(idle) < _KEPT
+                if keeps:
+                    idle.append(channel)
+            if not keeps:
+                channel.close()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, {}
+        for channels in idle.values():
+            for channel in channels:
+                channel.close()
+
+
+def parse_broker_list(given: object) -> dict[int, tuple[str, int]]:
+    """ "host:port,..." or "id:host:port,..." by id; without ids they are numbered. Raises InvalidArgument."""
+    if not isinstance(given, str) or not given.strip():
+        raise InvalidArgument(f"broker_list is host:port or id:host:port, with commas, not {shown(given)}")
+    found: dict[int, tuple[str, int]] = {}
+    for number, text in enumerate(given.split(",")):
+        parts = text.strip().split(":")
+        if len(parts) == 2:
+            parts.insert(0, str(number))
+        if (
+            len(parts) != 3
+            or not parts[1]
+            or not all(p.isascii() and p.isdigit() for p in (parts[0], parts[2]))
+        ):
+            raise InvalidArgument(f"{shown(text)} in broker_list is neither host:port nor id:host:port")
+        if int(parts[0]) in found or not 0 < int(parts[2][:6]) < 65_536:
+            raise InvalidArgument(f"{shown(text)} in broker_list: an id that there is, or no port")
+        found[int(parts[0])] = parts[1], int(parts[2])
+    return found

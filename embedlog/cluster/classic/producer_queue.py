@@ -1,0 +1,140 @@
+"""The queue of an asynchronous producer, and the thread that empties it.
+
+    put -> before_enqueue -> queue -> after_enqueue
+           the thread: after_dequeuing, until batch_size events are there or queue_time_ms are over
+                       -> before_sending -> the event handler -> after_sending
+
+Invariants: events leave in the order in which they came; no more than queue_size are held; what is in the
+queue when it is closed is sent before `close` returns; a batch that fails is told of, and dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from ...errors import BufferExhausted, Closed
+from .producer_data import CallbackHandler, Event
+
+logger = logging.getLogger(__name__)
+
+
+class ProducerQueue:
+    """Safe between threads.
+
+    Args:
+        send: sends a batch, in the queue's own thread.
+        enqueue_timeout_s: how long `put` waits for room; None: as long as it takes.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[Sequence[Event]], None],
+        callbacks: CallbackHandler,
+        *,
+        queue_time_s: float,
+        batch_size: int,
+        queue_size: int,
+        enqueue_timeout_s: float | None,
+    ) -> None:
+        self._send = send
+        self._callbacks = callbacks
+        self._queue_time_s = queue_time_s
+        self._batch_size = batch_size
+        self._queue_size = queue_size
+        self._enqueue_timeout_s = enqueue_timeout_s
+        self._events: deque[Event] = deque()
+        self._lock = threading.Lock()
+        self._came = threading.Condition(self._lock)
+        self._left = threading.Condition(self._lock)
+        self._closed = False
+        self.failed_batches = 0
+        self._thread = threading.Thread(target=self._run, name="classic producer", daemon=True)
+        self._thread.start()
+
+    def put(self, event: Event) -> None:
+        """Raises BufferExhausted where there is no room in time, Closed."""
+        event = self._callbacks.before_enqueue(event)
+        with self._lock:
+            room = self._left.wait_for(self._has_room, self._enqueue_timeout_s)
+            if self._closed:
+                raise Closed("the producer is closed")
+            if room:
+                self._events.append(event)
+                self._came.notify()
+        self._callbacks.after_enqueue(event, room)
+        if not room:
+            raise BufferExhausted(
+                f"{self._queue_size:,} events wait to be sent, and none could be within "
+                f"{self._enqueue_timeout_s:g} s: raise queue_size or queue_enqueue_timeout_ms"
+            )
+
+    def close(self) -> None:
+        """Send what there is, and end."""
+        with self._lock:
+            self._closed = True
+            self._came.notify_all()
+            self._left.notify_all()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    # -- the thread ------------------------------------------------------------------------------------
+
+    def _has_room(self) -> bool:
+        return self._closed or len(self._events) < self._queue_size
+
+    def _run(self) -> None:
+        while self._deliver(self._gather):
+            pass
+        self._deliver(self._gather_last)
+
+    def _gather(self, batch: list[Event]) -> bool:
+        """Fill the next batch; whether there may be more."""
+        until = time.monotonic() + self._queue_time_s
+        while len(batch) < self._batch_size:
+            event, over = self._take(until)
+            if event is None and over:
+                return False
+            batch += self._callbacks.after_dequeuing(event)
+            if event is None:
+                return True
+        return True
+
+    def _gather_last(self, batch: list[Event]) -> bool:
+        batch += self._callbacks.last_batch_before_close()
+        return False
+
+    def _take(self, until: float) -> tuple[Event | None, bool]:
+        """The next event; None when the time is over, or nothing comes any more."""
+        with self._lock:
+            self._came.wait_for(lambda: self._events or self._closed, max(until - time.monotonic(), 0))
+            if not self._events:
+                return None, self._closed
+            event = self._events.popleft()
+            self._left.notify()
+            return event, False
+
+    def _deliver(self, gather: Callable[[list[Event]], bool]) -> bool:
+        """Send a batch, if there is one. What fails on the way is told of: the thread goes on."""
+        batch: list[Event] = []
+        events: Sequence[Event] = batch
+        error: Exception | None = None
+        more = True
+        try:
+            more = gather(batch)
+            if batch:
+                events = self._callbacks.before_sending(batch)
+                self._send(events)
+        except Exception as raised:
+            error = raised
+            self.failed_batches += 1
+            logger.error("%d events could not be sent, and are dropped: %s", len(events), raised)
+        if events or error is not None:
+            try:
+                self._callbacks.after_sending(events, error)
+            except Exception:
+                logger.exception("after_sending of the callback handler failed")
+        return more

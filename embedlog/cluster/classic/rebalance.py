@@ -1,0 +1,124 @@
+"""Who of a group reads which partition, by the documents' algorithm: a function that every member computes.
+
+    for each topic T that a consumer Ci reads
+        PT  T's partitions, sorted by (broker, number): those of a broker stand together
+        CG  the streams ("consumer threads") of the group that read T, sorted by (consumer, number)
+        each stream takes a run of |PT| / |CG| partitions; the first |PT| mod |CG| streams take one more
+
+          PT   broker 1: 0 2 4      broker 2: 1 3 5 6
+               |-----| |-----------| |-----|
+          CG    a-0         a-1        b-0            7 partitions, 3 streams: 3, 2, 2
+
+A partition's broker is the first of its replicas. It stands in the topic's znode, which no election changes:
+members who look at different moments still compute the same; the leader of the moment would not do.
+A filter is the documents' regular expression: a comma stands for "or", and it matches whole names.
+
+Invariants: nothing is read but the arguments; of the same arguments every member makes the same assignment;
+each partition has exactly one stream where the topic has any; two streams of a topic differ by one at most; a
+stream's partitions are neighbours in PT, so all brokers of its run but the first and the last are its own.
+
+Source: Kafka 0.7 and 0.10 implementation, "Consumer rebalancing algorithm"; the remainder is dealt as Kafka's
+range assignor deals it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from ...errors import InvalidArgument, shown
+from ...model import TopicPartition
+from ..zookeeper.contents import STATIC, WHITE_LIST, Subscription
+
+INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
+
+
+class ConsumerThread(NamedTuple):
+    """A stream of a consumer, as the registry of owners names it."""
+
+    consumer: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.consumer}-{self.number}"
+
+
+def streams_for(topic: str, subscription: Subscription, *, internal: bool = False) -> int:
+    """How many streams of a consumer read a topic. `internal`: a filter may match internal topics, too.
+
+    A filter that is no regular expression, which another program may have registered, matches nothing.
+    """
+    if subscription.pattern == STATIC:
+        return subscription.topics.get(topic, 0)
+    if topic in INTERNAL_TOPICS and not internal:
+        return 0
+    for expression, count in subscription.topics.items():
+        with contextlib.suppress(InvalidArgument):
+            matches = compiled(expression).fullmatch(topic) is not None
+            if matches == (subscription.pattern == WHITE_LIST):
+                return count
+    return 0
+
+
+@functools.lru_cache(maxsize=256)
+def compiled(expression: str) -> re.Pattern[str]:
+    """A filter's expression, as Kafka reads it. Raises InvalidArgument."""
+    text = expression.strip().replace(",", "|").replace(" ", "").strip("\"'")
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise InvalidArgument(
+            f"a filter of topics is a regular expression, not {shown(expression)}: {error}"
+        ) from error
+
+
+def by_broker(replicas: Mapping[int, Sequence[int]]) -> list[int]:
+    """PT: a topic's partitions, given with the brokers that have them, those of a broker together."""
+    return sorted(
+        replicas, key=lambda partition: (replicas[partition][0] if replicas[partition] else -1, partition)
+    )
+
+
+def dealt(partitions: Sequence[int], threads: Iterable[ConsumerThread]) -> dict[int, ConsumerThread]:
+    """The stream of each partition, given PT and, in any order, CG; nothing where there are no streams."""
+    streams = sorted(threads)
+    if not streams:
+        return {}
+    each, more = divmod(len(partitions), len(streams))
+    found: dict[int, ConsumerThread] = {}
+    start = 0
+    for index, thread in enumerate(streams):
+        stop = start + each + (index < more)
+        found.update(dict.fromkeys(partitions[start:stop], thread))
+        start = stop
+    return found
+
+
+def assigned_to(
+    consumer: str,
+    members: Mapping[str, Subscription],
+    topics: Mapping[str, Mapping[int, Sequence[int]]],
+    *,
+    internal: bool = False,
+) -> dict[TopicPartition, int]:
+    """Which partitions are a consumer's, each with the number of its stream.
+
+    `members` are the group's, by id; `topics` those that there are, with their partitions' brokers. A topic
+    that the consumer does not read has no part in it.
+    """
+    found: dict[TopicPartition, int] = {}
+    for topic, replicas in topics.items():
+        if not streams_for(topic, members[consumer], internal=internal):
+            continue
+        threads = [
+            ConsumerThread(member, number)
+            for member, subscription in members.items()
+            for number in range(streams_for(topic, subscription, internal=internal))
+        ]
+        for partition, thread in dealt(by_broker(replicas), threads).items():
+            if thread.consumer == consumer:
+                found[TopicPartition(topic, partition)] = thread.number
+    return found

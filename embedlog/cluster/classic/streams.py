@@ -1,0 +1,211 @@
+"""Message streams: iterators of records, each for one thread, over the partitions that its consumer owns.
+
+    fetchers --> put(claim, records) --> chunks, in the order of their coming --> next() --> the application
+    connector -> drop(claims), settle(claims, ...)      before their partitions are given up
+
+A stream may carry several partitions, a filter's several topics; a partition is in one stream. What a stream
+holds is bounded: fetchers ask for more only while fewer than `max_chunks` chunks wait in it.
+
+A record counts as consumed when the thread that got it comes back: for the next one, to commit, or to shut
+the connector down. So what is committed has been worked at, and a crash brings a record again instead of
+skipping it. (Kafka's streams count a record when they give it out.)
+
+Invariants: records of a partition come in order; nothing of a claim is given out or taken in after `drop`;
+`Claim.consumed` never passes a record that the application still has in hand.
+
+Source: Kafka 0.7 and 0.10 implementation, "High-level API"; Kafka's KafkaStream and ConsumerIterator.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Self, TypeAlias
+
+from ...errors import ConsumerTimeout, EmbedlogError
+from ...model import Record, TopicPartition
+from ...one_thread import OneThread
+
+Decoder: TypeAlias = Callable[[bytes], Any]
+
+
+class Claim:
+    """A partition that a consumer owns, from when it has it until it gives it up.
+
+    `fetch_offset` is where its fetcher goes on, None where that is for `auto_offset_reset` to say; `consumed`
+    the offset of the next record to read, None where that is not known yet; `committed` what is stored.
+    """
+
+    __slots__ = ("alive", "committed", "consumed", "fetch_offset", "name", "stream")
+
+    def __init__(self, name: TopicPartition, stream: MessageStream, offset: int | None) -> None:
+        self.name = name
+        self.stream = stream
+        self.fetch_offset = offset
+        self.consumed = offset
+        self.committed = offset
+        self.alive = True
+
+    def begin(self, offset: int) -> None:
+        """It is known where to fetch. Where nothing was consumed yet, that is where consuming begins."""
+        self.fetch_offset = offset
+        if self.consumed is None:
+            self.consumed = offset
+
+    def __repr__(self) -> str:
+        return f"<Claim {self.name} at {self.consumed}>"
+
+
+class _Chunk:
+    """What a fetch brought, as far as it has not been given out; then the error that ended it, if any."""
+
+    __slots__ = ("claim", "error", "next", "records")
+
+    def __init__(self, claim: Claim, records: Sequence[Record], error: EmbedlogError | None) -> None:
+        self.claim = claim
+        self.records = records
+        self.error = error
+        self.next = 0
+
+
+class MessageStream:
+    """An iterator of records with their topic, partition, offset, key and value. For one thread at a time.
+
+    It ends when the connector is shut down. With consumer_timeout_ms it raises ConsumerTimeout where so long
+    nothing came, and may be asked again. Raises what a partition's fetches came to (OffsetOutOfRange with
+    auto_offset_reset="error", CorruptRecord, RecordTooLarge): that partition brings nothing more then, others
+    go on. Raises what a decoder raises: the next call goes on behind that record. ConcurrentUse.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_chunks: int,
+        timeout_ms: int,
+        key_decoder: Decoder | None,
+        value_decoder: Decoder | None,
+        on_room: Callable[[], None],
+    ) -> None:
+        self._max_chunks = max_chunks
+        self._timeout_s = None if timeout_ms < 0 else timeout_ms / 1000
+        self._key_decoder = key_decoder
+        self._value_decoder = value_decoder
+        self._on_room = on_room
+        self._user = OneThread()
+        self._changed = threading.Condition()
+        self._chunks: deque[_Chunk] = deque()
+        self._in_hand: tuple[Claim, int] | None = None
+        self._taker = 0
+        self._closed = False
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Record:
+        self._user.acquire()
+        try:
+            record = self._next()
+        finally:
+            self._user.release()
+        key, value = record.key, record.value
+        if self._key_decoder is not None and key is not None:
+            record = record._replace(key=self._key_decoder(key))
+        if self._value_decoder is not None and value is not None:
+            record = record._replace(value=self._value_decoder(value))
+        return record
+
+    # -- for the connector -----------------------------------------------------------------------------
+
+    def has_room(self) -> bool:
+        """Whether fetchers may ask for more."""
+        return len(self._chunks) < self._max_chunks
+
+    def put(self, claim: Claim, records: Sequence[Record], error: EmbedlogError | None = None) -> bool:
+        """What a fetcher brings; False where nobody wants it any more."""
+        with self._changed:
+            if not claim.alive:
+                return False
+            self._chunks.append(_Chunk(claim, records, error))
+            self._changed.notify_all()
+            return True
+
+    def come_back(self) -> None:
+        """This thread does something else with the connector: what it got here, it has consumed."""
+        with self._changed:
+            if self._taker == threading.get_ident():
+                self._lay_down()
+
+    def stop(self, claims: Collection[Claim]) -> None:
+        """Give out nothing more of these; what is in hand may still come back."""
+        with self._changed:
+            for claim in claims:
+                claim.alive = False
+            self._chunks = deque(chunk for chunk in self._chunks if chunk.claim.alive)
+            self._changed.notify_all()
+
+    def settle(self, claims: Collection[Claim], until: float) -> bool:
+        """Wait, until a time of time.monotonic(), for the application to have none of these in hand."""
+        with self._changed:
+            while self._in_hand is not None and self._in_hand[0] in claims:
+                left = until - time.monotonic()
+                if left <= 0:
+                    return False
+                self._changed.wait(left)
+            return True
+
+    def drop(self, claims: Collection[Claim]) -> None:
+        """They are somebody else's: what is in hand of them does not count any more."""
+        self.stop(claims)
+        with self._changed:
+            if self._in_hand is not None and self._in_hand[0] in claims:
+                self._in_hand = None
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        """End the iteration."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    # -- inside ----------------------------------------------------------------------------------------
+
+    def _next(self) -> Record:
+        until = None if self._timeout_s is None else time.monotonic() + self._timeout_s
+        with self._changed:
+            self._lay_down()
+            while True:
+                found = self._take()
+                if found is not None:
+                    return found
+                if self._closed:
+                    raise StopIteration
+                left = None if until is None else until - time.monotonic()
+                if left is not None and left <= 0:
+                    assert self._timeout_s is not None
+                    raise ConsumerTimeout(f"nothing came within {self._timeout_s * 1000:,.0f} ms")
+                self._changed.wait(left)
+
+    def _take(self) -> Record | None:
+        while self._chunks:
+            chunk = self._chunks[0]
+            if chunk.next < len(chunk.records):
+                record = chunk.records[chunk.next]
+                chunk.next += 1
+                self._in_hand = chunk.claim, record.offset
+                self._taker = threading.get_ident()
+                return record
+            self._chunks.popleft()
+            self._on_room()
+            if chunk.error is not None:
+                raise chunk.error
+        return None
+
+    def _lay_down(self) -> None:
+        """What was given out is consumed."""
+        if self._in_hand is not None:
+            claim, offset = self._in_hand
+            claim.consumed = offset + 1
+            self._in_hand = None
+            self._changed.notify_all()

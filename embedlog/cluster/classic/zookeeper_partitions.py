@@ -1,0 +1,174 @@
+"""Which (broker, partition) pairs a topic has, by ZooKeeper's registries: what a partitioner chooses from.
+
+They are watched: a broker comes or goes, a topic is made, a broker registers a topic that there is (since
+0.8: a partition gets another leader). What was read stays good until a watch says otherwise, and for as long
+as ZooKeeper cannot be reached.
+
+The list is sorted by broker, then by partition: a partitioner's number is an index into it. Partitions whose
+broker is not there are left out.
+
+Source: Kafka 0.7 design, "Automatic producer load balancing"; 0.10 implementation, "Producer APIs".
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+from kazoo.exceptions import KazooException
+
+from ...errors import CorruptZnode, ZooKeeperError, ZooKeeperUnavailable
+from ...waiting import Bell
+from ..zookeeper import paths
+from ..zookeeper.client import ZooKeeper
+from ..zookeeper.contents import Broker, PartitionState, decode_number
+from .producer_data import BrokerPartition
+from .producer_pool import ProducerPool
+
+logger = logging.getLogger(__name__)
+
+_LOOK_AGAIN_S: Final = 1.0  # where ZooKeeper could not be asked
+
+
+class ZooKeeperPartitions:
+    """The registries, and a thread that follows them. It tells the pool which brokers there are.
+
+    Raises what making a ZooKeeper client raises.
+    """
+
+    def __init__(self, connect: str, pool: ProducerPool, *, session_timeout_s: float) -> None:
+        self._pool = pool
+        self._lock = threading.Lock()
+        self._topics: dict[str, list[BrokerPartition]] = {}
+        self._stale: set[str] = set()
+        self._brokers_stale = True
+        self._brokers: dict[int, tuple[str, int]] = {}
+        self._bell = Bell()
+        self._closed = False
+        self._zookeeper = ZooKeeper(connect, session_timeout_s=session_timeout_s)
+        self._zookeeper.on_session(self._session)
+        try:
+            self._read_brokers()
+        except BaseException:
+            self._zookeeper.close()
+            raise
+        self._thread = threading.Thread(target=self._follow, name="classic producer's watches", daemon=True)
+        self._thread.start()
+
+    def of(self, topic: str) -> list[BrokerPartition]:
+        """Those of a topic whose brokers are there, sorted; none where there is no such topic (yet).
+
+        Raises ZooKeeperUnavailable where nothing is known of it yet, CorruptZnode.
+        """
+        with self._lock:
+            known = self._topics.get(topic)
+            if known is None or (topic in self._stale and self._zookeeper.is_connected):
+                try:
+                    known = self._read_topic(topic)
+                except ZooKeeperUnavailable:
+                    if known is None:
+                        raise
+            return [each for each in known if each.broker in self._brokers]
+
+    def look_again(self, topic: str) -> None:
+        """A broker said that this is not so any more; the watch will tell, but perhaps later."""
+        with self._lock:
+            self._stale.add(topic)
+
+    def close(self) -> None:
+        self._closed = True
+        self._bell.ring()
+        self._thread.join()
+        self._zookeeper.close()
+
+    # -- reading, under the lock -----------------------------------------------------------------------
+
+    def _read_brokers(self) -> None:
+        with self._lock:
+            self._brokers_stale = False
+            found: dict[int, tuple[str, int]] = {}
+            for name in self._zookeeper.children(paths.BROKER_IDS, self._brokers_changed) or []:
+                node = self._zookeeper.get(paths.broker(int(name)), self._brokers_changed)
+                if node is not None:
+                    broker = Broker.decode(node.data)
+                    found[int(name)] = (broker.host, broker.port)
+            self._brokers = found
+            self._pool.follow(found)
+
+    def _read_topic(self, topic: str) -> list[BrokerPartition]:
+        self._stale.discard(topic)
+        changed = self._changed(topic)
+        try:
+            found = self._of_brokers(topic, changed) + self._of_states(topic, changed)
+        except BaseException:
+            self._stale.add(topic)
+            raise
+        self._topics[topic] = sorted(found)
+        if not found:  # nothing there to watch: the next send looks
+            self._stale.add(topic)
+        return self._topics[topic]
+
+    def _of_states(self, topic: str, changed: Callable[[Any], None]) -> list[BrokerPartition]:
+        self._zookeeper.get(paths.topic(topic), changed)
+        names = self._zookeeper.children(paths.partitions(topic), changed) or []
+        where = [paths.partition_state(topic, int(name)) for name in names]
+        answers = self._zookeeper.together(
+            lambda kazoo, p=path: kazoo.get_async(p, changed)  # type: ignore[misc]
+            for path in where
+        )
+        return [
+            BrokerPartition(PartitionState.decode(answer[0]).leader, int(name))
+            for name, answer in zip(names, answers, strict=True)
+            if not isinstance(answer, KazooException)
+        ]
+
+    def _of_brokers(self, topic: str, changed: Callable[[Any], None]) -> list[BrokerPartition]:
+        """0.7's: each broker says how many partitions it has, and numbers them itself."""
+        found: list[BrokerPartition] = []
+        for name in self._zookeeper.children(paths.topic(topic), changed) or []:
+            known = paths.parse(f"{paths.topic(topic)}/{name}")
+            if known is not None and known.kind == "topic_of_broker":
+                node = self._zookeeper.get(paths.topic_of_broker(topic, int(name)), changed)
+                count = 0 if node is None else decode_number(node.data)
+                found += [BrokerPartition(int(name), number) for number in range(count)]
+        return found
+
+    # -- what the watches say: called in kazoo's thread, which must not wait ---------------------------
+
+    def _brokers_changed(self, event: object) -> None:
+        self._brokers_stale = True
+        self._bell.ring()
+
+    def _changed(self, topic: str) -> Callable[[object], None]:
+        def changed(event: object) -> None:
+            self._stale.add(topic)
+            self._bell.ring()
+
+        return changed
+
+    def _session(self, there_is_one: bool) -> None:
+        if there_is_one:  # the watches of the old one are gone
+            self._brokers_stale = True
+            self._stale.update(list(self._topics))
+            self._bell.ring()
+
+    def _follow(self) -> None:
+        """Read what has changed as soon as a watch says so."""
+        pause: float | None = None
+        while True:
+            self._bell.sleep(pause)
+            if self._closed:
+                return
+            pause = None
+            try:
+                if self._brokers_stale:
+                    self._read_brokers()
+                with self._lock:
+                    for topic in [each for each in list(self._stale) if self._topics.get(each)]:
+                        self._read_topic(topic)
+            except (ZooKeeperError, CorruptZnode) as error:
+                logger.warning("the registries cannot be read, what was known is used: %s", error)
+                self._brokers_stale = True
+                pause = _LOOK_AGAIN_S

@@ -1,0 +1,389 @@
+"""What stands in the znodes: values to Kafka 2.x's JSON, and back; 0.7's texts are understood.
+
+    broker           {"version":5,"host":"h","port":9092,"endpoints":["PLAINTEXT://h:9092"],"jmx_port":-1,
+                      "timestamp":"1700000000000","listener_security_protocol_map":{"PLAINTEXT":"PLAINTEXT"},
+                      "features":{}}                       and "rack" where there is one
+                     0.7: "creator:host:port", or "host:port"
+    topic            {"version":3,"topic_id":"...","partitions":{"0":[1]},"adding_replicas":{},
+                      "removing_replicas":{}}              versions 1 and 2 have no id
+    partition_state  {"version":1,"leader":1,"leader_epoch":0,"controller_epoch":1,"isr":[1]}
+    controller       {"version":1,"brokerid":1,"timestamp":"1700000000000"}
+    topic_config     {"version":1,"config":{"retention.ms":"60000"}}
+    cluster_id       {"version":"1","id":"22 characters of a UUID"}
+    producer_ids     {"version":1,"broker":1,"block_start":"0","block_end":"999"}         both included
+    consumer         {"version":1,"subscription":{"clicks":2},"pattern":"static","timestamp":"1700000000000"}
+                     0.7: {"clicks":2}, "*2*regex" (white list), "!2!regex" (black list)
+    numbers          plain decimal text: offsets, the controller's epoch, a broker's partitions in 0.7
+    owner            plain text: consumer id, a dash, the stream's number
+
+Timestamps, and the ends of a block of ids, are texts in the JSON, as Kafka writes them. Unknown fields are
+passed over, so that later versions can be read. What cannot be read raises CorruptZnode, which names it.
+
+Source: Kafka 0.7, 0.10 and 2.7 design, "ZooKeeper directories"; KIP-516 (topic ids in version 3).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from ...errors import CorruptZnode
+
+NO_LEADER: Final = -1
+STATIC, WHITE_LIST, BLACK_LIST = "static", "white_list", "black_list"
+
+_BROKER_VERSION: Final = 5
+_TOPIC_VERSION: Final = 3
+_PLAINTEXT: Final = "PLAINTEXT"
+_ENDPOINT: Final = re.compile(r"([A-Za-z0-9_]+)://\[?(.*?)\]?:([0-9]+)")
+_PATTERNS: Final = frozenset({STATIC, WHITE_LIST, BLACK_LIST})
+_OF_OLD: Final = {"*": WHITE_LIST, "!": BLACK_LIST}
+_MOST: Final = 1 << 20  # ZooKeeper's own limit to a znode
+
+
+class Broker(NamedTuple):
+    """A broker's registration. `endpoints`: (listener, host, port); `host`, `port`: the plaintext one."""
+
+    host: str
+    port: int
+    timestamp_ms: int
+    rack: str | None = None
+    jmx_port: int = -1
+    endpoints: tuple[tuple[str, str, int], ...] = ()
+
+    def encode(self) -> bytes:
+        endpoints = self.endpoints or ((_PLAINTEXT, self.host, self.port),)
+        fields: dict[str, Any] = {
+            "version": _BROKER_VERSION,
+            "host": self.host,
+            "port": self.port,
+            "endpoints": [f"{name}://{_bracketed(host)}:{port}" for name, host, port in endpoints],
+            "jmx_port": self.jmx_port,
+            "timestamp": str(self.timestamp_ms),
+            "listener_security_protocol_map": {name: name for name, _, _ in endpoints},
+            "features": {},
+        }
+        if self.rack is not None:
+            fields["rack"] = self.rack
+        return _encode(fields)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Broker:
+        """Raises CorruptZnode."""
+        text = _text(data, "a broker")
+        if not text.lstrip().startswith("{"):
+            return cls._of_old(text)
+        fields = _Fields(data, "a broker")
+        endpoints = []
+        for given in fields.get("endpoints", list, []):
+            found = _ENDPOINT.fullmatch(str(given))
+            if found is None:
+                raise CorruptZnode(f"a broker's endpoint {given!r} is not name://host:port")
+            endpoints.append((found[1], found[2], int(found[3])))
+        host, port = fields.get("host", str, None), fields.get("port", int, -1)
+        if (host is None or port < 0) and endpoints:
+            _, host, port = next((each for each in endpoints if each[0] == _PLAINTEXT), endpoints[0])
+        if host is None or port < 0:
+            raise CorruptZnode(f"a broker without host and port: {text[:200]!r}")
+        return cls(
+            host,
+            port,
+            fields.number("timestamp", 0),
+            fields.get("rack", str, None),
+            fields.get("jmx_port", int, -1),
+            tuple(endpoints) or ((_PLAINTEXT, host, port),),
+        )
+
+    @classmethod
+    def _of_old(cls, text: str) -> Broker:
+        parts = text.strip().rsplit(":", 2)
+        host, port = (parts[-2], parts[-1]) if len(parts) > 1 else ("", "")
+        if not host or not port.isdecimal():
+            raise CorruptZnode(f"a broker that is neither JSON nor host:port: {text[:200]!r}")
+        return cls(host, int(port), 0, endpoints=((_PLAINTEXT, host, int(port)),))
+
+
+class Topic(NamedTuple):
+    """A topic's partitions: number -> the brokers that keep it, the preferred leader first.
+
+    `topic_id`: 22 characters; None where the topic was made by something that knows no ids.
+    """
+
+    partitions: Mapping[int, Sequence[int]]
+    topic_id: str | None = None
+    adding: Mapping[int, Sequence[int]] = {}
+    removing: Mapping[int, Sequence[int]] = {}
+
+    def encode(self) -> bytes:
+        fields: dict[str, Any] = {"version": 2 if self.topic_id is None else _TOPIC_VERSION}
+        if self.topic_id is not None:
+            fields["topic_id"] = self.topic_id
+        fields["partitions"] = _of_partitions(self.partitions)
+        fields["adding_replicas"] = _of_partitions(self.adding)
+        fields["removing_replicas"] = _of_partitions(self.removing)
+        return _encode(fields)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Topic:
+        """Raises CorruptZnode."""
+        fields = _Fields(data, "a topic")
+        return cls(
+            fields.partitions("partitions"),
+            fields.get("topic_id", str, None),
+            fields.partitions("adding_replicas"),
+            fields.partitions("removing_replicas"),
+        )
+
+
+class PartitionState(NamedTuple):
+    """Who leads a partition (NO_LEADER: nobody), in which epoch, and which replicas are in sync."""
+
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+    controller_epoch: int
+
+    def encode(self) -> bytes:
+        return _encode(
+            {
+                "version": 1,
+                "leader": self.leader,
+                "leader_epoch": self.leader_epoch,
+                "controller_epoch": self.controller_epoch,
+                "isr": list(self.isr),
+            }
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> PartitionState:
+        """Raises CorruptZnode."""
+        fields = _Fields(data, "a partition's state")
+        return cls(
+            fields.must("leader", int),
+            fields.must("leader_epoch", int),
+            tuple(fields.numbers("isr")),
+            fields.must("controller_epoch", int),
+        )
+
+
+class Controller(NamedTuple):
+    """Which broker is the controller, and since when."""
+
+    broker: int
+    timestamp_ms: int
+
+    def encode(self) -> bytes:
+        return _encode({"version": 1, "brokerid": self.broker, "timestamp": str(self.timestamp_ms)})
+
+    @classmethod
+    def decode(cls, data: bytes) -> Controller:
+        """Raises CorruptZnode."""
+        fields = _Fields(data, "the controller")
+        return cls(fields.must("brokerid", int), fields.number("timestamp", 0))
+
+
+class Subscription(NamedTuple):
+    """What a consumer wants: topic -> how many streams; with a white or a black list: regex -> how many."""
+
+    topics: Mapping[str, int]
+    pattern: str
+    timestamp_ms: int
+
+    def encode(self) -> bytes:
+        return _encode(
+            {
+                "version": 1,
+                "subscription": dict(self.topics),
+                "pattern": self.pattern,
+                "timestamp": str(self.timestamp_ms),
+            }
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> Subscription:
+        """Raises CorruptZnode."""
+        text = _text(data, "a consumer").strip()
+        old = re.fullmatch(r"([*!])([0-9]{1,9})\1(.*)", text, re.S)
+        if old is not None:
+            return cls({old[3]: int(old[2])}, _OF_OLD[old[1]], 0)
+        fields = _Fields(data, "a consumer")
+        if "subscription" not in fields:
+            return cls(fields.counts(), STATIC, 0)
+        pattern = fields.get("pattern", str, STATIC)
+        if pattern not in _PATTERNS:
+            raise CorruptZnode(
+                f"a consumer's pattern is one of {', '.join(sorted(_PATTERNS))}, not {pattern!r}"
+            )
+        return cls(
+            _Fields.of(fields.must("subscription", dict), "a consumer's subscription").counts(),
+            pattern,
+            fields.number("timestamp", 0),
+        )
+
+
+class ProducerIds(NamedTuple):
+    """The block of producer ids that was given out last: to which broker, from where to where (included)."""
+
+    broker: int
+    first: int
+    last: int
+
+    def encode(self) -> bytes:
+        return _encode(
+            {
+                "version": 1,
+                "broker": self.broker,
+                "block_start": str(self.first),
+                "block_end": str(self.last),
+            }
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> ProducerIds:
+        """Raises CorruptZnode."""
+        fields = _Fields(data, "the block of producer ids")
+        return cls(fields.must("broker", int), fields.number("block_start"), fields.number("block_end"))
+
+
+def encode_config(config: Mapping[str, str]) -> bytes:
+    """A topic's own settings, in Kafka's names, with dots."""
+    return _encode({"version": 1, "config": dict(config)})
+
+
+def decode_config(data: bytes) -> dict[str, str]:
+    """Raises CorruptZnode."""
+    found = _Fields(data, "a topic's settings").get("config", dict, {})
+    return {str(name): str(value) for name, value in found.items()}
+
+
+def encode_cluster_id(cluster_id: str) -> bytes:
+    return _encode({"version": "1", "id": cluster_id})
+
+
+def decode_cluster_id(data: bytes) -> str:
+    """Raises CorruptZnode."""
+    found: str = _Fields(data, "the cluster's id").must("id", str)
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,22}", found):
+        raise CorruptZnode(f"the cluster's id is at most 22 of the characters a-z A-Z 0-9 _ -, not {found!r}")
+    return found
+
+
+def encode_number(number: int) -> bytes:
+    """An offset, an epoch, a count of partitions."""
+    return b"%d" % number
+
+
+def decode_number(data: bytes) -> int:
+    """Raises CorruptZnode."""
+    found = re.fullmatch(rb"\s*(-?[0-9]{1,19})\s*", data)
+    if found is None:
+        raise CorruptZnode(f"a number is decimal text, not {data[:40]!r}")
+    return int(found[1])
+
+
+def encode_owner(consumer: str, stream: int) -> bytes:
+    """A consumer's thread: the consumer's id, a dash, the stream's number."""
+    return f"{consumer}-{stream}".encode()
+
+
+def decode_owner(data: bytes) -> tuple[str, int]:
+    """The consumer's id, and the stream's number. Raises CorruptZnode."""
+    consumer, dash, stream = _text(data, "an owner").rpartition("-")
+    if not dash or not consumer or not stream.isdecimal():
+        raise CorruptZnode(f"an owner is consumer-stream, not {data[:100]!r}")
+    return consumer, int(stream)
+
+
+class _Fields:
+    """The fields of a JSON object; a missing or impossible one raises CorruptZnode."""
+
+    def __init__(self, data: bytes, what: str) -> None:
+        try:
+            found = json.loads(_text(data, what))
+        except (ValueError, RecursionError) as error:
+            raise CorruptZnode(f"{what} is not JSON ({error}): {data[:200]!r}") from None
+        self._found = self._checked(found, what)
+        self._what = what
+
+    @classmethod
+    def of(cls, found: object, what: str) -> _Fields:
+        fields = cls.__new__(cls)
+        fields._found, fields._what = cls._checked(found, what), what
+        return fields
+
+    @staticmethod
+    def _checked(found: object, what: str) -> dict[str, Any]:
+        if not isinstance(found, dict):
+            raise CorruptZnode(f"{what} is no JSON object, but {str(found)[:200]}")
+        return found
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._found
+
+    def must(self, name: str, kind: type) -> Any:
+        if self._found.get(name) is None:
+            raise CorruptZnode(f"{self._what} has no {name!r}: {json.dumps(self._found)[:200]}")
+        return self.get(name, kind, None)
+
+    def get(self, name: str, kind: type, default: Any) -> Any:
+        value = self._found.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise CorruptZnode(f"{self._what}: {name!r} is {str(value)[:100]!r}")
+        return value
+
+    def number(self, name: str, default: int | None = None) -> int:
+        """A number that is written as a text."""
+        value = self._found.get(name)
+        if value is None and default is not None:
+            return default
+        try:
+            return decode_number(str(value).encode())
+        except CorruptZnode:
+            raise CorruptZnode(f"{self._what}: {name!r} is {str(value)[:100]!r}, no number") from None
+
+    def numbers(self, name: str) -> list[int]:
+        return self._all_numbers(name, self.must(name, list))
+
+    def partitions(self, name: str) -> dict[int, Sequence[int]]:
+        found = {}
+        for number, brokers in self.get(name, dict, {}).items():
+            if not re.fullmatch("[0-9]{1,9}", number) or not isinstance(brokers, list):
+                raise CorruptZnode(f"{self._what}: {name!r} has {number!r}: {str(brokers)[:100]}")
+            found[int(number)] = self._all_numbers(name, brokers)
+        return dict(sorted(found.items()))
+
+    def counts(self) -> dict[str, int]:
+        """The whole object, names to numbers."""
+        for name in self._found:
+            self.must(name, int)
+        return dict(self._found)
+
+    def _all_numbers(self, name: str, values: list[Any]) -> list[int]:
+        if not all(isinstance(value, int) and not isinstance(value, bool) for value in values):
+            raise CorruptZnode(f"{self._what}: {name!r} are no numbers: {str(values)[:100]}")
+        return values
+
+
+def _encode(fields: Mapping[str, Any]) -> bytes:
+    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _of_partitions(brokers: Mapping[int, Sequence[int]]) -> dict[str, list[int]]:
+    return {str(number): list(brokers[number]) for number in sorted(brokers)}
+
+
+def _text(data: bytes, what: str) -> str:
+    if len(data) > _MOST:
+        raise CorruptZnode(f"{what} has {len(data):,} bytes")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise CorruptZnode(f"{what} is no text: {data[:100]!r}") from None
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

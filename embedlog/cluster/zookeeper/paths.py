@@ -1,0 +1,182 @@
+"""Every path in ZooKeeper: built and parsed here alone, from one table.
+
+    /brokers/ids/[broker]                                  e   who is alive, and where
+    /brokers/seqid                                         p   numbers for brokers that have none
+    /brokers/topics/[topic]                                p   its partitions, and which brokers keep them
+    /brokers/topics/[topic]/partitions/[partition]/state   p   leader, in-sync replicas, epochs
+    /brokers/topics/[topic]/[broker]                       e   0.7: how many partitions the broker has of it
+    /controller                                            e   the broker that changes topics
+    /controller_epoch                                      p   how many controllers there have been
+    /config/topics/[topic]                                 p   settings of the topic
+    /admin/delete_topics/[topic]                           p   it is to be deleted
+    /cluster/id                                            p   the cluster's id
+    /latest_producer_id_block                              p   which producer ids have been given out
+    /consumers/[group]/ids/[consumer]                      e   a consumer, and what it wants
+    /consumers/[group]/offsets/[topic]/[partition]         p   where its group is
+    /consumers/[group]/owners/[topic]/[partition]          e   which of its threads reads the partition
+
+e: ephemeral, it goes with the session of whoever made it; p: persistent. Paths are relative to the chroot.
+In 0.7 a partition is a text, "[broker]-[partition]": for consumers it stands where the number does.
+
+Source: Kafka 0.7, 0.10 and 2.7 design, "ZooKeeper directories"; Kafka 2.x's names.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from ...errors import InvalidArgument
+from ...model import TopicPartition
+
+BROKER_IDS: Final = "/brokers/ids"
+BROKER_SEQUENCE: Final = "/brokers/seqid"
+TOPICS: Final = "/brokers/topics"
+CONTROLLER: Final = "/controller"
+CONTROLLER_EPOCH: Final = "/controller_epoch"
+TOPIC_CONFIGS: Final = "/config/topics"
+DELETE_TOPICS: Final = "/admin/delete_topics"
+CLUSTER_ID: Final = "/cluster/id"
+PRODUCER_IDS: Final = "/latest_producer_id_block"
+CONSUMERS: Final = "/consumers"
+
+_NUMBER: Final = r"(0|[1-9][0-9]{0,9})"
+_NAME: Final = r"([^/]+)"
+_OF_A_BROKER: Final = r"((?:0|[1-9][0-9]{0,9})(?:-(?:0|[1-9][0-9]{0,9}))?)"
+
+# What a path is, its form, and what varies in it.
+_FORMS: Final[list[tuple[str, re.Pattern[str], tuple[str, ...]]]] = [
+    (kind, re.compile(form.replace("#", _NUMBER).replace("?", _OF_A_BROKER).replace("*", _NAME)), names)
+    for kind, form, names in (
+        ("broker", f"{BROKER_IDS}/#", ("broker",)),
+        ("broker_sequence", BROKER_SEQUENCE, ()),
+        ("partition_state", f"{TOPICS}/*/partitions/#/state", ("topic", "partition")),
+        ("topic_of_broker", f"{TOPICS}/*/#", ("topic", "broker")),
+        ("topic", f"{TOPICS}/*", ("topic",)),
+        ("controller", CONTROLLER, ()),
+        ("controller_epoch", CONTROLLER_EPOCH, ()),
+        ("topic_config", f"{TOPIC_CONFIGS}/*", ("topic",)),
+        ("deletion", f"{DELETE_TOPICS}/*", ("topic",)),
+        ("cluster_id", CLUSTER_ID, ()),
+        ("producer_ids", PRODUCER_IDS, ()),
+        ("consumer", f"{CONSUMERS}/*/ids/*", ("group", "consumer")),
+        ("offset", f"{CONSUMERS}/*/offsets/*/?", ("group", "topic", "partition")),
+        ("owner", f"{CONSUMERS}/*/owners/*/?", ("group", "topic", "partition")),
+    )
+]
+_NO_NUMBERS: Final = frozenset({"topic", "group", "consumer"})
+_IMPOSSIBLE: Final = re.compile("[/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
+
+
+class Known(NamedTuple):
+    """What a path is, and what varies in it: numbers where they are numbers.
+
+    `kind` is the name of the function below that builds such a path; the names of `values` its arguments.
+    """
+
+    kind: str
+    values: dict[str, str | int]
+
+
+def parse(path: str) -> Known | None:
+    """What a path is; None for one that is none of these."""
+    for kind, form, names in _FORMS:
+        found = form.fullmatch(path)
+        if found is not None:
+            return Known(
+                kind,
+                {
+                    name: text if name in _NO_NUMBERS or not text.isdigit() else int(text)
+                    for name, text in zip(names, found.groups(), strict=True)
+                },
+            )
+    return None
+
+
+def broker(broker: int) -> str:
+    return f"{BROKER_IDS}/{broker}"
+
+
+def broker_sequence() -> str:
+    return BROKER_SEQUENCE
+
+
+def topic(topic: str) -> str:
+    return f"{TOPICS}/{_name(topic)}"
+
+
+def topic_of_broker(topic: str, broker: int) -> str:
+    """As in 0.7."""
+    return f"{TOPICS}/{_name(topic)}/{broker}"
+
+
+def partitions(topic: str) -> str:
+    """What lies above the partitions of a topic."""
+    return f"{TOPICS}/{_name(topic)}/partitions"
+
+
+def partition(partition: TopicPartition) -> str:
+    """What lies above the state of a partition."""
+    return f"{partitions(partition.topic)}/{partition.partition}"
+
+
+def partition_state(topic: str, partition: int) -> str:
+    return f"{partitions(topic)}/{partition}/state"
+
+
+def controller() -> str:
+    return CONTROLLER
+
+
+def controller_epoch() -> str:
+    return CONTROLLER_EPOCH
+
+
+def topic_config(topic: str) -> str:
+    return f"{TOPIC_CONFIGS}/{_name(topic)}"
+
+
+def deletion(topic: str) -> str:
+    return f"{DELETE_TOPICS}/{_name(topic)}"
+
+
+def cluster_id() -> str:
+    return CLUSTER_ID
+
+
+def producer_ids() -> str:
+    return PRODUCER_IDS
+
+
+def consumers(group: str) -> str:
+    """What lies above the members of a group."""
+    return f"{CONSUMERS}/{_name(group)}/ids"
+
+
+def consumer(group: str, consumer: str) -> str:
+    return f"{consumers(group)}/{_name(consumer)}"
+
+
+def offsets(group: str, topic: str) -> str:
+    """What lies above a group's offsets in a topic."""
+    return f"{CONSUMERS}/{_name(group)}/offsets/{_name(topic)}"
+
+
+def offset(group: str, topic: str, partition: int | str) -> str:
+    return f"{offsets(group, topic)}/{partition}"
+
+
+def owners(group: str, topic: str) -> str:
+    """What lies above who reads the partitions of a topic."""
+    return f"{CONSUMERS}/{_name(group)}/owners/{_name(topic)}"
+
+
+def owner(group: str, topic: str, partition: int | str) -> str:
+    return f"{owners(group, topic)}/{partition}"
+
+
+def _name(name: str) -> str:
+    """Raises InvalidArgument for what cannot be one step of a path."""
+    if not name or name in (".", "..", "zookeeper") or _IMPOSSIBLE.search(name):
+        raise InvalidArgument(f"{name!r} cannot be the name of anything in ZooKeeper")
+    return name

@@ -1,0 +1,318 @@
+"""A real ZooKeeper without ceremony: one server, or an ensemble, as processes of this machine.
+
+    with ZooKeepers("./zk") as zookeepers:             # a free port, 127.0.0.1
+        KazooClient(zookeepers.connect_string)
+
+The server comes out of the jars that PySpark brings (five of them suffice), the Java from `embedlog.java`.
+Each server has a directory `N` of its own below the one that is given: `zoo.cfg`, which is written anew at
+each start, `myid`, `data`, and `server.log`, what the process says. A server is ready when it says of itself
+that it serves: in an ensemble that is when a majority has elected a leader.
+
+No orphans: beside each server waits a small shell at the end of a pipe. When this process ends, however it
+ends, the pipe closes and the shell ends its server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+from ...arguments import check_int, check_text
+from ...errors import InvalidArgument, ZooKeeperError
+from ...java import java_home
+
+_JARS: Final = ("zookeeper-[0-9]*", "zookeeper-jute-*", "slf4j-api-*", "snappy-java-*", "metrics-core-*")
+_MAIN: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+_READY_S: Final = 60.0
+_STOP_S: Final = 5.0
+_LOOK_S: Final = 0.02  # between two questions whether it is ready
+_LAST_PORT: Final = 65_535
+
+MOST_SERVERS: Final = 9
+"""In one ensemble: beyond that writing becomes slower, and nothing safer."""
+
+# Sessions may have from 1 to 60 seconds. The limits of an ensemble are in ticks: 10 s, so that a slow machine
+# does not split it.
+_TICK_MS: Final = 500
+_CONFIG: Final = f"""\
+tickTime={_TICK_MS}
+initLimit=20
+syncLimit=20
+minSessionTimeout={2 * _TICK_MS}
+maxSessionTimeout=60000
+maxClientCnxns=0
+admin.enableServer=false
+4lw.commands.whitelist=srvr,mntr,cons
+autopurge.snapRetainCount=3
+autopurge.purgeInterval=1
+preAllocSize=1024
+"""
+
+# Ends the process that it is told of when its own standard input ends, which nobody ever writes to.
+_WATCHER: Final = 'trap "" INT TERM HUP; read -r _; kill -9 "$1" 2>/dev/null'
+
+
+class Place(NamedTuple):
+    """Where a server listens: for clients, and for the other servers (data, election)."""
+
+    host: str
+    port: int
+    peer_port: int
+    election_port: int
+
+
+class ZooKeeperServer:
+    """One server: a process, and the directory it keeps its data in.
+
+    Args:
+        directory: of this server alone; made where it is not there.
+        number: its number in the ensemble, from 1.
+        places: where all servers of the ensemble listen, by number from 1; one of one alone.
+        heap_mb: how much memory its Java may use for what it keeps.
+    """
+
+    def __init__(self, directory: Path, number: int, places: Sequence[Place], heap_mb: int) -> None:
+        self.directory = directory
+        self.number = number
+        self.place = places[number - 1]
+        self._places = places
+        self._heap_mb = heap_mb
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watcher: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        """ "host:port" for clients."""
+        return f"{self.place.host}:{self.place.port}"
+
+    @property
+    def pid(self) -> int:
+        """The process's id. Raises ZooKeeperError where none runs."""
+        if self._process is None:
+            raise ZooKeeperError(f"no ZooKeeper server runs for {self.address}")
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its process is there; it may still be starting."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start the process, if none runs; it is ready later. Raises JavaNotFound, ZooKeeperError."""
+        if self.is_running:
+            return
+        self.stop()
+        self._write_files()
+        command = [
+            str(java_home() / "bin" / "java"),
+            f"-Xmx{self._heap_mb}m",
+            "-XX:+UseSerialGC",  # starts sooner, and has no threads of its own
+            "-XX:TieredStopAtLevel=1",
+            "-Xshare:auto",
+            "-cp",
+            os.pathsep.join(map(str, _jars())),
+            _MAIN,
+            str(self.directory / "zoo.cfg"),
+        ]
+        with open(self.directory / "server.log", "wb") as log:
+            # A session of its own: Ctrl-C in a terminal is for this process, which then stops the server.
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        self._watcher = subprocess.Popen(
+            ["/bin/sh", "-c", _WATCHER, "sh", str(self._process.pid)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def wait_until_ready(self, timeout_s: float = _READY_S) -> None:
+        """Until it serves clients. Raises ZooKeeperError if its process ends, or takes too long."""
+        deadline = time.monotonic() + timeout_s
+        while not self._serves():
+            if not self.is_running:
+                raise ZooKeeperError(f"the ZooKeeper server of {self.address} ended: {self._said()}")
+            if time.monotonic() > deadline:
+                raise ZooKeeperError(
+                    f"the ZooKeeper server of {self.address} does not serve after {timeout_s:g} s: "
+                    f"{self._said()}"
+                )
+            time.sleep(_LOOK_S)
+
+    def stop(self) -> None:
+        """End the process; what it has acknowledged is on disk. It may be started again."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash would. It may be started again."""
+        self._end(signal.SIGKILL)
+
+    # -- inside ----------------------------------------------------------------------------------------
+
+    def _end(self, number: signal.Signals) -> None:
+        watcher, self._watcher = self._watcher, None
+        process, self._process = self._process, None
+        if watcher is not None:  # first: afterwards the process's id may be somebody else's
+            watcher.kill()
+            watcher.communicate()
+        if process is None:
+            return
+        process.send_signal(signal.SIGCONT)  # one that is paused would not hear
+        process.send_signal(number)
+        try:
+            process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _write_files(self) -> None:
+        data = self.directory / "data"
+        data.mkdir(parents=True, exist_ok=True)
+        text = _CONFIG + f"dataDir={data.absolute()}\nclientPortAddress={self.place.host}\n"
+        text += f"clientPort={self.place.port}\n"
+        if len(self._places) > 1:
+            for number, place in enumerate(self._places, 1):
+                text += f"server.{number}={place.host}:{place.peer_port}:{place.election_port}\n"
+        (self.directory / "zoo.cfg").write_text(text)
+        (data / "myid").write_text(f"{self.number}\n")
+
+    def _serves(self) -> bool:
+        try:
+            with socket.create_connection((self.place.host, self.place.port), 1) as connection:
+                connection.sendall(b"srvr")
+                said = b""
+                while more := connection.recv(4096):
+                    said += more
+        except OSError:
+            return False
+        return said.startswith(b"Zookeeper version")
+
+    def _said(self) -> str:
+        with contextlib.suppress(OSError):
+            lines = (self.directory / "server.log").read_text(errors="replace").splitlines()
+            said = [line for line in lines if line and not line.startswith("SLF4J")]
+            if said:
+                return said[-1][:500]
+        return f"it says nothing; is a port of {', '.join(map(str, self.place[1:]))} taken?"
+
+
+class ZooKeepers:
+    """A server, or an ensemble of servers, started when it is made; a context manager.
+
+    Args:
+        directory: where they keep their data; None for a temporary one that is deleted at the end.
+        servers: how many; an ensemble of 3 goes on when one of them is lost.
+        port: of the first one; the next ones take those behind it. 0: free ones, for all.
+        hosts: the address that each listens on; one for all, or one for each.
+        heap_mb: memory for each.
+
+    Raises JavaNotFound, InvalidArgument, ZooKeeperError.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str] | None = None,
+        *,
+        servers: int = 1,
+        port: int = 0,
+        hosts: Sequence[str] = ("127.0.0.1",),
+        heap_mb: int = 96,
+    ) -> None:
+        check_int("servers", servers, low=1, high=MOST_SERVERS)
+        check_int("port", port, low=0, high=_LAST_PORT - servers + 1)
+        check_int("heap_mb", heap_mb, low=16)
+        for host in hosts:
+            check_text("hosts", host)
+        if len(hosts) not in (1, servers):
+            raise InvalidArgument(f"{len(hosts)} hosts for {servers} servers: one for all, or one for each")
+        each_host = list(hosts) * servers if len(hosts) == 1 else list(hosts)
+        with contextlib.ExitStack() as undo:
+            if directory is None:
+                directory = tempfile.mkdtemp(prefix="embedlog-zookeeper-")
+                undo.callback(shutil.rmtree, directory, ignore_errors=True)
+            self.directory = Path(directory)
+            places = _places(each_host, port)
+            self.servers = [
+                ZooKeeperServer(self.directory / str(number), number, places, heap_mb)
+                for number in range(1, servers + 1)
+            ]
+            for server in self.servers:
+                undo.callback(server.stop)
+                server.start()
+            for server in self.servers:
+                server.wait_until_ready()
+            self._undo = undo.pop_all()
+
+    @property
+    def connect_string(self) -> str:
+        """ "host:port,host:port": what clients are configured with."""
+        return ",".join(server.address for server in self.servers)
+
+    def close(self) -> None:
+        """Stop them all. May be called twice."""
+        self._undo.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _places(hosts: Sequence[str], port: int) -> list[Place]:
+    """Ports for all; those that the kernel chooses are held together, so that they differ.
+
+    Raises ZooKeeperError for a port that is taken.
+    """
+    with contextlib.ExitStack() as held:
+
+        def bound(host: str, wanted: int) -> int:
+            try:
+                taken = held.enter_context(socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET))
+                taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                taken.bind((host, wanted))
+            except OSError as error:
+                raise ZooKeeperError(f"{host}:{wanted} cannot be listened on: {error.strerror}") from None
+            number: int = taken.getsockname()[1]
+            return number
+
+        client_ports = [bound(host, port + number if port else 0) for number, host in enumerate(hosts)]
+        return [
+            Place(host, client_port, bound(host, 0), bound(host, 0))
+            for host, client_port in zip(hosts, client_ports, strict=True)
+        ]
+
+
+def _jars() -> list[Path]:
+    """Raises ZooKeeperError."""
+    found = importlib.util.find_spec("pyspark")
+    if found is None or found.origin is None:
+        raise ZooKeeperError(
+            "a ZooKeeper server comes out of PySpark's jars, and PySpark is not installed: "
+            "pip install 'embedlog[cluster-dev]'"
+        )
+    directory = Path(found.origin).parent / "jars"
+    jars = []
+    for form in _JARS:
+        fitting = sorted(directory.glob(f"{form}.jar"))
+        if not fitting:
+            raise ZooKeeperError(f"there is no {form}.jar in {directory}: is this PySpark complete?")
+        jars.append(fitting[-1])
+    return jars

@@ -1,0 +1,81 @@
+"""Brokers that serve on their own, registered in ZooKeeper as a cluster's are: for who looks there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from embedlog.cluster import Broker
+from embedlog.cluster.zookeeper import contents, paths
+from embedlog.cluster.zookeeper.client import ZooKeeper
+
+SESSION_S = 30.0  # a busy machine, or an election, takes no broker away
+
+
+class Cluster:
+    """Brokers in this process, numbered from 0; each topic's partition is led by one of them."""
+
+    def __init__(self, connect: str, brokers: int = 1) -> None:
+        self.zookeeper = ZooKeeper(connect, session_timeout_s=SESSION_S)
+        self.brokers: list[Broker | None] = []
+        self._sessions: list[ZooKeeper] = []
+        for number in range(brokers):
+            self.brokers.append(Broker(broker_id=number))
+            self._sessions.append(ZooKeeper(connect, session_timeout_s=SESSION_S))
+            self.register(number)
+
+    def broker(self, number: int) -> Broker:
+        found = self.brokers[number]
+        assert found is not None
+        return found
+
+    def register(self, number: int) -> None:
+        """The broker is there."""
+        data = contents.Broker("127.0.0.1", self.broker(number).port, time.time_ns() // 10**6).encode()
+        assert self._sessions[number].create(paths.broker(number), data, ephemeral=True)
+
+    def stop(self, number: int) -> None:
+        """The broker goes, and its registration with it."""
+        self._sessions[number].delete(paths.broker(number))
+        self.broker(number).close()
+        self.brokers[number] = None
+
+    def create_topic(self, topic: str, leaders: Sequence[int]) -> None:
+        """A topic of so many partitions, each led by the broker that stands there."""
+        for broker in self.brokers:
+            if broker is not None:
+                broker.log.create_topic(topic, partitions=len(leaders))
+        replicas = {partition: [leader] for partition, leader in enumerate(leaders)}
+        assert self.zookeeper.create(paths.topic(topic), contents.Topic(replicas).encode())
+        for partition, leader in enumerate(leaders):
+            self.lead(topic, partition, leader)
+
+    def lead(self, topic: str, partition: int, leader: int) -> None:
+        """This broker leads the partition from now on."""
+        state = contents.PartitionState(leader, 0, (leader,), 1).encode()
+        path = paths.partition_state(topic, partition)
+        if not self.zookeeper.create(path, state):
+            self.zookeeper.write(path, state)
+
+    def append(self, topic: str, partition: int, values: Sequence[bytes], leader: int = 0) -> None:
+        self.broker(leader).log.append_many(topic, list(values), partition=partition)
+
+    def close(self) -> None:
+        for session in (self.zookeeper, *self._sessions):
+            session.close()
+        for broker in self.brokers:
+            if broker is not None:
+                broker.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,421 @@
+"""Three brokers and a ZooKeeper as processes: what clients see, when all is well and when it is not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from brokers import Brokers, cluster
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic
+from wire import Wire, batch_of, fetch
+from zookeepers import WAIT_S, Znodes, eventually
+
+import embedlog
+from embedlog.cluster.protocol import ErrorCode
+from embedlog.cluster.protocol.groups import FindCoordinatorRequest, HeartbeatRequest
+from embedlog.cluster.protocol.offsets_api import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from embedlog.cluster.zookeeper import contents, paths
+from embedlog.cluster.zookeeper.running import ZooKeepers
+
+SESSION_MS = 3_000
+SHORT = ("--set", f"zookeeper.session.timeout.ms={SESSION_MS}")
+
+
+@pytest.fixture(scope="module")
+def brokers(zookeeper_server: ZooKeepers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
+    """A cluster for the tests that leave it as they found it."""
+    directory = tmp_path_factory.mktemp("cluster")
+    with cluster(directory, f"{zookeeper_server.connect_string}/{directory.name}", 3) as brokers:
+        yield brokers
+
+
+def produced(bootstrap: str, topic: str, values: list[str]) -> None:
+    """Send values, by turns to all partitions, and wait until all are acknowledged."""
+    failed: list[Any] = []
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5})
+    for value in values:
+        producer.produce(topic, value, value, on_delivery=lambda error, _: error and failed.append(error))
+    assert producer.flush(WAIT_S) == 0
+    assert not failed
+
+
+def consumed(bootstrap: str, topic: str, count: int, group: str) -> list[str]:
+    """So many values of a topic, committed."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.subscribe([topic])
+    found: list[str] = []
+    try:
+
+        def more() -> bool:
+            message = consumer.poll(0.5)
+            if message is not None and message.error() is None:
+                found.append(message.value().decode())
+            return len(found) >= count
+
+        eventually(more, f"{count} records of {topic}")
+        consumer.commit(asynchronous=False)
+    finally:
+        consumer.close()
+    return found
+
+
+# -- all is well ---------------------------------------------------------------------------------------
+
+
+def test_topics_come_change_and_go_through_any_broker(brokers: Brokers) -> None:
+    for number in range(3):
+        topic = f"through-{number}"
+        admin = brokers.admin(number)
+        brokers.create(topic, 3, **{"retention.ms": "60000"})
+        for other in range(3):
+            eventually(lambda o=other, t=topic: set(brokers.leaders(t, o).values()) == {0, 1, 2})
+        admin.create_partitions([NewPartitions(topic, 6)])[topic].result(WAIT_S)
+        for other in range(3):
+            eventually(lambda o=other, t=topic: len(brokers.leaders(t, o)) == 6)
+        change = ConfigEntry("retention.ms", "120000", incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource("topic", topic, incremental_configs=[change])
+        admin.incremental_alter_configs([resource])[resource].result(WAIT_S)
+        for other in range(3):
+            eventually(lambda o=other, t=topic: _config(brokers, o, t) == "120000")
+        admin.delete_topics([topic])[topic].result(WAIT_S)
+        for other in range(3):
+            eventually(lambda o=other, t=topic: not brokers.leaders(t, o))
+
+
+def _config(brokers: Brokers, number: int, topic: str) -> str:
+    resource = ConfigResource("topic", topic)
+    admin = brokers.admin(number)
+    found: str = admin.describe_configs([resource])[resource].result(WAIT_S)["retention.ms"].value
+    return found
+
+
+def test_records_reach_the_brokers_that_lead(brokers: Brokers) -> None:
+    brokers.create("shared", 6)
+    values = [str(number) for number in range(300)]
+    produced(brokers[0].address, "shared", values)
+    assert sorted(consumed(brokers[1].address, "shared", 300, "reads-all")) == sorted(values)
+    sizes: list[int] = []
+    for broker in brokers.all:
+        with embedlog.open(broker.directory, mode="r") as log:
+            ends = [end.log_end_offset for end in log.offsets("shared").values()]
+            leaders = brokers.leaders("shared")
+            assert all((end > 0) == (leaders[number] == broker.number) for number, end in enumerate(ends))
+            sizes.append(sum(ends))
+    assert sum(sizes) == 300
+
+
+def test_requests_for_what_others_lead_are_sent_away(brokers: Brokers) -> None:
+    brokers.create("led", 3)
+    leaders = brokers.leaders("led")
+    for broker in brokers.all:
+        with Wire(broker, host=broker.host) as wire:
+            for partition, leader in leaders.items():
+                wanted = 0 if leader == broker.number else ErrorCode.NOT_LEADER_OR_FOLLOWER
+                assert wire.produce("led", batch_of(b"x"), partition=partition).error_code == wanted
+                got = wire.ask(fetch("led", 0, partition=partition), 11)
+                assert got.responses[0].partitions[0].error_code == wanted
+                asked = ListOffsetsTopic(
+                    name="led", partitions=[ListOffsetsPartition(partition_index=partition, timestamp=-1)]
+                )
+                listed = wire.ask(ListOffsetsRequest(topics=[asked]), 5)
+                assert listed.topics[0].partitions[0].error_code == wanted
+            unknown = wire.produce("led", batch_of(b"x"), partition=3)
+            assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_groups_are_spread_over_the_brokers(brokers: Brokers) -> None:
+    groups = [f"group-{number}" for number in range(12)]
+    found: list[dict[str, int]] = []
+    for broker in brokers.all:
+        with Wire(broker, host=broker.host) as wire:
+
+            def coordinators(wire: Wire = wire) -> dict[str, int]:
+                asked = wire.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=groups), 4)
+                at = {each.key: each.node_id for each in asked.coordinators if not each.error_code}
+                return at if len(at) == len(groups) else {}
+
+            found.append(eventually(coordinators))
+            for group, node in found[-1].items():
+                beat = HeartbeatRequest(group_id=group, member_id="nobody", generation_id=1)
+
+                def answered(beat: HeartbeatRequest = beat, wire: Wire = wire) -> int:
+                    code: int = wire.ask(beat, 3).error_code
+                    return 0 if code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else code
+
+                own = node == broker.number
+                wanted = ErrorCode.UNKNOWN_MEMBER_ID if own else ErrorCode.NOT_COORDINATOR
+                assert eventually(answered) == wanted
+    assert found[0] == found[1] == found[2]
+    assert set(found[0].values()) == {0, 1, 2}
+
+
+def test_what_kafkas_tools_find_in_zookeeper(brokers: Brokers) -> None:
+    brokers.create("found", 2, **{"cleanup.policy": "compact"})
+    with Znodes(brokers.connect).client() as client:
+
+        def read(path: str) -> Any:
+            node = client.get(path)
+            assert node is not None, path
+            return json.loads(node.data)
+
+        for broker in brokers.all:
+            registered = read(paths.broker(broker.number))
+            assert registered["endpoints"] == [f"PLAINTEXT://{broker.address}"]
+            assert (registered["host"], registered["port"]) == (broker.host, broker.port)
+            assert {"version", "jmx_port", "timestamp", "listener_security_protocol_map"} <= set(registered)
+        assert read(paths.CLUSTER_ID)["id"] == brokers[0].began["cluster_id"]
+        assert read(paths.CONTROLLER)["brokerid"] in {0, 1, 2}
+        assert read(paths.CONTROLLER_EPOCH) >= 1
+        assert read(paths.topic_config("found")) == {"version": 1, "config": {"cleanup.policy": "compact"}}
+        topic = read(paths.topic("found"))
+        leaders = brokers.leaders("found")
+        assert topic["partitions"] == {str(number): [leader] for number, leader in leaders.items()}
+        for number, leader in leaders.items():
+            state = read(paths.partition_state("found", number))
+            assert (state["leader"], state["isr"], state["leader_epoch"]) == (leader, [leader], 0)
+
+
+# -- all is not well -----------------------------------------------------------------------------------
+
+
+def test_a_broker_that_is_killed_comes_back_with_all_it_has_acknowledged(
+    zookeeper: Znodes, tmp_path: Path
+) -> None:
+    with cluster(tmp_path, zookeeper.connect, 3, *SHORT) as brokers:
+        brokers.create("kept", 3)
+        produced(brokers.bootstrap, "kept", [str(number) for number in range(300)])
+        consumed(brokers.bootstrap, "kept", 300, "goes-on")
+        for broker in brokers.all:
+            broker.kill()
+            others = [each.number for each in brokers.all if each is not broker]
+            eventually(
+                lambda b=broker, o=others: -1 in brokers.leaders("kept", o[0]).values(), "it is missed"
+            )
+            broker.start()
+            for number in range(3):
+                eventually(lambda n=number: set(brokers.leaders("kept", n).values()) == {0, 1, 2})
+        produced(brokers.bootstrap, "kept", [str(number) for number in range(300, 400)])
+        rest = consumed(brokers.bootstrap, "kept", 100, "goes-on")
+        assert sorted(rest, key=int) == [str(number) for number in range(300, 400)]
+        assert len(consumed(brokers.bootstrap, "kept", 400, "reads-anew")) == 400
+
+
+def test_a_broker_that_was_stopped_for_too_long_answers_nobody_and_comes_back(
+    zookeeper: Znodes, tmp_path: Path
+) -> None:
+    with cluster(tmp_path, zookeeper.connect, 2, *SHORT) as brokers:
+        brokers.create("t", 2)
+        leaders = brokers.leaders("t")
+        partition = next(number for number, leader in leaders.items() if leader == 1)
+        stopped = brokers[1]
+        with Wire(stopped, host=stopped.host) as wire:
+            assert wire.produce("t", batch_of(b"before"), partition=partition).error_code == 0
+            stopped.pause()
+            eventually(lambda: brokers.leaders("t")[partition] == -1, "its session is over")
+            stopped.resume()
+            with pytest.raises(ConnectionError):
+                wire.produce("t", batch_of(b"late"), partition=partition)
+        eventually(lambda: brokers.leaders("t")[partition] == 1, "it leads again")
+        eventually(lambda: brokers.leaders("t", 1)[partition] == 1)
+        with Wire(stopped, host=stopped.host) as wire:
+            got = eventually(
+                lambda: wire.produce("t", batch_of(b"after"), partition=partition).error_code == 0
+            )
+            assert got
+        with Znodes(zookeeper.connect).client() as client:
+            node = client.get(paths.partition_state("t", partition))
+            assert node is not None
+            assert contents.PartitionState.decode(node.data).leader_epoch == 2
+
+
+def test_a_paused_controller_decides_nothing_late(zookeeper: Znodes, tmp_path: Path) -> None:
+    with cluster(tmp_path, zookeeper.connect, 3, *SHORT) as brokers, zookeeper.client() as client:
+
+        def controller() -> int:
+            node = client.get(paths.CONTROLLER)
+            return -1 if node is None else contents.Controller.decode(node.data).broker
+
+        def epoch() -> int:
+            node = client.get(paths.CONTROLLER_EPOCH)
+            assert node is not None
+            return contents.decode_number(node.data)
+
+        first, before = controller(), epoch()
+        brokers[first].pause()
+        eventually(lambda: controller() not in (-1, first), "another one is elected")
+        others = [number for number in range(3) if number != first]
+        admin = brokers.admin(*others)
+        eventually(lambda: len(brokers.admin(others[0]).list_topics(timeout=10).brokers) == 2)
+        admin.create_topics([NewTopic("meanwhile", 4, 1)])["meanwhile"].result(WAIT_S)
+        brokers[first].resume()
+        eventually(lambda: set(brokers.admin(first).list_topics(timeout=10).brokers) == {0, 1, 2})
+        assert controller() != first
+        assert epoch() == before + 1
+        for number in range(4):
+            node = client.get(paths.partition_state("meanwhile", number))
+            assert node is not None
+            assert contents.PartitionState.decode(node.data).controller_epoch == before + 1
+
+
+def test_the_cluster_goes_on_while_zookeeper_servers_die(
+    zookeeper_ensemble: ZooKeepers, tmp_path: Path
+) -> None:
+    connect = f"{zookeeper_ensemble.connect_string}/{tmp_path.name}"
+    with cluster(tmp_path, connect, 3) as brokers:
+        brokers.create("t", 3)
+        for server in zookeeper_ensemble.servers:
+            server.kill()
+            produced(brokers.bootstrap, "t", [str(number) for number in range(50)])
+            brokers.create(f"without-{server.number}", 3)
+            server.start()
+            server.wait_until_ready()
+        assert len(consumed(brokers.bootstrap, "t", 150, "g")) == 150
+
+
+def test_a_directory_may_move_to_another_address(zookeeper: Znodes, tmp_path: Path) -> None:
+    with cluster(tmp_path, zookeeper.connect, 2) as brokers:
+        brokers.create("t", 2)
+        produced(brokers.bootstrap, "t", [str(number) for number in range(100)])
+        consumed(brokers.bootstrap, "t", 100, "g")
+        moving = brokers[1]
+        moving.stop()
+        moving.directory = moving.directory.rename(tmp_path / "elsewhere")
+        moving.host, moving.port = "127.0.0.40", 0
+        moving.start()
+        eventually(lambda: set(brokers.leaders("t").values()) == {0, 1})
+        produced(brokers[0].address, "t", [str(number) for number in range(100, 200)])
+        assert sorted(consumed(brokers[0].address, "t", 100, "g"), key=int) == [
+            str(number) for number in range(100, 200)
+        ]
+
+
+def test_a_directory_that_was_served_by_itself_joins(zookeeper: Znodes, tmp_path: Path) -> None:
+    with embedlog.open(tmp_path / "broker-0") as log:
+        log.create_topic("old", partitions=2)
+        for number in range(10):
+            log.append("old", str(number).encode(), partition=number % 2)
+        with log.consumer("old", group="g") as consumer:
+            consumer.poll(max_records=10)
+            consumer.commit()
+    with cluster(tmp_path, zookeeper.connect, 2) as brokers:
+        assert set(brokers.leaders("old", 1).values()) == {0}
+        produced(brokers[1].address, "old", ["10", "11"])
+        assert sorted(consumed(brokers[1].address, "old", 2, "g"), key=int) == ["10", "11"]
+    served = subprocess.run(
+        [sys.executable, "-m", "embedlog", "serve", str(tmp_path / "broker-0"), "--port", "0"],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+    )
+    assert served.returncode == 2
+    assert "say where its ZooKeeper is" in served.stderr.replace("\n", " ")
+
+
+def test_a_second_broker_of_the_same_id_is_refused(brokers: Brokers, tmp_path: Path) -> None:
+    second = subprocess.run(
+        [
+            *(sys.executable, "-m", "embedlog", "serve", str(tmp_path / "x"), "--port", "0"),
+            *("--broker-id", "1", "--zookeeper", brokers.connect),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+    )
+    assert second.returncode == 2
+    assert f"taken by the broker at {brokers[1].address}" in second.stderr.replace("\n", " ")
+
+
+def test_a_broker_may_bring_its_zookeeper_along(tmp_path: Path) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [
+        *(sys.executable, "-m", "embedlog", "serve", str(tmp_path / "log"), "--port", "0", "--json"),
+        *("--zookeeper", f"127.0.0.1:{port}/kafka", "--with-zookeeper"),
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        began = json.loads(process.stdout.readline())
+        assert began["zookeeper"] == f"127.0.0.1:{port}/kafka"
+        produced(began["listening"], "t", ["1"])
+        process.terminate()
+        assert process.wait(WAIT_S) == 0
+    with pytest.raises(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        pass
+
+
+def test_more_replicas_than_one_are_refused(brokers: Brokers) -> None:
+    admin = brokers.admin()
+    with pytest.raises(KafkaException, match="INVALID_REPLICATION_FACTOR"):
+        admin.create_topics([NewTopic("three", 1, 3)])["three"].result(WAIT_S)
+
+
+def test_the_cluster_described(zookeeper: Znodes, tmp_path: Path) -> None:
+    with cluster(tmp_path, zookeeper.connect, 3, *SHORT) as brokers:
+        brokers.create("t", 6)
+        produced(brokers.bootstrap, "t", [str(number) for number in range(30)])
+        consumed(brokers.bootstrap, "t", 30, "reads")
+        produced(brokers.bootstrap, "t", ["30", "31"])
+        found = _described(brokers[1].address)
+        assert found["cluster_id"] == brokers[0].began["cluster_id"]
+        assert [each["address"] for each in found["brokers"]] == [each.address for each in brokers.all]
+        assert sum(each["leads"] for each in found["brokers"]) == 6 + 50
+        assert sum(each["coordinates"] for each in found["brokers"]) == 1
+        assert found["topics"]["t"] == [brokers.leaders("t")[number] for number in range(6)]
+        (group,) = found["groups"]
+        assert (group["group"], group["lag"]) == ("reads", 2)
+        assert group["coordinator"] in {each.address for each in brokers.all}
+        lost = next(each for each in brokers.all if each.address != group["coordinator"])
+        lost.kill()
+        asked = brokers[(lost.number + 1) % 3]
+        eventually(lambda: -1 in brokers.leaders("t", asked.number).values(), "it is missed")
+        found = _described(asked.address)
+        assert {each["broker"] for each in found["brokers"]} == {0, 1, 2} - {lost.number}
+        assert found["topics"]["t"].count(-1) == 2
+        assert found["groups"][0]["lag"] is None
+        text = subprocess.run(
+            [sys.executable, "-m", "embedlog", "cluster", "describe", "--bootstrap-server", asked.address],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        assert "2 brokers" in text and "nobody 2" in text
+
+
+def _described(address: str) -> Any:
+    said = subprocess.run(
+        [sys.executable, "-m", "embedlog", "cluster", "describe", "--json", f"kafka://{address}"],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+    )
+    assert said.returncode == 0, said.stderr
+    return json.loads(said.stdout)
+
+
+def test_a_directory_is_no_cluster(tmp_path: Path) -> None:
+    said = subprocess.run(
+        [sys.executable, "-m", "embedlog", "cluster", "describe", str(tmp_path)],
+        capture_output=True,
+        text=True,
+    )
+    assert said.returncode == 2
+    assert "name a broker of the cluster" in said.stderr.replace("\n", " ")

@@ -1,0 +1,69 @@
+"""The documents' high-level consumer with a cluster of broker processes, which are restarted under it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+from brokers import cluster
+from confluent_kafka import Producer
+from consumers import Consumer
+from zookeepers import WAIT_S, Znodes, eventually
+
+
+def test_a_group_goes_on_while_brokers_are_restarted(zookeeper: Znodes, tmp_path: Path) -> None:
+    """Two consumers, three brokers, one after the other stopped and started again, among them the one that
+    keeps the group's offsets: nothing is lost, and nothing comes twice."""
+    with cluster(tmp_path, zookeeper.connect, 3) as brokers:
+        brokers.create("t", 6)
+        settings = {"offsets_storage": "kafka", "offsets_commit_max_retries": 60}
+        files = [tmp_path / f"consumer-{number}" for number in range(2)]
+        consumers = [Consumer(zookeeper.connect, "g", where, **settings) for where in files]
+        try:
+            for consumer in consumers:
+                consumer.ready()
+            producer = Producer(
+                {
+                    "bootstrap.servers": ",".join(each.address for each in brokers.all),
+                    "linger.ms": 5,
+                    "enable.idempotence": True,
+                }
+            )
+            failed: list[object] = []
+            sent = 0
+
+            def produce(count: int) -> None:
+                nonlocal sent
+                for _ in range(count):
+                    producer.produce(
+                        "t",
+                        str(sent),
+                        partition=sent % 6,
+                        on_delivery=lambda error, _: error and failed.append(error),
+                    )
+                    sent += 1
+
+            for broker in brokers.all:
+                produce(60)
+                assert producer.flush(WAIT_S) == 0
+                broker.stop()
+                broker.start()
+                produce(60)
+            assert producer.flush(WAIT_S) == 0
+            assert failed == []
+            expected = {str(number) for number in range(sent)}
+            eventually(lambda: expected <= {row.value for each in consumers for row in each.delivered()})
+            for consumer in consumers:
+                consumer.stop()
+            counts = Counter(row.value for each in consumers for row in each.delivered())
+            assert counts == Counter(expected), json.dumps(counts.most_common(5))
+            for consumer in consumers:
+                last: dict[int, int] = {}
+                for row in consumer.delivered():
+                    assert row.offset > last.get(row.partition, -1)
+                    last[row.partition] = row.offset
+        finally:
+            for consumer in consumers:
+                if consumer.program.process.poll() is None:
+                    consumer.kill()

@@ -1,0 +1,52 @@
+"""ZooKeeper for tests: a real server for the whole run, a chroot of its own for each test."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from embedlog.cluster.zookeeper.client import ZooKeeper
+
+WAIT_S = 60.0
+_T = TypeVar("_T")
+
+
+def eventually(look: Callable[[], _T], what: str = "", timeout_s: float = WAIT_S) -> _T:
+    """What `look` gives once that is true; fails when it never is. Its failed assertions are passed over."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        last: Any = None
+        try:
+            found = look()
+            if found:
+                return found
+            last = found
+        except AssertionError as error:
+            last = error
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout_s:g} s: {what or look}; last: {last!r}")
+        time.sleep(0.01)
+
+
+def chroot() -> str:
+    """One that nobody has."""
+    return f"/test-{uuid.uuid4().hex}"
+
+
+class Znodes:
+    """A test's part of a ZooKeeper: `connect` is what brokers and clients are given, with the chroot."""
+
+    def __init__(self, connect: str) -> None:
+        self.servers, slash, rest = connect.partition("/")
+        self.connect = connect
+        self.chroot = slash + rest
+
+    def client(self, **settings: Any) -> ZooKeeper:
+        """A session; close it (it is a context manager)."""
+        return ZooKeeper(self.connect, **settings)
+
+    def remove(self) -> None:
+        with ZooKeeper(self.servers) as client:
+            client.delete(self.chroot, recursive=True)
