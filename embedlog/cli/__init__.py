@@ -5,7 +5,9 @@
     opening.py    opening the directory, or the log that brokers keep, for a command
     ui.py         everything that is printed: lines, tables, JSON, progress
     units.py      sizes, times and counts as people read them
+    stopping.py   waiting for the signal that ends a command
     text.py       a record as text and as JSON, and back
+    messages.py   what a command that runs for long has logged
     problems.py   an error as a line that says what to do, and its exit code
     <command>.py  a family of commands: add_parser(subparsers), run(args, ui) -> exit code
 
@@ -47,7 +49,11 @@ COMMANDS: Final = {
     "backup": "copies",
     "export": "copies",
     "import": "importing",
+    "mirror": "mirror",
+    "load": "load",
     "serve": "serve",
+    "cluster": "cluster",
+    "zookeeper": "zookeeper",
     "demo": "demo",
 }
 

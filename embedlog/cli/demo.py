@@ -2,7 +2,8 @@
 
 A child process loads the flights (demo_loader.py), is killed with SIGKILL somewhere about half-way, and is
 started again. Then two consumers of one group share the partitions; one leaves half-way, the other takes
-over. What is shown is counted from the log, and compared with the data set.
+over. Last, Spark reads the same directory (demo_spark.py). What is shown is counted from the log, and
+compared with the data set.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from rich.table import Table
 import embedlog
 
 from ..errors import DirectoryError, EmbedlogError
-from . import flights
+from . import demo_spark, flights
 from .arguments import add_directory
 from .demo_loader import PARTITIONS, TOPIC
 from .ui import UI
@@ -46,7 +47,7 @@ def add_parser(commands: Any) -> None:
     """Register the command."""
     parser = commands.add_parser(
         "demo",
-        help="load 336,776 flights, kill the loader half-way, count them with a consumer group",
+        help="load 336,776 flights, kill the loader half-way, count them with a group and with Spark",
         description="Runs the main job on real input (needs the extra: pip install 'embedlog[demo]'). "
         "Makes its own directory and is the writer of it.",
     )
@@ -61,6 +62,9 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--seed", type=int, default=None, help="where the loader is killed, for repeating a run"
     )
+    parser.add_argument(
+        "--no-spark", action="store_true", help="leave out the last part, for which Java starts"
+    )
 
 
 def run(args: argparse.Namespace, ui: UI) -> int:
@@ -73,7 +77,9 @@ def run(args: argparse.Namespace, ui: UI) -> int:
         report = _consume(log, console)
         _show(log, loaded, report, args.directory, console)
         exact = report.flights.total() == flights.FLIGHTS == _records(log)
-    return 0 if exact else 1
+    counted = None if args.no_spark else demo_spark.show(directory, console)
+    _show_next(args.directory, console)
+    return 0 if exact and counted in (None, flights.FLIGHTS) else 1
 
 
 def _fresh(directory: str) -> str:
@@ -285,9 +291,17 @@ def _show(log: embedlog.Log, loaded: _Loaded, report: _Report, directory: str, c
         f"consume   {size / 1e6 / report.seconds:,.0f} MB/s of JSON, parsed, "
         f"{total / report.seconds:,.0f} records/s\n"
         f"on disk   {on_disk / 1e6:,.1f} MB for {size / 1e6:,.1f} MB of JSON (zstd, {size / on_disk:.1f}x) "
-        f"in {directory}\n"
+        f"in {directory}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _show_next(directory: str, console: Console) -> None:
+    console.print(
         f"next      {_command()} tail -n 5 {directory} {TOPIC}\n"
         f"          {_command()} groups describe {directory} {_GROUP}\n"
+        f"          {_command()} load {directory} --topic {TOPIC} --to warehouse/flights\n"
         f"          {_command()} verify {directory}",
         highlight=False,
         soft_wrap=True,

@@ -1,0 +1,210 @@
+"""`python -m benchmarks.spark`: rows a second through Spark, beside Parquet and beside a source of tuples.
+
+The same rows three times: in a log, in Parquet files that Spark wrote from it, and given out by a data source
+in Python that yields tuples out of memory. Each contender takes its turn in each round of one session; the
+median is printed. Then how embedlog's rate grows with partitions and with size.
+
+    count        rows alone
+    value only   the length of every value, summed
+    all columns  something of every column, headers included
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+import embedlog
+import embedlog.spark
+from embedlog import Record
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_RESULTS = Path(__file__).parent / "results"
+_SCHEMA = (
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
+    "timestampType int, headers array<struct<key: string, value: binary>>"
+)
+_VALUE = bytes(range(100))
+_BATCH = 1000
+
+# What each query asks of every row: enough that no column can be left out.
+_QUERIES = {
+    "count": ("offset bigint", "count(*)"),
+    "value only": ("value binary", "sum(length(value))"),
+    "all columns": (
+        _SCHEMA,
+        "sum(length(key)), sum(length(value)), max(topic), sum(partition), sum(offset), max(timestamp), "
+        "sum(timestampType), sum(size(headers))",
+    ),
+}
+
+
+def make_log(path: Path, records: int, partitions: int) -> Path:
+    """Records of 100 bytes with a key and a header, in batches of 1,000."""
+    with embedlog.open(path) as log:
+        log.create_topic("rows", partitions=partitions)
+        batch = [
+            Record(key=b"key-%06d" % n, value=_VALUE, headers=(("trace", b"%08d" % n),), timestamp_ms=n)
+            for n in range(_BATCH)
+        ]
+        for number in range(records // _BATCH):
+            log.append_many("rows", batch, partition=number % partitions)
+    return path
+
+
+class TupleSource(DataSource):
+    """What a data source in Python is at its plainest: rows as tuples, here without any work to get them."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "benchmark_tuples"
+
+    def schema(self) -> str:
+        return _SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return TupleReader(int(self.options["records"]), int(self.options["partitions"]), schema.fieldNames())
+
+
+class TupleReader(DataSourceReader):
+    def __init__(self, records: int, partitions: int, columns: list[str]) -> None:
+        self._each = records // partitions
+        self._partitions = partitions
+        self._columns = columns
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(number) for number in range(self._partitions)]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[object, ...]]:
+        from datetime import UTC, datetime
+
+        row = {
+            "key": b"key-000001",
+            "value": _VALUE,
+            "topic": "rows",
+            "partition": partition.value,
+            "offset": 1,
+            "timestamp": datetime.now(UTC),
+            "timestampType": 0,
+            "headers": [("trace", b"00000001")],
+        }
+        chosen = tuple(row[name] for name in self._columns)
+        for _ in range(self._each):
+            yield chosen
+
+
+def taken(action: Callable[[], object]) -> float:
+    """Seconds."""
+    started = time.perf_counter()
+    action()
+    return time.perf_counter() - started
+
+
+def rates(
+    frames: dict[str, Callable[[], DataFrame]], asked: str, records: int, rounds: int
+) -> dict[str, float]:
+    """Rows a second of each, the median of some rounds in which they take turns; one more before warms up."""
+    seconds: dict[str, list[float]] = {name: [] for name in frames}
+    for number in range(rounds + 1):
+        for name, frame in frames.items():
+            once = taken(lambda frame=frame: frame().selectExpr(*_expressions(asked)).collect())  # type: ignore[misc]
+            if number:
+                seconds[name].append(once)
+    return {name: records / statistics.median(times) for name, times in seconds.items()}
+
+
+def _expressions(asked: str) -> list[str]:
+    return asked.split(", ")
+
+
+def from_log(spark: SparkSession, path: Path, schema: str, **options: object) -> DataFrame:
+    reader = spark.read.format("embedlog").schema(schema).option("subscribe", "rows")
+    return reader.options(**{name: str(value) for name, value in options.items()}).load(str(path))
+
+
+def compared(spark: SparkSession, directory: Path, records: int, rounds: int) -> dict[str, dict[str, float]]:
+    """The three queries, each by the three contenders."""
+    partitions = 4
+    path = make_log(directory / "log", records, partitions)
+    from_log(spark, path, _SCHEMA).write.parquet(str(directory / "parquet"))
+    spark.dataSource.register(TupleSource)
+    tuples = {"records": str(records), "partitions": str(partitions)}
+    return {
+        query: rates(
+            {
+                "embedlog": lambda schema=schema: from_log(spark, path, schema),  # type: ignore[misc]
+                "Parquet": lambda: spark.read.parquet(str(directory / "parquet")),
+                "tuples": lambda schema=schema: (  # type: ignore[misc]
+                    spark.read.format("benchmark_tuples").options(**tuples).schema(schema).load()
+                ),
+            },
+            asked,
+            records,
+            rounds,
+        )
+        for query, (schema, asked) in _QUERIES.items()
+    }
+
+
+def growth(spark: SparkSession, directory: Path, records: int, rounds: int) -> dict[str, dict[str, float]]:
+    """embedlog's values alone: against partitions, against size, and one partition in pieces."""
+    schema, asked = _QUERIES["value only"]
+    found: dict[str, dict[str, float]] = {"partitions": {}, "records": {}, "pieces of one partition": {}}
+    for partitions in (1, 4, 16, 64):
+        path = make_log(directory / f"partitions-{partitions}", records, partitions)
+        frames = {"it": lambda path=path: from_log(spark, path, schema)}  # type: ignore[misc]
+        found["partitions"][f"{partitions}"] = rates(frames, asked, records, rounds)["it"]
+    for part in (100, 10, 1):
+        path = make_log(directory / f"records-{part}", records // part, 4)
+        frames = {"it": lambda path=path: from_log(spark, path, schema)}  # type: ignore[misc]
+        found["records"][f"{records // part:,}"] = rates(frames, asked, records // part, rounds)["it"]
+    path = directory / "partitions-1"
+    for pieces in (1, 2, 4, 8):
+        frames = {"it": lambda pieces=pieces: from_log(spark, path, schema, minPartitions=pieces)}  # type: ignore[misc]
+        found["pieces of one partition"][f"{pieces}"] = rates(frames, asked, records, rounds)["it"]
+    return found
+
+
+def main() -> None:
+    """Measure and print a table for docs/spark.md."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.spark", description=__doc__)
+    parser.add_argument("--records", type=int, default=4_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write the results there, too")
+    parser.add_argument("--dir", type=Path, default=_RESULTS, help="where to write (default: %(default)s)")
+    options = parser.parse_args()
+    options.dir.mkdir(parents=True, exist_ok=True)
+    directory = Path(tempfile.mkdtemp(prefix="spark-", dir=options.dir))
+    spark = embedlog.spark.session("benchmark", options.master, spark__driver__memory="2g")
+    try:
+        first = compared(spark, directory, options.records, options.rounds)
+        print(f"{options.records:,} records of 100 bytes, 4 partitions, {options.master}; rows a second\n")
+        print("| | embedlog | Parquet | tuples |\n|---|---|---|---|")
+        for query, row in first.items():
+            print(f"| {query} | {row['embedlog']:,.0f} | {row['Parquet']:,.0f} | {row['tuples']:,.0f} |")
+        second = growth(spark, directory, options.records, options.rounds)
+        for what, rows in second.items():
+            print(f"\n| {what} | " + " | ".join(rows) + " |\n|---" * 1 + "|---" * len(rows) + "|")
+            print("| values, rows a second | " + " | ".join(f"{rate:,.0f}" for rate in rows.values()) + " |")
+    finally:
+        spark.stop()
+        shutil.rmtree(directory)
+    if options.json is not None:
+        options.json.write_text(json.dumps({"compared": first, "growth": second}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,212 @@
+"""`embedlog load`: what has come into a topic becomes Parquet; `--status`: how far that has come."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from ..spark.load import LoadReport, load
+from ..spark.manifest import BAD_DIRECTORY, Manifest
+from ..spark.status import Status, status
+from .arguments import add_command, add_json, add_log
+from .opening import reader
+from .spark_session import quiet_session
+from .ui import UI, Column
+from .units import counted, duration, size
+
+_LOCK: Final = (
+    "Takes no lock on the log: works while an application has it open for writing. A table has a lock of its "
+    "own: a second load of it is refused."
+)
+_DESCRIPTION: Final = """\
+Load into a table of Parquet files, by date, what has come into a topic since the last load, exactly once:
+run it every night, or after a crash, and it begins where the last finished one ended. Needs the extra
+`spark`.
+
+The table is TABLE/event_date=2013-01-01/*.parquet: any reader of Parquet reads it, and
+`embedlog.spark.warehouse` sees finished loads only. Topic, schema and date column are fixed
+by the first load."""
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = add_command(
+        subparsers,
+        "load",
+        "load a topic into a table of Parquet files, incrementally",
+        lock=_LOCK,
+        description=_DESCRIPTION,
+    )
+    add_log(parser)
+    parser.add_argument(
+        "--to", metavar="TABLE", required=True, help="the table's directory; made if it is not there"
+    )
+    parser.add_argument("--topic", metavar="TOPIC", help="default: the one the table was loaded from")
+    parser.add_argument(
+        "--schema",
+        metavar="DDL",
+        help="parse values, which are JSON, into columns: 'carrier STRING, dep_delay INT'; what does not fit "
+        f"is kept in TABLE/{BAD_DIRECTORY}, and counted",
+    )
+    parser.add_argument(
+        "--date-column",
+        metavar="COLUMN",
+        help="a DATE or TIMESTAMP of the schema to go by; default: the record's timestamp",
+    )
+    parser.add_argument(
+        "--from-time",
+        type=_time,
+        metavar="TIME",
+        help="load again, and replace, all from the first record at this ISO time on",
+    )
+    parser.add_argument(
+        "--allow-data-loss", action="store_true", help="pass over records that the log has lost meanwhile"
+    )
+    parser.add_argument("--master", metavar="URL", default="local[*]", help="Spark's; default: local[*]")
+    parser.add_argument(
+        "--status", action="store_true", help="load nothing: show what is loaded, and what is not yet"
+    )
+    add_json(parser, "a JSON object, with exact values")
+
+
+def run(args: argparse.Namespace, ui: UI) -> int:
+    if args.status:
+        with reader(args.directory) as log:
+            found = status(log, to=args.to, topic=args.topic)
+        _show_status(found, args, ui)
+        return 1 if found.problem else 0
+    with ui.progress(sizes=False) as bars:
+        done = load(
+            args.directory,
+            to=args.to,
+            topic=args.topic,
+            schema=args.schema,
+            date_column=args.date_column,
+            from_time=args.from_time,
+            allow_data_loss=args.allow_data_loss,
+            spark=lambda: quiet_session("embedlog load", args.master),
+            progress=bars.update,
+        )
+    _show_load(done, args, ui)
+    return 0
+
+
+def _time(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no ISO time, such as 2024-05-01T10:41") from None
+
+
+# -- after a load --------------------------------------------------------------------------------------
+
+
+def _show_load(done: LoadReport, args: argparse.Namespace, ui: UI) -> None:
+    if args.json:
+        offsets = {str(p): list(span) for p, span in done.offsets.items()}
+        ui.json({**done._asdict(), "offsets": offsets, "lost": [each._asdict() for each in done.lost]})
+        return
+    loaded = [(str(p), start, end, end - start) for p, (start, end) in sorted(done.offsets.items())]
+    if not any(each[-1] for each in loaded) and not done.replaced:
+        ui.line(f"{done.topic}: nothing new; {args.to} has all that is durable")
+        return
+    columns = (
+        Column("partition", right=True),
+        Column("from offset", right=True),
+        Column("to", right=True),
+        Column("offsets", right=True),
+    )
+    ui.table(columns, loaded, totals=("total", "", "", sum(each[-1] for each in loaded)))
+    ui.line()
+    ui.line(
+        f"loaded    {counted(done.records, 'record')} in {counted(done.files, 'file')}, {size(done.bytes)}, "
+        f"in {duration(done.seconds)}{_dates(done.dates)}"
+    )
+    if done.replaced:
+        ui.line(f"replaced  {counted(done.replaced, 'row')} of earlier loads")
+    if done.bad:
+        where = Path(args.to, BAD_DIRECTORY)
+        ui.line(f"bad       {counted(done.bad, 'record')} did not fit the schema: {where}")
+    for each in done.lost:
+        ui.line(f"LOST      {done.topic} {each.partition}: offsets {each.start:,}-{each.end - 1:,}")
+    ui.line(f"table     {args.to}, load {done.load}")
+
+
+def _dates(dates: tuple[str, str] | None) -> str:
+    if dates is None:
+        return ""
+    return f" · {dates[0]}" + (f" to {dates[1]}" if dates[0] != dates[1] else "")
+
+
+# -- status --------------------------------------------------------------------------------------------
+
+
+def _show_status(found: Status, args: argparse.Namespace, ui: UI) -> None:
+    manifest = found.manifest
+    if args.json:
+        ui.json(_status_json(found))
+        return
+    rows = [(str(each.partition), each.loaded, each.end, each.lag) for each in found.partitions]
+    columns = (
+        Column("partition", right=True),
+        Column("loaded up to", right=True),
+        Column("log end", right=True),
+        Column("lag", right=True),
+    )
+    ui.table(columns, rows, totals=("total", "", "", found.lag))
+    ui.line()
+    if manifest is None or not manifest.load:
+        ui.line(f"table     {args.to} is not loaded yet")
+    else:
+        _show_table(manifest, args, ui)
+    if found.problem:
+        ui.line(f"LOST      {found.problem.partition('. ')[0]}")
+        ui.line("          the next load needs --allow-data-loss")
+
+
+def _show_table(manifest: Manifest, args: argparse.Namespace, ui: UI) -> None:
+    ui.line(
+        f"table     {args.to}: {counted(manifest.rows, 'row')} in {counted(len(manifest.files), 'file')}, "
+        f"{size(manifest.bytes)}{_dates(manifest.dates)}"
+    )
+    if manifest.bad:
+        where = Path(args.to, BAD_DIRECTORY)
+        ui.line(f"bad       {counted(manifest.bad_rows, 'record')} did not fit the schema: {where}")
+    if manifest.schema:
+        ui.line(f"schema    {manifest.schema}")
+    ui.line(f"dates     by {manifest.date_column or 'the records’ timestamps'}, in UTC")
+    last = manifest.last
+    if last is not None:
+        ago = duration(max(time.time() - last.at_ms / 1000, 0))
+        ui.line(
+            f"last      load {manifest.load}, {ago} ago: {counted(last.records, 'record')} in "
+            f"{duration(last.seconds)}"
+        )
+    for each in manifest.lost:
+        ui.line(
+            f"lost      {manifest.topic} {each.partition}: offsets {each.start:,}-{each.end - 1:,}, gone "
+            f"before load {each.load}"
+        )
+
+
+def _status_json(found: Status) -> dict[str, Any]:
+    manifest = found.manifest or Manifest(found.topic, "")
+    return {
+        "topic": found.topic,
+        "table": found.table,
+        "load": manifest.load,
+        "rows": manifest.rows,
+        "bad": manifest.bad_rows,
+        "files": len(manifest.files),
+        "bytes": manifest.bytes,
+        "dates": manifest.dates,
+        "schema": manifest.schema,
+        "date_column": manifest.date_column,
+        "lag": found.lag,
+        "partitions": [{**each._asdict(), "lag": each.lag} for each in found.partitions],
+        "lost": [each._asdict() for each in manifest.lost],
+        "last": manifest.last and manifest.last._asdict(),
+        "problem": found.problem,
+    }

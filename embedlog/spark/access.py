@@ -1,0 +1,64 @@
+"""How a log is reached from any process: a directory by its path, brokers by their addresses.
+
+What crosses from process to process is a Place, a plain value; each process opens what it names, and keeps a
+few logs open, since a worker of Spark does one small task after the other.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from ..api import open as open_log
+from ..filenames import FORMAT_FILE
+from ..log import Log
+
+_KEPT: Final = 4
+
+_Stamp: TypeAlias = tuple[int, ...]
+
+
+class Place(NamedTuple):
+    """Where a log is: a directory, or `address` ("kafka://host:9092") with settings for its client."""
+
+    path: str | None = None
+    address: str | None = None
+    settings: tuple[tuple[str, str], ...] = ()
+
+    def __str__(self) -> str:
+        return self.path or self.address or "nowhere"
+
+
+_opened: OrderedDict[tuple[int, Place, _Stamp], Log] = OrderedDict()
+
+
+def opened(place: Place) -> Log:
+    """The log at a place, to be read; left open, for the next who asks in this process.
+
+    Raises what embedlog.open raises.
+    """
+    which = os.getpid(), place, _stamp(place)
+    log = _opened.get(which)
+    if log is None:
+        if place.path is not None:
+            log = open_log(place.path, mode="r")
+        else:
+            settings: dict[str, Any] = dict(place.settings)
+            log = open_log(str(place.address), **settings)
+        _opened[which] = log
+        while len(_opened) > _KEPT:
+            _opened.popitem(last=False)[1].close()
+    _opened.move_to_end(which)
+    return log
+
+
+def _stamp(place: Place) -> _Stamp:
+    """By which a directory is told from another one that took its place."""
+    if place.path is None:
+        return ()
+    try:
+        stat = os.stat(os.path.join(place.path, FORMAT_FILE))
+    except OSError:
+        return ()
+    return stat.st_dev, stat.st_ino, stat.st_mtime_ns

@@ -1,0 +1,124 @@
+"""Filters that Spark pushes down: which partitions, offsets and times a query wants at most.
+
+Spark applies every filter again to what it gets, so that leaving out too little is only slow. Taken are those
+on topic and partition (whole partitions), on offset (a range), and lower bounds of timestamp: the log knows
+the first record that is as late as a time, and each segment's latest, but of no segment the earliest.
+
+Imports no pyspark: its filters are told by their names and attributes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+from ..config import MAX_INT64
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+_TESTS: Final[dict[str, Callable[[Any, Any], bool]]] = {
+    "EqualTo": lambda given, wanted: bool(given == wanted),
+    "EqualNullSafe": lambda given, wanted: bool(given == wanted),
+    "In": lambda given, wanted: given in wanted,
+    "GreaterThan": lambda given, wanted: bool(given > wanted),
+    "GreaterThanOrEqual": lambda given, wanted: bool(given >= wanted),
+    "LessThan": lambda given, wanted: bool(given < wanted),
+    "LessThanOrEqual": lambda given, wanted: bool(given <= wanted),
+    "StringStartsWith": lambda given, wanted: bool(given.startswith(wanted)),
+    "StringEndsWith": lambda given, wanted: bool(given.endswith(wanted)),
+    "StringContains": lambda given, wanted: wanted in given,
+}
+# Of an operator the least value that passes, and the one behind the greatest, for whole numbers.
+_LEAST: Final[dict[str, Callable[[Any], int]]] = {
+    "EqualTo": lambda wanted: int(wanted),
+    "EqualNullSafe": lambda wanted: int(wanted),
+    "In": lambda wanted: int(min(wanted)),
+    "GreaterThan": lambda wanted: int(wanted) + 1,
+    "GreaterThanOrEqual": lambda wanted: int(wanted),
+}
+_BEHIND: Final[dict[str, Callable[[Any], int]]] = {
+    "EqualTo": lambda wanted: int(wanted) + 1,
+    "EqualNullSafe": lambda wanted: int(wanted) + 1,
+    "In": lambda wanted: int(max(wanted)) + 1,
+    "LessThan": lambda wanted: int(wanted),
+    "LessThanOrEqual": lambda wanted: int(wanted) + 1,
+}
+
+
+class _Test(NamedTuple):
+    operator: str
+    negated: bool
+    wanted: Any
+
+    def passes(self, given: object) -> bool:
+        return _TESTS[self.operator](given, self.wanted) is not self.negated
+
+
+class Wanted(NamedTuple):
+    """What the filters of a query leave: records that are not in it need not be read."""
+
+    topics: tuple[_Test, ...] = ()
+    partitions: tuple[_Test, ...] = ()
+    first_offset: int = 0
+    behind_offset: int = MAX_INT64
+    not_before_ms: int | None = None
+
+    def has(self, topic: str, partition: int) -> bool:
+        """May a partition have records that are wanted?"""
+        return all(test.passes(topic) for test in self.topics) and all(
+            test.passes(partition) for test in self.partitions
+        )
+
+
+ALL: Final = Wanted()
+
+
+def wanted_by(filters: Iterable[Any]) -> Wanted:
+    """What a conjunction of Spark's filters leaves; those that say nothing here are passed over."""
+    found = ALL
+    for each in filters:
+        negated = type(each).__name__ == "Not"
+        inner = each.child if negated else each
+        operator, attribute = type(inner).__name__, tuple(getattr(inner, "attribute", ()))
+        if operator not in _TESTS or len(attribute) != 1:
+            continue
+        column, test = attribute[0].lower(), _Test(operator, negated, inner.value)
+        if column == "topic" and _are(str, test.wanted):
+            found = found._replace(topics=(*found.topics, test))
+        elif column == "partition" and _are(int, test.wanted):
+            found = found._replace(partitions=(*found.partitions, test))
+        elif negated:
+            continue
+        elif column == "offset" and _are(int, test.wanted):
+            found = _narrowed(found, test)
+        elif column == "timestamp" and operator in _LEAST and _are(datetime, test.wanted):
+            found = _not_before(found, test.wanted)
+    return found
+
+
+def _are(kind: type, wanted: object) -> bool:
+    """Is it a value of a kind, or several of them (and no null among them)?"""
+    if isinstance(wanted, tuple | list):
+        return bool(wanted) and all(isinstance(value, kind) for value in wanted)
+    return isinstance(wanted, kind)
+
+
+def _narrowed(found: Wanted, test: _Test) -> Wanted:
+    if test.operator in _LEAST:
+        least = _LEAST[test.operator](test.wanted)
+        found = found._replace(first_offset=max(found.first_offset, least))
+    if test.operator in _BEHIND:
+        behind = _BEHIND[test.operator](test.wanted)
+        found = found._replace(behind_offset=min(found.behind_offset, behind))
+    return found
+
+
+def _not_before(found: Wanted, wanted: datetime | Iterable[datetime]) -> Wanted:
+    earliest = wanted if isinstance(wanted, datetime) else min(wanted)
+    if earliest.tzinfo is None:
+        return found
+    time_ms = -((_EPOCH - earliest) // timedelta(milliseconds=1))
+    if found.not_before_ms is not None:
+        time_ms = max(time_ms, found.not_before_ms)
+    return found._replace(not_before_ms=time_ms) if time_ms > 0 else found  # -1 is a record without a time

@@ -1,0 +1,191 @@
+"""Which partitions a query reads, and from which offset to which: options against what the log holds.
+
+Every offset is settled here, once, by the driver: tasks read what they are given, and nothing that is
+appended meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from ..errors import InvalidArgument, OffsetOutOfRange, PartitionNotFound, TopicNotFound
+from ..log import Log
+from ..model import PartitionOffsets, TopicPartition
+from .filters import ALL, Wanted
+from .options import EARLIEST, LATEST, Limit, ReadOptions, Selection
+
+logger = logging.getLogger(__name__)
+
+
+class Span(NamedTuple):
+    """The records of a partition from `start` up to `end`, which is not included."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+    @property
+    def tp(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+    def __str__(self) -> str:
+        return f"{self.topic} {self.partition}, offsets {self.start:,} to {self.end:,}"
+
+
+def chosen_partitions(log: Log, selection: Selection) -> list[TopicPartition]:
+    """The partitions that a selection means now, sorted.
+
+    Raises TopicNotFound, PartitionNotFound, InvalidTopicName; a pattern may match nothing.
+    """
+    if selection.partitions is not None:
+        for topic, number in selection.partitions:
+            count = log.describe_topic(topic).partitions
+            if number >= count:
+                raise PartitionNotFound(f"topic {topic!r} has partitions 0 to {count - 1}, not {number}")
+        return sorted(selection.partitions)
+    topics: Iterable[str] = selection.topics or ()
+    if selection.pattern is not None:
+        pattern = re.compile(selection.pattern)
+        topics = [topic for topic in log.topics() if pattern.fullmatch(topic)]
+    return sorted(
+        TopicPartition(topic, number)
+        for topic in topics
+        for number in range(log.describe_topic(topic).partitions)
+    )
+
+
+def edges_of(log: Log, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, PartitionOffsets]:
+    """Where each partition begins and ends now."""
+    partitions = list(partitions)
+    offsets = {topic: log.offsets(topic) for topic in {tp.topic for tp in partitions}}
+    return {tp: offsets[tp.topic][tp.partition] for tp in partitions if tp.partition in offsets[tp.topic]}
+
+
+def resolved(
+    log: Log,
+    limit: Limit,
+    edges: Mapping[TopicPartition, PartitionOffsets],
+    *,
+    latest_where_no_record: bool,
+) -> dict[TopicPartition, int]:
+    """The offset that a limit means in each partition. Offsets that were given are given back as they are.
+
+    Raises InvalidArgument where a limit does not name the partitions that are read, or where no record is
+    as late as a time that says so (and latest_where_no_record does not).
+    """
+    if limit.kind == "earliest":
+        return {tp: edge.log_start_offset for tp, edge in edges.items()}
+    if limit.kind == "latest":
+        return {tp: edge.log_end_offset for tp, edge in edges.items()}
+    if limit.kind == "time":
+        return {
+            tp: _at_time(log, tp, limit.time_ms, limit, edge, latest_where_no_record)
+            for tp, edge in edges.items()
+        }
+    _check_names_all(limit, edges)
+    if limit.kind == "times":
+        return {
+            tp: _at_time(log, tp, limit.by_partition[tp], limit, edge, latest_where_no_record)
+            for tp, edge in edges.items()
+        }
+    meant = {tp: {EARLIEST: edge.log_start_offset, LATEST: edge.log_end_offset} for tp, edge in edges.items()}
+    return {tp: meant[tp].get(limit.by_partition[tp], limit.by_partition[tp]) for tp in edges}
+
+
+def _check_names_all(limit: Limit, edges: Mapping[TopicPartition, PartitionOffsets]) -> None:
+    missing = sorted(set(edges) - set(limit.by_partition))
+    if missing:
+        hint = "; -2 means earliest, -1 latest" if limit.kind == "offsets" else ""
+        raise InvalidArgument(
+            f"{limit.option} must name all partitions that are read; it does not name "
+            f"{', '.join(map(str, missing[:10]))}{hint}"
+        )
+    more = sorted(set(limit.by_partition) - set(edges))
+    if more:
+        raise InvalidArgument(
+            f"{limit.option} names {', '.join(map(str, more[:10]))}, which subscribe, subscribePattern or "
+            "assign do not"
+        )
+
+
+def _at_time(
+    log: Log,
+    tp: TopicPartition,
+    time_ms: int,
+    limit: Limit,
+    edge: PartitionOffsets,
+    latest_where_no_record: bool,
+) -> int:
+    found = log.offset_for_time(tp.topic, tp.partition, time_ms)
+    if found is not None:
+        return min(found.offset, edge.log_end_offset)  # what came since the edges were taken is not read
+    if limit.option.startswith("starting") and not latest_where_no_record:
+        raise InvalidArgument(
+            f"{tp}: no record has a timestamp of {time_ms:,} ({limit.option}) or later; "
+            "startingOffsetsByTimestampStrategy=latest begins at its end then"
+        )
+    return edge.log_end_offset
+
+
+def planned_spans(log: Log, options: ReadOptions, wanted: Wanted = ALL) -> list[Span]:
+    """What a batch reads, by partition; those with nothing to read are left out.
+
+    Raises what the functions above raise, and OffsetOutOfRange where offsets are asked for that the log has
+    no more, or not yet (and fail_on_data_loss).
+    """
+    edges = edges_of(log, _existing(log, options))
+    start = resolved(log, options.start, edges, latest_where_no_record=options.latest_where_no_record)
+    end = resolved(log, options.end, edges, latest_where_no_record=True)
+    spans = []
+    for tp, edge in sorted(edges.items()):
+        if start[tp] > end[tp]:
+            raise InvalidArgument(
+                f"{tp}: {options.start.option} is offset {start[tp]:,}, behind {options.end.option}, which "
+                f"is {end[tp]:,}"
+            )
+        first = within(tp, options.start.option, start[tp], edge, options.fail_on_data_loss)
+        last = within(tp, options.end.option, end[tp], edge, options.fail_on_data_loss)
+        span = _narrowed(log, Span(*tp, first, last), wanted)
+        if span.start < span.end:
+            spans.append(span)
+    return spans
+
+
+def _narrowed(log: Log, span: Span, wanted: Wanted) -> Span:
+    """The part of a span that may have records which are wanted."""
+    if not wanted.has(*span.tp):
+        return span._replace(end=span.start)
+    first, last = max(span.start, wanted.first_offset), min(span.end, wanted.behind_offset)
+    if first < last and wanted.not_before_ms is not None:
+        found = log.offset_for_time(*span.tp, wanted.not_before_ms)
+        first = last if found is None else max(first, found.offset)
+    return span._replace(start=first, end=max(first, last))
+
+
+def _existing(log: Log, options: ReadOptions) -> list[TopicPartition]:
+    try:
+        return chosen_partitions(log, options.selection)
+    except (TopicNotFound, PartitionNotFound) as error:
+        raise type(error)(f"{error}; subscribe, subscribePattern and assign name what is there") from None
+
+
+def within(tp: TopicPartition, option: str, offset: int, edge: PartitionOffsets, fail: bool) -> int:
+    """An offset that an option gave; where the log has it not, its nearest, or OffsetOutOfRange (`fail`)."""
+    inside = min(max(offset, edge.log_start_offset), edge.log_end_offset)
+    if inside == offset:
+        return offset
+    first, last = edge.log_start_offset, edge.log_end_offset
+    what = f"{tp}: {option} is offset {offset:,}, and there are {first:,} to {last:,}"
+    if fail:
+        raise OffsetOutOfRange(
+            f"{what}: failOnDataLoss=false reads what there is of it",
+            offset=offset,
+            log_start_offset=first,
+            log_end_offset=last,
+        )
+    logger.warning("%s: going on at %s (failOnDataLoss=false)", what, f"{inside:,}")
+    return inside

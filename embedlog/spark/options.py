@@ -1,0 +1,536 @@
+"""The options of `format("embedlog")`: those of Spark's Kafka source, by the same names, checked.
+
+Where reading begins is said by startingTimestamp, else startingOffsetsByTimestamp, else startingOffsets;
+where it ends likewise. What they say is a Limit, a plain value; offsets.py finds the offsets that it means.
+
+Names are case-insensitive, as everywhere in Spark. Imports no pyspark.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import logging
+import os
+import re
+from collections.abc import Mapping
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from urllib.parse import unquote, urlsplit
+
+from ..config import MAX_INT32, MAX_INT64
+from ..errors import InvalidArgument, UnknownSetting, shown
+from ..model import TopicPartition
+from .access import Place
+
+logger = logging.getLogger(__name__)
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+
+COMPRESSION: Final = "kafka.compression.type"
+_KAFKA: Final = "kafka."
+_CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+_MOST_PARTITIONS: Final = 100_000
+
+Use: TypeAlias = Literal["batch", "stream", "load", "write"]
+
+
+class Option(NamedTuple):
+    """A row of the table in docs/spark.md; uses: "batch", "stream", "write", separated by blanks."""
+
+    name: str
+    uses: str
+    default: str
+    meaning: str
+
+
+OPTIONS: Final = (
+    Option("path", "batch stream write", "", "the log's directory; also load()'s argument"),
+    Option(
+        "kafka.bootstrap.servers",
+        "batch stream write",
+        "",
+        "brokers, in place of a path: host:port,host2:port",
+    ),
+    Option("subscribe", "batch stream", "", "topics, separated by commas"),
+    Option("subscribePattern", "batch stream", "", "a regular expression (Python's) that whole names match"),
+    Option("assign", "batch stream", "", 'partitions: {"clicks": [0, 1]}'),
+    Option(
+        "startingTimestamp",
+        "batch stream",
+        "",
+        "milliseconds since the epoch: each partition from its first record at or after that time",
+    ),
+    Option(
+        "startingOffsetsByTimestamp",
+        "batch stream",
+        "",
+        'the same for each partition: {"clicks": {"0": 1700000000000}}',
+    ),
+    Option(
+        "startingOffsets",
+        "batch stream",
+        "earliest; latest in a stream",
+        'earliest, latest (streams only), or offsets: {"clicks": {"0": 23, "1": -2}}, -2 for earliest, '
+        "-1 for latest",
+    ),
+    Option(
+        "startingOffsetsByTimestampStrategy",
+        "batch stream",
+        "error",
+        "where no record is at or after the time: error, or latest (begin at the end)",
+    ),
+    Option("endingTimestamp", "batch", "", "milliseconds: up to the first record at or after that time"),
+    Option("endingOffsetsByTimestamp", "batch", "", "the same for each partition"),
+    Option("endingOffsets", "batch", "latest", "latest, or offsets, of which -1 means latest; not included"),
+    Option(
+        "failOnDataLoss",
+        "batch stream",
+        "true",
+        "false: what is asked for and is gone (retention, a deleted topic) is passed over, with a warning",
+    ),
+    Option("minPartitions", "batch stream", "", "cut what is read into at least as many tasks, by bytes"),
+    Option(
+        "maxRecordsPerPartition", "batch stream", "", "cut it so that no task gets more offsets than this"
+    ),
+    Option("includeHeaders", "batch stream", "false", "true: there is a column headers"),
+    Option(
+        "isolation_level",
+        "batch stream",
+        "read_uncommitted",
+        "read_committed: without the records of aborted and open transactions; also kafka.isolation.level",
+    ),
+    Option(
+        "skipDamaged",
+        "batch stream",
+        "false",
+        "true: damaged batches are passed over; each is a warning in the executor's log and counted in "
+        "damageReportPath. Else they are an error that names segment, byte and offsets",
+    ),
+    Option(
+        "damageReportPath",
+        "batch stream",
+        "",
+        "with skipDamaged: a directory, where each damaged stretch that was passed over is a JSON file: "
+        "topic, partition, first_offset, last_offset, segment, pos, reason",
+    ),
+    Option(
+        "maxOffsetsPerTrigger",
+        "stream",
+        "",
+        "how many offsets a micro-batch takes, in all: each partition in proportion to what waits in it, "
+        "and at least one",
+    ),
+    Option(
+        "minOffsetsPerTrigger",
+        "stream",
+        "",
+        "let triggers pass until so many offsets wait, or maxTriggerDelay is over",
+    ),
+    Option(
+        "maxTriggerDelay",
+        "stream",
+        "15m",
+        "for how long triggers pass at most: 500ms, 30s, 15m, 1h; without a unit milliseconds",
+    ),
+    Option(
+        "commitOffsetsToGroup",
+        "stream",
+        "",
+        "a consumer group that gets the offsets of every finished batch, for whoever watches its lag",
+    ),
+    Option("topic", "write", "", "the topic of all rows; without it a column topic says it for each"),
+    Option(
+        COMPRESSION,
+        "write",
+        "the topic's",
+        "none, gzip, snappy, lz4 or zstd",
+    ),
+    Option(
+        "txnAppId",
+        "write",
+        "in a stream the query's id",
+        "what the write is remembered by; in a batch together with txnVersion",
+    ),
+    Option(
+        "txnVersion",
+        "write",
+        "in a stream the micro-batch's number",
+        "a number that grows: a batch whose txnAppId has written this version, or a later one, is not "
+        "written again",
+    ),
+)
+
+_KNOWN: Final = {option.name.lower(): option for option in OPTIONS}
+_SELECTIONS: Final = ("subscribe", "subscribePattern", "assign")
+_UNITS_MS: Final = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+# Spark's own, which it hands on to sources.
+_OF_SPARK: Final = frozenset({"checkpointlocation", "queryname", "outputmode", "triggertype"})
+_MEANINGLESS: Final = {
+    "groupidprefix": "no consumer group takes part in reading",
+    "fetchoffset.numretries": "kafka.default.api.timeout.ms says for how long brokers are asked",
+    "fetchoffset.retryintervalms": "kafka.retry.backoff.ms says how often brokers are asked",
+    "kafkaconsumer.polltimeoutms": "kafka.request.timeout.ms says for how long brokers are waited for",
+    "kafka.group.id": "no consumer group takes part in reading (see commitOffsetsToGroup)",
+    "kafka.auto.offset.reset": "startingOffsets says where reading begins",
+    "kafka.key.deserializer": "keys are bytes; decode them with Spark's functions",
+    "kafka.value.deserializer": "values are bytes; decode them with Spark's functions",
+    "kafka.enable.auto.commit": "no consumer group takes part in reading",
+    "kafka.interceptor.classes": "there is no Java client here",
+}
+
+
+class Selection(NamedTuple):
+    """Which partitions: of the topics named, of those whose names match, or these. One of the three."""
+
+    topics: tuple[str, ...] | None = None
+    pattern: str | None = None
+    partitions: tuple[TopicPartition, ...] | None = None
+
+
+class Limit(NamedTuple):
+    """Where reading begins or ends: "earliest", "latest", at "offsets" (EARLIEST and LATEST among them), at
+    "times" (milliseconds, by partition), or at one "time" for all. `option` said so."""
+
+    kind: Literal["earliest", "latest", "offsets", "times", "time"]
+    option: str
+    by_partition: Mapping[TopicPartition, int] = {}
+    time_ms: int = 0
+
+
+class ReadOptions(NamedTuple):
+    """What a query reads, checked as far as that can be done without the log."""
+
+    place: Place
+    selection: Selection
+    start: Limit
+    end: Limit
+    latest_where_no_record: bool = False
+    fail_on_data_loss: bool = True
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    include_headers: bool = False
+    read_committed: bool = False
+    skip_damaged: bool = False
+    damage_report_path: str | None = None
+    max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int = 0
+    max_trigger_delay_ms: int = 0
+    commit_to_group: str | None = None
+
+
+class WriteOptions(NamedTuple):
+    """Where rows go, checked as far as that can be done without the log."""
+
+    place: Place
+    topic: str | None = None
+    compression: str | None = None
+    txn_app_id: str | None = None
+    txn_version: int | None = None
+
+
+def write_options(given: Mapping[str, str], *, stream: bool) -> WriteOptions:
+    """Options of a write as a user gave them. Raises InvalidArgument, UnknownSetting."""
+    typed = _Typed(given, "write")
+    typed.check_names()
+    place, name, version = typed.place(), typed.text("txnAppId"), typed.text("txnVersion")
+    if stream and version is not None:
+        raise InvalidArgument("txnVersion is for batches: in a stream it is the number of the micro-batch")
+    if not stream and (name is None) != (version is None):
+        raise InvalidArgument("a batch is remembered by txnAppId and txnVersion together: give both, or none")
+    if name is not None and place.path is None:
+        raise InvalidArgument("txnAppId is for a directory: what goes through brokers is not remembered")
+    if name == "" or typed.text("topic") == "":
+        raise InvalidArgument("txnAppId and topic cannot be empty")
+    return WriteOptions(
+        place=place,
+        topic=typed.text("topic"),
+        compression=typed.choice(COMPRESSION, _CODECS) if typed.text(COMPRESSION) is not None else None,
+        txn_app_id=name,
+        txn_version=None if version is None else _number("txnVersion", version, 0, MAX_INT64),
+    )
+
+
+def read_options(given: Mapping[str, str], use: Use) -> ReadOptions:
+    """Options as a user gave them, for a batch or a stream; or for a "load", of which it is not known yet
+    which it will be: then what is right in either is let pass. Raises InvalidArgument, UnknownSetting."""
+    typed = _Typed(given, use)
+    typed.check_names()
+    start = typed.limit("starting", "latest" if use == "stream" else "earliest")
+    end = typed.limit("ending", "latest")
+    if use == "batch":
+        _check_batch(start, end)
+    most, least = typed.count("maxOffsetsPerTrigger"), typed.count("minOffsetsPerTrigger") or 0
+    if most is not None and least > most:
+        raise InvalidArgument(
+            f"minOffsetsPerTrigger is {least:,}, more than maxOffsetsPerTrigger, which is {most:,}"
+        )
+    return ReadOptions(
+        place=typed.place(),
+        selection=typed.selection(),
+        start=start,
+        end=end,
+        latest_where_no_record=typed.choice("startingOffsetsByTimestampStrategy", ("error", "latest"))
+        == "latest",
+        fail_on_data_loss=typed.flag("failOnDataLoss", True),
+        min_partitions=typed.count("minPartitions", _MOST_PARTITIONS),
+        max_records_per_partition=typed.count("maxRecordsPerPartition"),
+        include_headers=typed.flag("includeHeaders", False),
+        read_committed=typed.isolation() == "read_committed",
+        skip_damaged=typed.skip_damaged(),
+        damage_report_path=typed.damage_report_path(),
+        max_offsets_per_trigger=most,
+        min_offsets_per_trigger=least,
+        max_trigger_delay_ms=typed.duration_ms("maxTriggerDelay", 900_000),
+        commit_to_group=typed.text("commitOffsetsToGroup") or None,
+    )
+
+
+class _Typed:
+    """Options as they were typed, each read as what it must be."""
+
+    def __init__(self, given: Mapping[str, str], use: Use) -> None:
+        self._given = {name.lower(): value for name, value in given.items()}
+        self._as_typed = {name.lower(): name for name in given}
+        self._use = use
+
+    def text(self, name: str) -> str | None:
+        value = self._given.get(name.lower())
+        return None if value is None else str(value).strip()
+
+    def check_names(self) -> None:
+        for name in self._given:
+            option = _KNOWN.get(name)
+            if option is not None:
+                self._check_use(option)
+            elif name in _MEANINGLESS:
+                raise InvalidArgument(
+                    f"the option {self._as_typed[name]} has no meaning here: {_MEANINGLESS[name]}"
+                )
+            elif name not in _OF_SPARK and not name.startswith(_KAFKA):
+                raise UnknownSetting(self._unknown(name))
+
+    def _is_usable(self, option: Option) -> bool:
+        uses = ("batch", "stream") if self._use == "load" else (self._use,)
+        return any(use in option.uses for use in uses)
+
+    def _check_use(self, option: Option) -> None:
+        if self._is_usable(option):
+            return
+        if self._use == "batch" and "stream" in option.uses:
+            logger.warning("%s is for streams, and means nothing to a batch", option.name)
+            return
+        raise InvalidArgument(f"the option {option.name} is for {option.uses}, not for a {self._use}")
+
+    def _unknown(self, name: str) -> str:
+        usable = {option.name.lower(): option.name for option in OPTIONS if self._is_usable(option)}
+        near = difflib.get_close_matches(name, usable, n=1, cutoff=0.6)
+        names = ", ".join(usable.values())
+        hint = f"did you mean {usable[near[0]]}?" if near else f"there are {names}"
+        return f"unknown option {shown(self._as_typed[name])}: {hint}"
+
+    def place(self) -> Place:
+        path, servers = self.text("path"), self.text("kafka.bootstrap.servers")
+        settings = tuple(
+            sorted(
+                (name.removeprefix(_KAFKA), value)
+                for name, value in self._given.items()
+                if name.startswith(_KAFKA)
+                and name not in ("kafka.bootstrap.servers", "kafka.isolation.level", COMPRESSION)
+            )
+        )
+        if path and servers:
+            raise InvalidArgument("path and kafka.bootstrap.servers name two logs: give one of them")
+        if servers:
+            return Place(address=f"kafka://{servers}", settings=settings)
+        if not path:
+            raise InvalidArgument(
+                'which log? Give its directory: .load("./data"), or brokers: kafka.bootstrap.servers'
+            )
+        if settings:
+            raise InvalidArgument(f"kafka.{settings[0][0]} is for brokers, and path names a directory")
+        return Place(path=_local_path(path))
+
+    def selection(self) -> Selection:
+        given = [name for name in _SELECTIONS if self.text(name) is not None]
+        if len(given) != 1:
+            what = f"not {' and '.join(given)}" if given else "which say what to read"
+            raise InvalidArgument(f"give exactly one of {', '.join(_SELECTIONS)}, {what}")
+        name = given[0]
+        text = self.text(name) or ""
+        if name == "subscribe":
+            topics = tuple(dict.fromkeys(topic.strip() for topic in text.split(",") if topic.strip()))
+            if not topics:
+                raise InvalidArgument(f"subscribe names no topic: {shown(text)}")
+            return Selection(topics=topics)
+        if name == "subscribePattern":
+            try:
+                re.compile(text)
+            except (re.error, RecursionError, OverflowError) as error:
+                raise InvalidArgument(f"subscribePattern is no regular expression: {error}") from None
+            if not text:
+                raise InvalidArgument("subscribePattern is empty")
+            return Selection(pattern=text)
+        return Selection(partitions=self._assigned(text))
+
+    def _assigned(self, text: str) -> tuple[TopicPartition, ...]:
+        example = '{"clicks": [0, 1]}'
+        assigned = []
+        for topic, numbers in _json("assign", text, example).items():
+            if not isinstance(numbers, list):
+                raise InvalidArgument(f"assign must be like {example}; {shown(topic)} has {shown(numbers)}")
+            assigned += [_partition("assign", topic, number, example) for number in numbers]
+        if not assigned:
+            raise InvalidArgument(f"assign names no partition: {shown(text)}")
+        return tuple(dict.fromkeys(assigned))
+
+    def limit(self, which: str, default: Literal["earliest", "latest"]) -> Limit:
+        """Where reading begins ("starting") or ends ("ending")."""
+        name = f"{which}Timestamp"
+        time = self.text(name)
+        if time is not None:
+            return Limit("time", name, time_ms=_number(name, time, 0, MAX_INT64))
+        name = f"{which}OffsetsByTimestamp"
+        times = self.text(name)
+        if times is not None:
+            return Limit("times", name, _by_partition(name, times, 0))
+        name = f"{which}Offsets"
+        offsets = self.text(name)
+        if offsets is None:
+            return Limit(default, name)
+        if offsets.lower() == "earliest":
+            return Limit("earliest", name)
+        if offsets.lower() == "latest":
+            return Limit("latest", name)
+        if not offsets.startswith("{"):
+            raise InvalidArgument(
+                f'{name} must be earliest, latest, or offsets like {{"clicks": {{"0": 23, "1": -1}}}}, '
+                f"not {shown(offsets)}"
+            )
+        return Limit("offsets", name, _by_partition(name, offsets, EARLIEST))
+
+    def flag(self, name: str, default: bool) -> bool:
+        text = self.text(name)
+        if text is None:
+            return default
+        if text.lower() not in ("true", "false"):
+            raise InvalidArgument(f"{name} must be true or false, not {shown(text)}")
+        return text.lower() == "true"
+
+    def count(self, name: str, high: int = MAX_INT64) -> int | None:
+        text = self.text(name)
+        return None if text is None else _number(name, text, 1, high)
+
+    def duration_ms(self, name: str, default: int) -> int:
+        text = self.text(name)
+        if text is None:
+            return default
+        match = re.fullmatch(r"([0-9]{1,15})\s*([a-z]*)", text.lower())
+        unit = _UNITS_MS.get(match[2]) if match is not None else None
+        if match is None or unit is None:
+            raise InvalidArgument(f"{name} must be a time like 500ms, 30s, 15m or 1h, not {shown(text)}")
+        return int(match[1]) * unit
+
+    def choice(self, name: str, choices: tuple[str, ...]) -> str:
+        text = self.text(name)
+        if text is None:
+            return choices[0]
+        if text.lower() not in choices:
+            raise InvalidArgument(f"{name} must be {' or '.join(choices)}, not {shown(text)}")
+        return text.lower()
+
+    def isolation(self) -> str:
+        names = ("isolation_level", "kafka.isolation.level")
+        levels = {
+            self.choice(name, ("read_uncommitted", "read_committed")) for name in names if self.text(name)
+        }
+        if len(levels) > 1:
+            raise InvalidArgument(f"{' and '.join(names)} say different things: give one of them")
+        return levels.pop() if levels else "read_uncommitted"
+
+    def skip_damaged(self) -> bool:
+        skip = self.flag("skipDamaged", False)
+        if skip and self.text("kafka.bootstrap.servers"):
+            raise InvalidArgument(
+                "skipDamaged needs the log's directory: brokers do not tell where damage ends"
+            )
+        return skip
+
+    def damage_report_path(self) -> str | None:
+        path = self.text("damageReportPath")
+        if not path:
+            return None
+        if not self.flag("skipDamaged", False):
+            raise InvalidArgument("damageReportPath reports what skipDamaged=true passes over: give both")
+        return _local_path(path, "damageReportPath")
+
+
+def _check_batch(start: Limit, end: Limit) -> None:
+    if start.kind == "latest" or LATEST in start.by_partition.values():
+        raise InvalidArgument("startingOffsets cannot be latest (-1) in a batch: it would read nothing")
+    if end.kind == "earliest" or (end.kind == "offsets" and EARLIEST in end.by_partition.values()):
+        raise InvalidArgument("endingOffsets cannot be earliest (-2): it would read nothing")
+    if start.kind == end.kind and start.kind in ("offsets", "times"):
+        only = set(start.by_partition) ^ set(end.by_partition)
+        if only:
+            raise InvalidArgument(
+                f"{start.option} and {end.option} must name the same partitions; only one of them names "
+                f"{', '.join(map(str, sorted(only)))}"
+            )
+        for tp, first in start.by_partition.items():
+            if 0 <= end.by_partition[tp] < first:
+                raise InvalidArgument(
+                    f"{tp}: {start.option} is {first:,}, behind {end.option}, which is "
+                    f"{end.by_partition[tp]:,}"
+                )
+
+
+def _local_path(path: str, what: str = "the log's directory") -> str:
+    """A directory's absolute path, as executors need it, which run elsewhere."""
+    parts = urlsplit(path)
+    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
+        return unquote(parts.path)
+    if parts.scheme and "://" in path:
+        raise InvalidArgument(
+            f"{shown(path)}: {what} must be on a file system that is mounted here, and on all executors"
+        )
+    return os.path.abspath(path)
+
+
+def _json(name: str, text: str, example: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument(f"{name} must be JSON like {example}: {error}") from None
+    if not isinstance(found, dict):
+        raise InvalidArgument(f"{name} must be JSON like {example}, not {shown(text)}")
+    return found
+
+
+def _by_partition(name: str, text: str, low: int) -> dict[TopicPartition, int]:
+    example = '{"clicks": {"0": 23, "1": 0}}'
+    found = {}
+    for topic, numbers in _json(name, text, example).items():
+        if not isinstance(numbers, dict):
+            raise InvalidArgument(f"{name} must be like {example}; {shown(topic)} has {shown(numbers)}")
+        for number, value in numbers.items():
+            if type(value) is not int or not low <= value <= MAX_INT64:
+                raise InvalidArgument(f"{name} has {shown(value)} for {topic} {number}: no such number")
+            found[_partition(name, topic, number, example)] = value
+    if not found:
+        raise InvalidArgument(f"{name} names no partition: {shown(text)}")
+    return found
+
+
+def _partition(name: str, topic: str, number: object, example: str) -> TopicPartition:
+    if isinstance(number, str) and number.isascii() and number.isdigit() and len(number) < 11:
+        number = int(number)
+    if type(number) is not int or not 0 <= number <= MAX_INT32:
+        raise InvalidArgument(f"{name} must be like {example}; {shown(number)} is no partition of {topic}")
+    return TopicPartition(topic, number)
+
+
+def _number(name: str, text: str, low: int, high: int) -> int:
+    if not re.fullmatch(r"[+-]?[0-9]{1,19}", text) or not low <= int(text) <= high:
+        raise InvalidArgument(f"{name} must be a number of {low:,} or more, not {shown(text)}")
+    return int(text)

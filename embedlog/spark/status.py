@@ -1,0 +1,59 @@
+"""What a table holds, and how far it is behind its topic: told by manifest and log, without Spark."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from ..errors import RecordsLost
+from ..log import Log
+from .due import check_topic, due, topic_of
+from .manifest import Manifest
+from .table import Table
+
+
+class PartitionStatus(NamedTuple):
+    """A partition: the next offset to load, up to where there is something, and how many offsets that is."""
+
+    partition: int
+    loaded: int
+    end: int
+
+    @property
+    def lag(self) -> int:
+        return self.end - self.loaded
+
+
+class Status(NamedTuple):
+    """A table beside its topic; `problem` says why the next load would be refused, None where it would not.
+
+    manifest: None where there is no table yet.
+    """
+
+    table: str
+    topic: str
+    manifest: Manifest | None
+    partitions: tuple[PartitionStatus, ...]
+    problem: str | None = None
+
+    @property
+    def lag(self) -> int:
+        return sum(each.lag for each in self.partitions)
+
+
+def status(log: Log, *, to: str | os.PathLike[str], topic: str | None = None) -> Status:
+    """How a table is; takes no lock. Raises TableError, TopicNotFound, CorruptCheckpoint, StorageError."""
+    table = Table(to)
+    manifest = table.read()
+    name = topic_of(table.path, manifest, topic)
+    described = log.describe_topic(name)
+    known = manifest or Manifest(name, described.topic_id)
+    check_topic(known, described)
+    problem = None
+    try:
+        todo = due(log, name, known)
+    except RecordsLost as error:
+        problem = str(error)
+        todo = due(log, name, known, allow_data_loss=True)
+    partitions = tuple(PartitionStatus(p, each.start, each.end) for p, each in todo.partitions.items())
+    return Status(table.path, name, manifest, partitions, problem)

@@ -1,0 +1,240 @@
+"""A streaming query's view of a log: from where to where each of its batches reads.
+
+    initial    where a new query begins, by its starting options
+    latest     where the next batch ends: the frontier, less what admission control holds back
+    spans      which offsets of which partitions a batch has, given both its ends
+
+Before a batch is planned, each position is held against the log's history: retention may have overtaken the
+query, the log may have lost its tail with records that the query has read (told by leader epochs), or the
+topic may be another one of the same name (told by its id). With failOnDataLoss that ends the query with an
+error that says what was lost; without, it goes on at the first record that it has not read, with a warning.
+
+Invariants: a batch that is planned again from the same ends has the same records, or fewer where they were
+lost meanwhile; partitions that are new are read from their beginning; a batch that is told to be the last
+never sees what came after `fix_end`.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from ..errors import LogTruncated, OffsetOutOfRange, RecordsLost, TopicNotFound
+from ..log import Log
+from ..model import PartitionOffsets, TopicPartition
+from .access import opened
+from .frontier import Frontier
+from .offsets import Span, chosen_partitions, edges_of, resolved, within
+from .options import ReadOptions, Selection
+from .progress import Patience, Position, Progress, limited
+
+logger = logging.getLogger(__name__)
+
+_ADVICE: Final = (
+    'To go on without them set the option failOnDataLoss to "false"; to begin anew give the query a new '
+    "checkpointLocation"
+)
+
+
+_NONE: Final = Progress()
+
+
+class _Look(NamedTuple):
+    """What there is at a moment: the partitions of a query, and the ids of their topics."""
+
+    frontier: Frontier
+    edges: dict[TopicPartition, PartitionOffsets]
+    topic_ids: dict[str, str]
+
+    def is_another(self, topic: str, known: Mapping[str, str]) -> bool:
+        """Has a topic been deleted, and made anew?"""
+        now, before = self.topic_ids.get(topic, ""), known.get(topic, "")
+        return bool(now and before) and now != before
+
+
+class Stream:
+    """One query's source. For one thread; the log is opened when it is used."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._patience = Patience(options.min_offsets_per_trigger, options.max_trigger_delay_ms)
+        self._initial: Progress | None = None
+        self._target: dict[TopicPartition, int] | None = None
+        self._latest: Progress | None = None
+        self._in_order: dict[TopicPartition, tuple[Position, PartitionOffsets]] = {}
+        self._told: set[str] = set()
+
+    def initial(self) -> Progress:
+        """Where a query without a checkpoint begins. Raises what the starting options raise."""
+        options = self._options
+        log = opened(options.place)
+        there = edges_of(log, chosen_partitions(log, options.selection))
+        look = self._look()
+        starts = resolved(
+            log, options.start, look.edges, latest_where_no_record=options.latest_where_no_record
+        )
+        positions = {}
+        for tp, offset in starts.items():
+            start = within(tp, options.start.option, offset, there[tp], options.fail_on_data_loss)
+            positions[tp] = Position(start, look.frontier.epoch_before(tp, start))
+        self._initial = Progress(positions, {tp.topic: look.topic_ids[tp.topic] for tp in positions})
+        return self._initial
+
+    def latest(self, given: Progress, *, unlimited: bool = False) -> Progress:
+        """Where the batch ends that begins at `given`; `given` itself where there is nothing new.
+
+        unlimited: no admission control. Raises RecordsLost, and what reading raises.
+        """
+        before, look = given, self._look(given)
+        self._latest = Progress(
+            {tp: Position(edges.log_end_offset) for tp, edges in look.edges.items()}, look.topic_ids
+        )
+        for topic in before.topic_ids:
+            if look.is_another(topic, before.topic_ids):
+                self._lost(f"the topic {topic} was deleted, and another one made that bears its name")
+                before = before.without(topic)
+        for tp in before.positions.keys() - look.edges.keys():
+            self._lost(f"{tp}: the partition is gone, and what the query had not read of it")
+        begins, ends = {}, {}
+        for tp, edges in look.edges.items():
+            if self._target is None or tp in before.positions or tp in self._target:
+                begins[tp] = begin = self._begin(look, tp, before)
+                end = edges.log_end_offset
+                if self._target is not None:
+                    end = min(end, self._target.get(tp, begin))
+                ends[tp] = max(begin, end)
+        if not unlimited:
+            waiting = sum(ends[tp] - begins[tp] for tp in ends)
+            if self._target is None and self._patience.waits(waiting, time.monotonic_ns() // 1_000_000):
+                return given
+            if self._options.max_offsets_per_trigger is not None:
+                ends = limited(self._options.max_offsets_per_trigger, begins, ends)
+        if given == self._initial:
+            before = _NONE  # where the first batch begins is not in the checkpoint, unless its end says so
+        positions = {tp: self._position(look, tp, begins[tp], end, before) for tp, end in ends.items()}
+        after = Progress(positions, {tp.topic: look.topic_ids[tp.topic] for tp in positions})
+        return given if after.stands_at(given) else after
+
+    def fix_end(self) -> None:
+        """From now on nothing ends past where the log ends now (Trigger.AvailableNow)."""
+        self._target = {tp: edges.log_end_offset for tp, edges in self._look().edges.items()}
+
+    def reported(self) -> Progress | None:
+        """The end of the log at the last look, for who wants to know the query's lag."""
+        return self._latest
+
+    def spans(self, start: Progress, end: Progress) -> list[Span]:
+        """What lies between two ends. Raises RecordsLost where some of it does not any more."""
+        if end == start:
+            return []
+        look = self._look()
+        begins = end.begins(start)
+        found = []
+        for tp, position in sorted(end.positions.items()):
+            edges = look.edges.get(tp)
+            begin = begins[tp]
+            if begin >= position.offset:
+                continue
+            if edges is None or look.is_another(tp.topic, end.topic_ids):
+                self._lost(f"{tp}: offsets {begin:,} to {position.offset - 1:,} are gone with their topic")
+                continue
+            stop = min(self._intact(look, tp, position), position.offset)
+            if begin < min(edges.log_start_offset, stop):
+                self._deleted(tp, begin, edges.log_start_offset)
+                begin = edges.log_start_offset
+            if begin < stop:
+                found.append(Span(*tp, begin, stop))
+        return found
+
+    # -- inside ------------------------------------------------------------------------------------------
+
+    def _look(self, before: Progress = _NONE) -> _Look:
+        log = opened(self._options.place)
+        look = _Look(Frontier(log.backend, read_committed=self._options.read_committed), {}, {})
+        for topic, numbers in _chosen(log, self._options.selection).items():
+            try:
+                topic_id = log.describe_topic(topic).topic_id
+                edges = look.frontier.edges(topic)
+            except TopicNotFound:  # deleted just now, or not made yet
+                continue
+            look.topic_ids[topic] = topic_id or before.topic_ids.get(topic, "")  # old brokers tell none
+            for number, edge in edges.items():
+                if numbers is None or number in numbers:
+                    look.edges[TopicPartition(topic, number)] = edge
+        return look
+
+    def _begin(self, look: _Look, tp: TopicPartition, before: Progress) -> int:
+        """Where the next batch begins."""
+        edges, position = look.edges[tp], before.positions.get(tp)
+        if position is None:
+            if tp.topic in before.topic_ids and edges.log_start_offset > 0:
+                self._deleted(tp, 0, edges.log_start_offset)
+            return edges.log_start_offset
+        if self._in_order.get(tp) == (position, edges):
+            return position.offset
+        begin = self._intact(look, tp, position)
+        if begin < edges.log_start_offset:
+            self._deleted(tp, begin, edges.log_start_offset)
+            return edges.log_start_offset
+        if begin == position.offset:
+            self._in_order[tp] = position, edges
+        return begin
+
+    def _intact(self, look: _Look, tp: TopicPartition, position: Position) -> int:
+        """The position's offset, or where the history that it stands in was cut off."""
+        offset = position.offset
+        try:
+            look.frontier.check(tp, offset, position.leader_epoch)
+        except LogTruncated as error:
+            survived = error.surviving_offset
+            self._lost(
+                f"{tp}: the log has lost its tail: the records that the query has read or planned at offsets "
+                f"{survived:,} to {offset - 1:,} did not survive, and others may stand there now"
+            )
+            return survived
+        except OffsetOutOfRange as error:
+            if offset <= error.log_end_offset:
+                return offset  # before the log start: the caller knows what is missing
+            self._lost(
+                f"{tp}: the query stands at offset {offset:,}, and the log ends at {error.log_end_offset:,}: "
+                "it is not the log that the query has read"
+            )
+            return error.log_end_offset
+        return offset
+
+    def _position(self, look: _Look, tp: TopicPartition, begin: int, end: int, before: Progress) -> Position:
+        position = before.positions.get(tp)
+        if position is None or begin != position.offset:
+            return Position(end, look.frontier.epoch_before(tp, end), begin)
+        if end == position.offset:
+            return Position(end, position.leader_epoch)
+        return Position(end, look.frontier.epoch_before(tp, end))
+
+    def _deleted(self, tp: TopicPartition, first: int, log_start_offset: int) -> None:
+        self._lost(
+            f"{tp}: offsets {first:,} to {log_start_offset - 1:,} were deleted before the query had read "
+            f"them (the log begins at {log_start_offset:,} now; see retention_ms and retention_bytes)"
+        )
+
+    def _lost(self, what: str) -> None:
+        """Raises RecordsLost, unless the user wants to go on without them."""
+        if self._options.fail_on_data_loss:
+            raise RecordsLost(f"{what}. {_ADVICE}")
+        if what not in self._told:
+            self._told.add(what)
+            logger.warning("%s; the query goes on behind them (failOnDataLoss is false)", what)
+
+
+def _chosen(log: Log, selection: Selection) -> dict[str, set[int] | None]:
+    """The topics that a selection means now, and which of their partitions; None for all there are."""
+    if selection.partitions is not None:
+        found: dict[str, set[int] | None] = {}
+        for topic, number in selection.partitions:
+            found[topic] = (found.get(topic) or set()) | {number}
+        return found
+    if selection.pattern is not None:
+        return dict.fromkeys(topic for topic in log.topics() if re.fullmatch(selection.pattern, topic))
+    return dict.fromkeys(selection.topics or ())

@@ -1,0 +1,112 @@
+"""A streaming query: the driver asks how far the log is and plans micro-batches, each task reads a span.
+
+Spark keeps one reader for a query's run, in a Python process of the driver's; what tasks get is a copy that
+only reads. From 4.2 on Spark tells where a batch begins and how much it may take; before, that is the end of
+the last batch that it asked the partitions of (after a restart it asks for those of an empty one), and
+Trigger.AvailableNow takes everything in one batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from .access import opened
+from .group_offsets import commit_to_group
+from .options import ReadOptions
+from .progress import Progress
+from .scan import scan
+from .schema import arrow_schema, columns_of
+from .splits import split
+from .stream import Stream
+
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxRows,
+        ReadMinRows,
+        SupportsTriggerAvailableNow,
+    )
+except ImportError:
+    SPARK_HAS_LIMITS = False
+else:
+    SPARK_HAS_LIMITS = True
+
+if TYPE_CHECKING:
+    import pyarrow
+
+
+class PlainStreamReader(DataSourceStreamReader):
+    """As Spark 4.0 and 4.1 know it."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._columns = columns_of(schema)
+        self._stream = Stream(options)
+        self._end: dict[str, Any] | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        return self._stream.initial().as_dict()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        self._end = end
+        spans = self._stream.spans(Progress.of(start), Progress.of(end))
+        pieces = split(
+            opened(self._options.place),
+            spans,
+            min_partitions=self._options.min_partitions,
+            max_records=self._options.max_records_per_partition,
+        )
+        return [InputPartition(piece) for piece in pieces]
+
+    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        log = opened(self._options.place)
+        return scan(log, partition.value, self._columns, arrow_schema(self._schema), self._options)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        if self._options.commit_to_group is not None:
+            commit_to_group(self._options.place, self._options.commit_to_group, Progress.of(end))
+
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]
+        return self._latest(self._end or self.initialOffset(), unlimited=False)
+
+    def _latest(self, start: dict[str, Any], *, unlimited: bool) -> dict[str, Any]:
+        before = Progress.of(start)
+        after = self._stream.latest(before, unlimited=unlimited)
+        return start if after is before else after.as_dict()
+
+
+if SPARK_HAS_LIMITS:
+
+    class LimitedStreamReader(PlainStreamReader, SupportsTriggerAvailableNow):
+        """As Spark knows it from 4.2 on: with limits, Trigger.AvailableNow and a latest offset to report."""
+
+        def latestOffset(  # type: ignore[override]
+            self, start: dict[str, Any], limit: ReadLimit
+        ) -> dict[str, Any]:
+            return self._latest(start, unlimited=isinstance(limit, ReadAllAvailable))
+
+        def getDefaultReadLimit(self) -> ReadLimit:
+            # Spark hands it back where it wants what the options say, and ReadAllAvailable where all. It has
+            # no limit that is both a minimum and a maximum: the options themselves are what counts.
+            if self._options.max_offsets_per_trigger is not None:
+                return ReadMaxRows(self._options.max_offsets_per_trigger)
+            if self._options.min_offsets_per_trigger:
+                return ReadMinRows(self._options.min_offsets_per_trigger)
+            return ReadAllAvailable()
+
+        def prepareForTriggerAvailableNow(self) -> None:
+            self._stream.fix_end()
+
+        def reportLatestOffset(self) -> dict[str, Any] | None:
+            reported = self._stream.reported()
+            return None if reported is None else reported.as_dict()
+
+    StreamReader: type[PlainStreamReader] = LimitedStreamReader
+else:
+    StreamReader = PlainStreamReader

@@ -1,0 +1,82 @@
+"""How far Spark has come with what this thread asked it for: told while it works, from its status tracker."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Progress: TypeAlias = Callable[[str, int, int], object]
+"""Called as (what is done, tasks done, tasks in all)."""
+
+_EVERY_S: Final = 0.2
+_GROUP: Final = "spark.jobGroup.id"
+_DESCRIPTION: Final = "spark.job.description"
+
+
+@contextlib.contextmanager
+def watched(spark: SparkSession, what: str, progress: Progress | None) -> Iterator[None]:
+    """Tell `progress` how many tasks are done of what the block asks Spark for, from another thread.
+
+    An error of `progress` is raised when the block is done.
+    """
+    if progress is None:
+        yield
+        return
+    context = spark.sparkContext
+    before = context.getLocalProperty(_GROUP), context.getLocalProperty(_DESCRIPTION)
+    group = f"embedlog-{uuid.uuid4().hex}"
+    context.setJobGroup(group, what)
+    finished = threading.Event()
+    failures: list[BaseException] = []
+
+    def watch() -> None:
+        told = 0, 0
+        try:
+            while not finished.wait(_EVERY_S):
+                tasks = _tasks(spark, group)
+                if tasks != told:
+                    progress(what, *tasks)
+                told = tasks
+        except BaseException as failure:
+            failures.append(failure)
+
+    watcher = threading.Thread(target=watch, name="embedlog-progress", daemon=True)
+    watcher.start()
+    try:
+        yield
+        failures or progress(what, *_complete(spark, group))
+    finally:
+        finished.set()
+        watcher.join()
+        for name, value in zip((_GROUP, _DESCRIPTION), before, strict=True):
+            context.setLocalProperty(name, value)  # type: ignore[arg-type]
+    if failures:
+        raise failures[0]
+
+
+def _tasks(spark: SparkSession, group: str) -> tuple[int, int]:
+    """(tasks done, tasks known) of a group's jobs."""
+    tracker = spark.sparkContext.statusTracker()
+    stages = {
+        stage: info
+        for job in tracker.getJobIdsForGroup(group)
+        if (known := tracker.getJobInfo(job)) is not None
+        for stage in known.stageIds
+        if (info := tracker.getStageInfo(stage)) is not None
+    }
+    return (
+        sum(info.numCompletedTasks for info in stages.values()),
+        sum(info.numTasks for info in stages.values()),
+    )
+
+
+def _complete(spark: SparkSession, group: str) -> tuple[int, int]:
+    """Stages that Spark has skipped are done, too."""
+    _, total = _tasks(spark, group)
+    return total, total

@@ -1,0 +1,11 @@
+"""How often each of the kill tests kills: EMBEDLOG_KILLS (4; `make test-kills` says 10).
+
+Each killed driver is a JVM that starts anew, and on two cores that is what takes the time.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+KILLS: Final = int(os.environ.get("EMBEDLOG_KILLS", "4"))

@@ -1,0 +1,411 @@
+"""What Spark's driver and tasks do, without Spark: planned, cut and scanned, it is what the log holds."""
+
+from __future__ import annotations
+
+import json
+import random
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import damage
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_logs import START_MS, make_log
+from pyspark.sql import datasource as pushed
+from pyspark.sql.types import StructType
+
+import embedlog
+from embedlog import Log, Record
+from embedlog.errors import (
+    CorruptRecord,
+    InvalidArgument,
+    OffsetOutOfRange,
+    PartitionNotFound,
+    RecordsLost,
+    TopicNotFound,
+)
+from embedlog.spark.filters import ALL, Wanted, wanted_by
+from embedlog.spark.offsets import Span, planned_spans
+from embedlog.spark.options import read_options
+from embedlog.spark.scan import scan
+from embedlog.spark.schema import arrow_schema, columns_of, full_schema
+from embedlog.spark.splits import split
+
+SCHEMA = full_schema(include_headers=True)
+
+
+@contextmanager
+def made(seed: int) -> Iterator[tuple[Log, list[str]]]:
+    with tempfile.TemporaryDirectory() as directory:
+        topics = make_log(Path(directory) / "log", random.Random(seed))
+        with embedlog.open(Path(directory) / "log", mode="r") as log:
+            yield log, topics
+
+
+def pieces_of(log: Log, wanted: Wanted = ALL, **options: object) -> list[Span]:
+    """What the driver makes of options."""
+    chosen = read_options({"path": log.path, **{n: str(v) for n, v in options.items()}}, "batch")
+    return split(
+        log,
+        planned_spans(log, chosen, wanted),
+        min_partitions=chosen.min_partitions,
+        max_records=chosen.max_records_per_partition,
+        not_before_ms=wanted.not_before_ms,
+    )
+
+
+def rows(
+    log: Log, pieces: list[Span], schema: StructType = SCHEMA, **options: object
+) -> list[tuple[Any, ...]]:
+    """What the tasks make of pieces."""
+    chosen = read_options(
+        {"path": log.path, "subscribe": "t", **{n: str(v) for n, v in options.items()}}, "batch"
+    )
+    wanted = arrow_schema(schema)
+    found: list[tuple[Any, ...]] = []
+    for piece in pieces:
+        for batch in scan(log, piece, columns_of(schema), wanted, chosen):
+            assert batch.schema.equals(wanted)
+            batch.validate(full=True)
+            found += [tuple(row.values()) for row in batch.to_pylist()]
+    return found
+
+
+def as_row(record: Record) -> tuple[Any, ...]:
+    when = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=record.timestamp_ms)
+    headers = [{"key": name, "value": value} for name, value in record.headers]
+    where = (record.topic, record.partition, record.offset)
+    return record.key, record.value, *where, when, record.timestamp_type, headers
+
+
+def read(log: Log, topics: list[str], isolation_level: str = "read_uncommitted") -> list[tuple[Any, ...]]:
+    """The same by plain Python."""
+    return [as_row(record) for topic in topics for record in log.read(topic, isolation_level=isolation_level)]
+
+
+@settings(max_examples=60)
+@given(
+    st.integers(0, 10**9),
+    st.booleans(),
+    st.sampled_from([{}, {"minPartitions": 7}, {"maxRecordsPerPartition": 9}]),
+)
+def test_scanned_in_pieces_it_is_what_python_reads(seed: int, committed: bool, cut: dict[str, int]) -> None:
+    level = "read_committed" if committed else "read_uncommitted"
+    with made(seed) as (log, topics):
+        pieces = pieces_of(log, subscribePattern="t.*", **cut)
+        assert rows(log, pieces, isolation_level=level) == read(log, topics, level)
+        offsets = sum(
+            edge.log_end_offset - edge.log_start_offset
+            for topic in topics
+            for edge in log.offsets(topic).values()
+        )
+        assert sum(piece.end - piece.start for piece in pieces) == offsets
+        if "minPartitions" in cut:
+            assert len(pieces) >= min(7, offsets)
+        if "maxRecordsPerPartition" in cut:
+            assert all(piece.end - piece.start <= 9 for piece in pieces)
+
+
+comparisons = st.sampled_from(
+    [pushed.EqualTo, pushed.GreaterThan, pushed.GreaterThanOrEqual, pushed.LessThan, pushed.LessThanOrEqual]
+)
+times = st.integers(-600_000, 600_000).map(
+    lambda us: datetime.fromtimestamp(START_MS / 1000, UTC) + timedelta(microseconds=us)
+)
+values = {
+    "offset": st.integers(-2, 200),
+    "partition": st.integers(-1, 5),
+    "topic": st.sampled_from(["t0", "t1", "t", "", "x"]),
+    "timestamp": times,
+}
+
+
+@st.composite
+def a_filter(draw: st.DrawFn) -> Any:
+    column = draw(st.sampled_from(sorted(values)))
+    value = values[column]
+    if draw(st.integers(0, 3)) == 0:
+        made: Any = pushed.In((column,), tuple(draw(st.lists(value, min_size=1, max_size=3))))
+    elif column == "topic" and draw(st.booleans()):
+        operator = draw(
+            st.sampled_from([pushed.StringStartsWith, pushed.StringEndsWith, pushed.StringContains])
+        )
+        made = operator((column,), draw(st.sampled_from(["t", "1", "t0"])))
+    else:
+        made = draw(comparisons)((column,), draw(value))
+    return pushed.Not(made) if draw(st.integers(0, 4)) == 0 else made
+
+
+def passes(row: tuple[Any, ...], each: Any) -> bool:
+    """What Spark makes of a filter."""
+    if isinstance(each, pushed.Not):
+        return not passes(row, each.child)
+    value = row[SCHEMA.fieldNames().index(each.attribute[0])]
+    name = type(each).__name__
+    if name == "In":
+        return value in each.value
+    if name.startswith("String"):
+        method = {
+            "StringStartsWith": "startswith",
+            "StringEndsWith": "endswith",
+            "StringContains": "__contains__",
+        }
+        return bool(getattr(value, method[name])(each.value))
+    compared = {
+        "EqualTo": value == each.value,
+        "GreaterThan": value > each.value,
+        "GreaterThanOrEqual": value >= each.value,
+        "LessThan": value < each.value,
+        "LessThanOrEqual": value <= each.value,
+    }
+    return compared[name]
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 10**9), st.lists(a_filter(), min_size=1, max_size=3))
+def test_filters_leave_out_nothing_that_passes_them(seed: int, filters: list[Any]) -> None:
+    with made(seed) as (log, topics):
+        pieces = pieces_of(log, wanted_by(filters), subscribePattern="t.*")
+        found = rows(log, pieces)
+        wanted = [row for row in read(log, topics) if all(passes(row, each) for each in filters)]
+        assert [row for row in found if all(passes(row, each) for each in filters)] == wanted
+        for each in filters:  # and those that can be applied by partition or offset leave nothing else
+            if each.__class__ is not pushed.Not and each.attribute[0] in ("topic", "partition"):
+                assert all(passes(row, each) for row in found)
+            if type(each).__name__ in ("EqualTo", "LessThan", "GreaterThan") and each.attribute == (
+                "offset",
+            ):
+                assert all(passes(row, each) for row in found)
+
+
+def test_segments_that_are_too_old_are_not_opened(path: Path) -> None:
+    directory = damage.make_log(path)
+    segments = damage.segments(directory)
+    with embedlog.open(path, mode="r") as log:
+        after = damage.batches(segments[3])[0].base_timestamp_ms
+        when = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=after)
+        pieces = pieces_of(log, wanted_by([pushed.GreaterThanOrEqual(("timestamp",), when)]), subscribe="t")
+        for old in segments[:3]:
+            old.unlink()
+        assert [row[4] for row in rows(log, pieces)] == list(range(after - 1_000_000, damage.RECORDS))
+
+
+def test_old_segments_in_the_middle_are_left_out(path: Path) -> None:
+    with embedlog.open(path) as log:
+        log.create_topic("t", segment_bytes=1024)
+        for number in range(40):
+            late = number < 10 or number >= 30
+            log.append("t", b"x" * 100, timestamp_ms=2_000_000 + number if late else number)
+        wanted = Wanted(not_before_ms=2_000_000)
+        pieces = pieces_of(log, wanted, subscribe="t")
+        assert len(pieces) == 2
+        read_offsets = {offset for piece in pieces for offset in range(piece.start, piece.end)}
+        assert read_offsets >= {*range(10), *range(30, 40)}
+        assert len(read_offsets) < 30
+
+
+def test_a_large_partition_is_cut_by_bytes(path: Path) -> None:
+    """Records of very different sizes: equal bytes, not equal numbers of records."""
+    with embedlog.open(path) as log:
+        log.create_topic("t", segment_bytes=60_000, index_interval_bytes=1000)
+        for number in range(600):
+            log.append("t", b"x" * (20 if number < 400 else 1000))
+        pieces = pieces_of(log, subscribe="t", minPartitions=4)
+        assert len(pieces) == 4
+        bytes_of = [sum(len(row[1]) + 70 for row in rows(log, [piece])) for piece in pieces]
+        assert max(bytes_of) < 1.2 * min(bytes_of)
+        assert pieces[0].end - pieces[0].start > 300
+        # Whole batches in each: none has to be decoded twice.
+        assert rows(log, pieces) == read(log, ["t"])
+
+
+def test_one_batch_is_cut_too_where_so_many_are_wanted(log: Log) -> None:
+    log.create_topic("t")
+    log.append_many("t", [b"%d" % n for n in range(100)])
+    pieces = pieces_of(log, subscribe="t", minPartitions=4)
+    assert [(piece.start, piece.end) for piece in pieces] == [(0, 25), (25, 50), (50, 75), (75, 100)]
+    assert rows(log, pieces) == read(log, ["t"])
+    assert len(pieces_of(log, subscribe="t", minPartitions=1000)) == 100
+
+
+# -- where to begin and to end -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clicks(log: Log) -> Log:
+    """Two partitions of ten records, a record a second; the first three of partition 1 are deleted."""
+    log.create_topic("t", partitions=2)
+    for partition in (0, 1):
+        for number in range(10):
+            log.append("t", b"%d" % number, partition=partition, timestamp_ms=1000 * number)
+    log.delete_records("t", 1, 3)
+    return log
+
+
+def both(first: object, second: object) -> str:
+    return json.dumps({"t": {"0": first, "1": second}})
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, [(0, 10), (3, 10)]),
+        ({"startingOffsets": "earliest", "endingOffsets": "latest"}, [(0, 10), (3, 10)]),
+        ({"startingOffsets": both(2, -2)}, [(2, 10), (3, 10)]),
+        ({"endingOffsets": both(2, -1)}, [(0, 2), (3, 10)]),
+        ({"startingOffsets": both(2, 4), "endingOffsets": both(5, 4)}, [(2, 5)]),
+        ({"startingTimestamp": 4500}, [(5, 10), (5, 10)]),
+        ({"startingTimestamp": 4500, "startingOffsets": both(0, 9)}, [(5, 10), (5, 10)]),
+        ({"startingTimestamp": 4500, "startingOffsetsByTimestamp": both(0, 0)}, [(5, 10), (5, 10)]),
+        ({"startingOffsetsByTimestamp": both(1000, 9000), "startingOffsets": "earliest"}, [(1, 10), (9, 10)]),
+        ({"startingTimestamp": 0}, [(0, 10), (3, 10)]),
+        ({"endingTimestamp": 6000}, [(0, 6), (3, 6)]),
+        ({"endingTimestamp": 99_000}, [(0, 10), (3, 10)]),
+        ({"endingOffsetsByTimestamp": both(2000, 99_000), "endingOffsets": both(1, 1)}, [(0, 2), (3, 10)]),
+        ({"startingTimestamp": 99_000, "startingOffsetsByTimestampStrategy": "latest"}, []),
+        ({"startingTimestamp": 4500, "endingTimestamp": 6000}, [(5, 6), (5, 6)]),
+    ],
+)
+def test_where_reading_begins_and_ends(clicks: Log, options: dict[str, object], expected: list[Any]) -> None:
+    pieces = pieces_of(clicks, subscribe="t", **options)
+    assert [(piece.start, piece.end) for piece in pieces] == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"startingTimestamp": 99_000}, "startingOffsetsByTimestampStrategy=latest"),
+        ({"startingOffsetsByTimestamp": both(0, 99_000)}, "startingOffsetsByTimestamp"),
+        ({"startingOffsets": '{"t": {"0": 1}}'}, "t 1; -2 means earliest"),
+        ({"startingOffsets": '{"t": {"0": 1, "1": 5, "2": 1}}'}, "names t 2"),
+        ({"startingTimestamp": 6000, "endingTimestamp": 4000}, "behind endingTimestamp"),
+        ({"startingOffsets": both(5, 5), "endingTimestamp": 2000}, "behind endingTimestamp"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(clicks: Log, options: dict[str, object], words: str) -> None:
+    with pytest.raises(InvalidArgument, match=words):
+        pieces_of(clicks, subscribe="t", **options)
+
+
+@pytest.mark.parametrize("options", [{"startingOffsets": both(0, 1)}, {"endingOffsets": both(11, 5)}])
+def test_offsets_that_are_not_there(clicks: Log, options: dict[str, object]) -> None:
+    with pytest.raises(OffsetOutOfRange, match="failOnDataLoss=false"):
+        pieces_of(clicks, subscribe="t", **options)
+    pieces = pieces_of(clicks, subscribe="t", failOnDataLoss="false", **options)
+    expected = [(0, 10), (3, 10)] if "startingOffsets" in options else [(0, 10), (3, 5)]
+    assert [(piece.start, piece.end) for piece in pieces] == expected
+
+
+def test_selections(clicks: Log) -> None:
+    clicks.create_topic("table")
+    clicks.append("table", b"x")
+    assert {piece.topic for piece in pieces_of(clicks, subscribe="t, table")} == {"t", "table"}
+    assert {piece.topic for piece in pieces_of(clicks, subscribePattern="t")} == {"t"}
+    assert {piece.topic for piece in pieces_of(clicks, subscribePattern="t(able)?")} == {"t", "table"}
+    assert pieces_of(clicks, subscribePattern="nothing") == []
+    assert pieces_of(clicks, assign='{"t": [1]}') == [Span("t", 1, 3, 10)]
+    with pytest.raises(TopicNotFound, match="no topic 'clocks'"):
+        pieces_of(clicks, subscribe="clocks")
+    with pytest.raises(PartitionNotFound, match="0 to 1, not 2"):
+        pieces_of(clicks, assign='{"t": [0, 2]}')
+
+
+# -- while tasks run ------------------------------------------------------------------------------------
+
+
+def test_what_is_appended_after_planning_is_not_read(clicks: Log) -> None:
+    with embedlog.open(clicks.path, mode="r") as reader:
+        pieces = pieces_of(reader, subscribe="t")
+        planned = read(reader, ["t"])
+        clicks.append_many("t", [b"late"] * 50)
+        assert rows(reader, pieces) == planned
+        assert len(rows(reader, pieces_of(reader, subscribe="t"))) == len(planned) + 50
+
+
+def test_records_deleted_after_planning(clicks: Log, caplog: pytest.LogCaptureFixture) -> None:
+    with embedlog.open(clicks.path, mode="r") as reader:
+        pieces = pieces_of(reader, subscribe="t")
+        clicks.delete_records("t", 0, 4)
+        with pytest.raises(RecordsLost, match="t 0: offsets 0 to 3 are gone"):
+            rows(reader, pieces)
+        found = rows(reader, pieces, failOnDataLoss="false")
+        assert found == read(reader, ["t"])
+        assert "offsets 0 to 3 are gone" in caplog.text
+        clicks.delete_records("t", 0, 10)
+        assert [row[3] for row in rows(reader, pieces, failOnDataLoss="false")] == [1] * 7
+
+
+def test_a_tail_lost_after_planning(path: Path) -> None:
+    directory = damage.make_log(path)
+    with embedlog.open(path, mode="r") as log:
+        pieces = pieces_of(log, subscribe="t")
+    last = damage.segments(directory)[-1]
+    kept = damage.batches(last)[2]
+    for file in ("clean-shutdown", "recovery-point-offset-checkpoint", "writer-state"):
+        (path / file).unlink()
+    with last.open("r+b") as file:
+        file.truncate(kept.pos)
+    with embedlog.open(path, mode="r") as log:
+        with pytest.raises(RecordsLost, match=f"offsets {kept.base_offset} to 299 are gone"):
+            rows(log, pieces)
+        found = rows(log, pieces, failOnDataLoss="false")
+        assert [row[4] for row in found] == list(range(kept.base_offset))
+
+
+# -- damage ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at", [30, 4, 12, 80], ids=["crc", "base offset", "length", "value"])
+def test_damage_is_an_error_that_says_where_or_is_passed_over_and_counted(
+    path: Path, tmp_path: Path, at: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = damage.make_log(path)
+    segment = damage.segments(directory)[1]
+    hit = damage.batches(segment)[5]
+    damage.flip(segment, hit.pos + (8 if at == 12 else at))
+    report = tmp_path / "report"
+    with embedlog.open(path, mode="r") as log:
+        pieces = pieces_of(log, subscribe="t", minPartitions=3)
+        with pytest.raises(CorruptRecord) as caught:
+            rows(log, pieces)
+        assert caught.value.path is not None and Path(caught.value.path) == segment
+        assert str(hit.base_offset) in str(caught.value)
+        found = rows(log, pieces, skipDamaged="true", damageReportPath=report)
+        expected = [number for number in range(damage.RECORDS) if number != hit.base_offset]
+        assert [row[4] for row in found] == expected
+        assert "1 offsets passed over" in caplog.text
+        (told,) = [json.loads(file.read_text()) for file in report.iterdir()]
+        assert (told["topic"], told["partition"]) == ("t", 0)
+        assert (told["first_offset"], told["last_offset"]) == (hit.base_offset, hit.base_offset)
+        assert Path(told["segment"]) == segment
+        # A task that runs again reports the same once.
+        rows(log, pieces, skipDamaged="true", damageReportPath=report)
+        assert len(list(report.iterdir())) == 1
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 10**9))
+def test_whatever_is_damaged_the_rest_is_read(seed: int) -> None:
+    """Random damage to one segment: what is found are records of the log, and all but one stretch of them."""
+    chosen = random.Random(seed)
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "log"
+        segment = chosen.choice(damage.segments(damage.make_log(path)))
+        whole = damage.batches(segment)
+        first = chosen.randrange(len(whole))
+        last = min(first + chosen.choice([0, 0, 1, 5, 200]), len(whole) - 1)
+        for header in whole[first : last + 1]:
+            for _ in range(chosen.choice([1, 3])):
+                damage.flip(segment, header.pos + chosen.randrange(header.size), 1 << chosen.randrange(8))
+        with embedlog.open(path, mode="r") as log:
+            pieces = pieces_of(log, subscribe="t", minPartitions=chosen.choice([1, 4]))
+            found = [(row[4], row[1]) for row in rows(log, pieces, skipDamaged="true")]
+        hit = range(whole[first].base_offset, whole[last].base_offset + 1)
+        expected = [(n, damage.value(n)) for n in range(damage.RECORDS)]
+        assert [each for each in found if each[0] not in hit] == [e for e in expected if e[0] not in hit]
+        assert set(found) <= set(expected)
