@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 BUILT := setup.py $(foreach where, embedlog embedlog/codec, \
   $(wildcard $(where)/compiled_*.py $(where)/*.pxd $(where)/*.h))
 
-.PHONY: demo test test-plain bench bench-sizes lint clean
+.PHONY: demo examples test test-plain test-cluster test-kills test-mirror bench bench-sizes bench-spark lint clean
 
 demo: $(VENV)/.demo
 	$(BIN)/embedlog demo
@@ -25,6 +25,25 @@ PLAIN_TESTS := $(addprefix tests/test_, $(addsuffix .py, append_one appender col
 test-plain: $(VENV)/.test
 	EMBEDLOG_LOOPS=plain $(BIN)/python -m pytest $(PLAIN_TESTS) $(PYTEST_ARGS)
 
+# Drivers and Python workers of Spark's killed 10 times in each test; `make test` has 4.
+test-kills: $(VENV)/.test
+	EMBEDLOG_KILLS=10 $(BIN)/python -m pytest tests/spark -k kill $(PYTEST_ARGS)
+
+# Mirrors whose source, target and self are killed 50 times in each of three tests; `make test` has 10.
+test-mirror: $(VENV)/.test
+	EMBEDLOG_MIRROR_ROUNDS=50 $(BIN)/python -m pytest tests/cluster/test_mirror_kills.py $(PYTEST_ARGS)
+
+# Brokers of a cluster restarted under load, many times over.
+test-cluster: $(VENV)/.test
+	EMBEDLOG_CLUSTER_ROUNDS=20 $(BIN)/python -m pytest tests/cluster/test_rolling_restart.py --timeout 3600 $(PYTEST_ARGS)
+
+# The pipeline of examples/flights: events, a stream, a nightly load, a report with a plot.
+examples: $(VENV)/.examples
+	$(BIN)/python examples/flights/events.py flights-data
+	$(BIN)/python examples/flights/hourly.py flights-data
+	$(BIN)/python examples/flights/nightly.py flights-data
+	$(BIN)/python examples/flights/report.py flights-data-warehouse/hourly --plot flights-delays.png
+
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.run $(BENCH_ARGS)
 
@@ -37,8 +56,12 @@ lint: $(VENV)/.test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Spark over a log, over Parquet, and over a source of tuples.
+bench-spark: $(VENV)/.bench
+	$(BIN)/python -m benchmarks.spark $(BENCH_ARGS)
+
 clean:
-	rm -rf $(VENV) embedlog-demo build dist *.egg-info $(foreach where, embedlog embedlog/codec, $(where)/compiled_*.c $(where)/*.so)
+	rm -rf $(VENV) embedlog-demo flights-data* flights-delays.png build dist *.egg-info $(foreach where, embedlog embedlog/codec, $(where)/compiled_*.c $(where)/*.so)
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -48,7 +71,11 @@ $(BIN)/python:
 	@$(BIN)/python -m pip install --quiet --upgrade pip
 
 $(VENV)/.demo: pyproject.toml $(BUILT) | $(BIN)/python
-	$(BIN)/python -m pip install -qq --editable '.[demo]'
+	$(BIN)/python -m pip install -qq --editable '.[demo,spark]'
+	@touch $@
+
+$(VENV)/.examples: pyproject.toml $(BUILT) | $(BIN)/python
+	$(BIN)/python -m pip install -qq --editable '.[examples]'
 	@touch $@
 
 $(VENV)/.test: pyproject.toml $(BUILT) | $(BIN)/python

@@ -8,12 +8,12 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from . import appending, broker, checking, columns, crash, disk, durable, plain, protocol, reading
+from . import appending, broker, checking, columns, crash, disk, durable, mirroring, plain, protocol, reading
 from .measure import Result, Row, measure
 from .table import as_json, as_markdown, block, heading, replaced
 
 _RESULTS = Path(__file__).parent / "results"
-_FAMILIES = (appending, durable, reading, plain, columns, crash, checking, disk, protocol, broker)
+_FAMILIES = (appending, durable, reading, plain, columns, crash, checking, disk, protocol, broker, mirroring)
 
 
 def main() -> None:
