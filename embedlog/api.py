@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from typing import Any
 
 from .arguments import as_path, check_choice
+from .catalog import Catalog
 from .config import LogSettings, TopicSettings, unknown_setting
 from .errors import InvalidArgument, InvalidType, UnknownSetting, UnsupportedByBackend, shown
 from .filenames import LAYOUTS
@@ -43,8 +45,9 @@ def open(
 
     Raises:
         DirectoryLocked: somebody else writes it. NotALog, UnsupportedFormat: it is left unchanged.
-        DirectoryError, ReadOnly, CorruptCheckpoint, StorageError, InvalidSetting, UnknownSetting,
-        InvalidArgument, InvalidType. Of brokers: BrokerUnavailable, UnsupportedByBackend.
+        DirectoryError: also for the directory of one broker of a cluster: others lead some of its partitions.
+        ReadOnly, CorruptCheckpoint, StorageError, InvalidSetting, UnknownSetting, InvalidArgument,
+        InvalidType. Of brokers: BrokerUnavailable, UnsupportedByBackend.
     """
     if isinstance(path, str) and ("://" in path or path.startswith("kafka:")):
         check_choice("mode", mode, ("rw", "r"))
@@ -58,12 +61,30 @@ def open(
         raise InvalidType(f"progress must be callable, not {type(progress).__name__}")
     if fs is not None and not isinstance(fs, FileSystem):
         raise InvalidType(f"fs must be an embedlog.fs.FileSystem, not {type(fs).__name__}")
-    of_log, of_topics = _sorted_settings(settings)
     if mode == "r":
+        _, of_topics = _sorted_settings(settings)
         return Log(Follower(directory, layout=layout, topic_settings=of_topics, fs=fs))
+    log = open_directory(directory, layout, progress=progress, fs=fs, **settings)
+    with contextlib.ExitStack() as undo:
+        undo.callback(log.close)
+        Catalog(fs or FileSystem(), directory).check_whole()
+        undo.pop_all()
+    return log
+
+
+def open_directory(
+    path: str,
+    layout: str | None = None,
+    *,
+    progress: Progress | None = None,
+    fs: FileSystem | None = None,
+    **settings: Any,
+) -> Log:
+    """`open` for writing, of a directory that may be one broker's of a cluster: the broker itself does so."""
+    of_log, of_topics = _sorted_settings(settings)
     return Log(
         Store(
-            directory,
+            path,
             layout=layout,
             topic_settings=of_topics,
             settings=LogSettings().with_changes(of_log),

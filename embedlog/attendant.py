@@ -25,8 +25,8 @@ import threading
 from typing import Final
 
 from .coordinator import GroupCoordinator
-from .errors import DirectoryError, EmbedlogError, StorageError
-from .filenames import CLUSTER_FILE, REQUESTS_DIRECTORY
+from .errors import EmbedlogError, StorageError
+from .filenames import REQUESTS_DIRECTORY
 from .publication import discard, publish, tidy
 from .requests import (
     ANSWER,
@@ -58,7 +58,7 @@ def carry_out(store: Store, coordinator: GroupCoordinator, request: Request) -> 
     """
     try:
         if not isinstance(request, Discard):
-            _check_whole(store)
+            store.catalog.check_whole()
         if isinstance(request, CommitOffsets):
             coordinator.commit_offsets(request.group, request.offsets)
             return 1
@@ -69,16 +69,6 @@ def carry_out(store: Store, coordinator: GroupCoordinator, request: Request) -> 
         raise StorageError(f"{store.path}: {error}", path=store.path) from error
     finally:
         _tidy(store)
-
-
-def _check_whole(store: Store) -> None:
-    """Refuse where other brokers lead some of the partitions. Raises DirectoryError."""
-    if store.fs.exists(store.catalog.file(CLUSTER_FILE)):
-        raise DirectoryError(
-            f"{store.path} is the directory of one broker of a cluster, and others lead some of its "
-            "partitions: go through the brokers (kafka.bootstrap.servers)",
-            path=store.path,
-        )
 
 
 def _tidy(store: Store) -> None:
@@ -134,11 +124,13 @@ class Attendant:
                 there = self._fs.exists(self._directory)
                 with Watch([self._directory if there else self._store.path]) as watch:
                     self._use(watch)
-                    while not self._stopping and self._fs.exists(self._directory) == there:
-                        if there:
-                            self.attend()
-                        watch.wait(FALLBACK_MS)
-                    self._use(None)
+                    try:
+                        while not self._stopping and self._fs.exists(self._directory) == there:
+                            if there:
+                                self.attend()
+                            watch.wait(FALLBACK_MS)
+                    finally:  # nobody may wake or close what is closed: its numbers are others' by then
+                        self._use(None)
         except Exception:
             logger.exception("%s: requests of other processes are not attended to any more", self._store.path)
         finally:

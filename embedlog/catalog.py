@@ -45,6 +45,7 @@ from .errors import (
 from .filenames import (
     CLASSIC,
     CLEAN_SHUTDOWN_FILE,
+    CLUSTER_FILE,
     FORMAT_FILE,
     INTERNAL_TOPICS,
     LAYOUTS,
@@ -240,6 +241,16 @@ class Catalog:
             since_ms=since_ms,
             broker=broker,
         )
+
+    def check_whole(self) -> None:
+        """Refuse where other brokers lead some of the partitions. Raises DirectoryError."""
+        if self._fs.exists(self.file(CLUSTER_FILE)):
+            raise DirectoryError(
+                f"{self.path} is the directory of one broker of a cluster, and others lead some of its "
+                'partitions: go through the brokers (kafka.bootstrap.servers, "kafka://host:9092"). '
+                'mode="r" reads what is here',
+                path=self.path,
+            )
 
     def _not_a_log(self) -> NotALog:
         return NotALog(

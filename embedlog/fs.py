@@ -406,6 +406,6 @@ class Descriptors:
                 self._close(handle)
 
     def _close(self, handle: ReadHandle) -> None:
-        if handle.fd >= 0:
-            self._fs.close(handle.fd)
-            handle.fd = -1
+        fd, handle.fd = handle.fd, -1
+        if fd >= 0:
+            self._fs.close(fd)

@@ -547,14 +547,11 @@ class Store:
             self._state.close()
             self._state = None
         self.descriptors.close()
-        self.fs.close(self._lock_fd)
+        fd, self._lock_fd = self._lock_fd, -1
+        self.fs.close(fd)
 
     def abandon(self) -> None:
-        """In a forked child: let go of the copies of our descriptors, wait for no lock, unlock nothing.
-
-        Closing the copy of the lock's descriptor does not unlock: that is the parent's, whose death then
-        frees it even while this child lives.
-        """
+        """In a forked child: let go of our copies of descriptors (the parent keeps the lock)."""
         self._closed = self._forked = True
         self.topics_lock = threading.RLock()
         for partition in self.partitions():
@@ -563,7 +560,8 @@ class Store:
         self.descriptors.abandon()
         if self._state is not None:
             self._state.abandon()
-        os.close(self._lock_fd)
+        if self._lock_fd >= 0:  # closed, its number is somebody else's
+            os.close(self._lock_fd)
 
     def trouble(self) -> dict[TopicPartition, tuple[State, str]]:
         """The partitions that refuse appends, and why."""

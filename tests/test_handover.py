@@ -274,10 +274,10 @@ def test_an_owner_that_takes_no_requests_is_named(path: Path) -> None:
 @pytest.mark.parametrize("is_open", [False, True])
 def test_the_directory_of_one_broker_of_a_cluster_is_left_to_the_brokers(path: Path, is_open: bool) -> None:
     staged = stage(path)
-    (path / "cluster.json").write_text("{}")
     with contextlib.ExitStack() as last:
         if is_open:
             last.enter_context(embedlog.open(path))
+        (path / "cluster.json").write_text("{}")
         with pytest.raises(embedlog.errors.DirectoryError, match=r"kafka\.bootstrap\.servers"):
             handover.publish(path, "query", 3, staged)
         with pytest.raises(embedlog.errors.DirectoryError, match=r"kafka\.bootstrap\.servers"):

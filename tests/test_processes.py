@@ -591,6 +591,30 @@ def test_a_log_that_cannot_be_let_go_of_keeps_no_other_from_refusing(
         assert in_child(lambda: log.append("t", b"the child's")) == ForkedHandle.__name__
 
 
+def test_letting_go_of_what_is_closed_touches_no_descriptor_of_others(path: Path) -> None:
+    log = embedlog.open(path)
+    log.create_topic("t")
+    log.append("t", b"x")
+    assert values(log) == ["x"]
+    log.close()
+    others = [fd for _ in range(50) for fd in os.pipe()]  # the numbers that were the log's are theirs now
+    log._abandon()
+    for fd in others:
+        os.close(fd)
+
+
+def test_the_directory_of_one_broker_of_a_cluster_is_only_read(path: Path) -> None:
+    with embedlog.open(path) as log:
+        log.create_topic("t")
+        log.append("t", b"x")
+    (path / "cluster.json").write_text("{}")
+    for _ in range(2):  # a refusal holds no lock
+        with pytest.raises(embedlog.errors.DirectoryError, match="others lead some of its partitions"):
+            embedlog.open(path)
+    with embedlog.open(path, mode="r") as reader:
+        assert values(reader) == ["x"]
+
+
 def test_forks_while_other_threads_hold_every_lock(
     log: Log, path: Path, in_child: Callable[..., str]
 ) -> None:

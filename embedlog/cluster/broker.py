@@ -29,8 +29,8 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Final, Self
 
-from ..api import open as open_log
-from ..arguments import check_flag, check_int, check_text
+from ..api import open_directory
+from ..arguments import as_path, check_flag, check_int, check_text
 from ..config import LogSettings, TopicSettings, unknown_setting
 from ..errors import Closed, InvalidArgument, ReadOnly, UnknownSetting
 from ..local import WriterBackend
@@ -133,7 +133,7 @@ class Broker:
                 if path is None:
                     path = tempfile.mkdtemp(prefix="embedlog-broker-")
                     undo.callback(shutil.rmtree, path, ignore_errors=True)
-                self.log = open_log(path, **of_log)
+                self.log = open_directory(as_path(path), **of_log)
                 undo.callback(self.log.close)
             if not isinstance(self.log.backend, WriterBackend):
                 raise ReadOnly("a broker is the writer of its directory: open the log with mode='rw'")

@@ -36,12 +36,6 @@ from embedlog.model import TopicPartition
 from embedlog.store import Store
 
 
-def store_in(path: Path) -> Store:
-    log = embedlog.open(path)
-    assert isinstance(log.backend, WriterBackend)
-    return log.backend.store
-
-
 class Members:
     """Brokers of one cluster in this process, without their network."""
 
@@ -52,7 +46,7 @@ class Members:
         self.stores: dict[int, Store] = {}
 
     def join(self, number: int, *, port: int = 0, **access: Any) -> RegisteredBroker:
-        store = store_in(self._directory / str(number))
+        store = Store(str(self._directory / str(number)))
         self._ends.callback(store.close)
         self.stores[number] = store
         client = self._znodes.client(**access)
@@ -77,7 +71,7 @@ def members(zookeeper: Znodes, tmp_path: Path) -> Iterator[Members]:
 def coordination(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Coordination, Store]]:
     """Each implementation, of a broker that is alone, and its directory."""
     if request.param == "single":
-        store = store_in(tmp_path / "log")
+        store = Store(str(tmp_path / "log"))
         yield SingleBroker(store, BrokerAddress(0, "127.0.0.1", 10_000)), store
         store.close()
     else:
@@ -251,7 +245,7 @@ def test_a_taken_id_names_the_holder(members: Members, zookeeper: Znodes, tmp_pa
         listening.listen()
         port = listening.getsockname()[1]
         members.join(1, port=port)
-        store = store_in(tmp_path / "other")
+        store = Store(str(tmp_path / "other"))
         with zookeeper.client() as client:
             other = RegisteredBroker(client, store, BrokerAddress(1, "127.0.0.1", 1))
             with pytest.raises(BrokerIdInUse, match=f"taken by the broker at 127.0.0.1:{port}") as raised:
