@@ -226,7 +226,11 @@ def test_a_broker_that_was_stopped_for_too_long_answers_nobody_and_comes_back(
         partition = next(number for number, leader in leaders.items() if leader == 1)
         stopped = brokers[1]
         with Wire(stopped, host=stopped.host) as wire:
-            assert wire.produce("t", batch_of(b"before"), partition=partition).error_code == 0
+
+            def taken() -> bool:
+                return wire.produce("t", batch_of(b"before"), partition=partition).error_code == 0
+
+            eventually(taken, "it knows that it leads")
             stopped.pause()
             eventually(lambda: brokers.leaders("t")[partition] == -1, "its session is over")
             stopped.resume()
