@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ class BrokerProcess:
         self.directory = directory
         self.host = f"127.0.0.{20 + number}"
         self.port = 0  # the kernel's choice at the first start, kept from then on
+        self.advertised = ""  # where clients are sent, where that is not here
         self.connect = connect
         self.more = more
         self.began: dict[str, Any] = {}
@@ -33,7 +34,8 @@ class BrokerProcess:
 
     @property
     def address(self) -> str:
-        return f"{self.host}:{self.port}"
+        """Where clients reach it."""
+        return self.advertised or f"{self.host}:{self.port}"
 
     @property
     def process(self) -> subprocess.Popen[str]:
@@ -42,12 +44,16 @@ class BrokerProcess:
 
     def begin(self) -> None:
         """Start it; `wait` waits until it listens."""
+        more = list(self.more)
+        if self.advertised:
+            host, _, port = self.advertised.rpartition(":")
+            more += ["--advertised-host", host, "--advertised-port", port]
         with open(f"{self.directory}.log", "a") as log:
             self._process = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "embedlog", "serve", str(self.directory), "--json"),
                     *("--broker-id", str(self.number), "--zookeeper", self.connect),
-                    *("--host", self.host, "--port", str(self.port), "--log-level", "info", *self.more),
+                    *("--host", self.host, "--port", str(self.port), "--log-level", "info", *more),
                 ],
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -148,9 +154,16 @@ class Brokers:
 
 
 @contextmanager
-def cluster(directory: Path, connect: str, count: int, *more: str) -> Iterator[Brokers]:
-    """Brokers that have been started and know each other."""
+def cluster(
+    directory: Path,
+    connect: str,
+    count: int,
+    *more: str,
+    prepare: Callable[[Brokers], object] = lambda brokers: None,
+) -> Iterator[Brokers]:
+    """Brokers that have been started and know each other. `prepare` changes what they are started with."""
     brokers = Brokers(directory, connect, count, *more)
+    prepare(brokers)
     with ExitStack() as ends:
         for broker in brokers.all:
             ends.callback(broker.close)

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -113,8 +114,8 @@ class Consumer:
 class Group:
     """A group of processes, with the history of its registry; ends them all."""
 
-    def __init__(self, cluster: Cluster, connect: str, directory: Path, group: str = "g") -> None:
-        self.cluster = cluster
+    def __init__(self, zookeeper: ZooKeeper, connect: str, directory: Path, group: str = "g") -> None:
+        self.zookeeper = zookeeper
         self.connect = connect
         self.directory = directory
         self.group = group
@@ -122,12 +123,13 @@ class Group:
         self.all: list[Consumer] = []
         self.history = History(connect, group)
 
-    def start(self, count: int = 1, **settings: Any) -> list[Consumer]:
-        """So many more, all at about the same time."""
+    def start(self, count: int = 1, connects: Sequence[str] = (), **settings: Any) -> list[Consumer]:
+        """So many more, all at about the same time; each with its own way to ZooKeeper, where they are
+        given."""
         made = []
-        for _ in range(count):
+        for connect in connects or [self.connect] * count:
             where = self.directory / f"consumer-{len(self.all)}"
-            made.append(Consumer(self.connect, self.group, where, **settings))
+            made.append(Consumer(connect, self.group, where, **settings))
             self.all.append(made[-1])
         for each in made:
             self.alive.append(each.ready())
@@ -143,7 +145,7 @@ class Group:
 
     def owners(self, topic: str = "t") -> dict[int, str]:
         """Who owns what, as the registry says."""
-        zookeeper = self.cluster.zookeeper
+        zookeeper = self.zookeeper
         found = {}
         for child in zookeeper.children(paths.owners(self.group, topic)) or []:
             node = zookeeper.get(paths.owner(self.group, topic, int(child)))
@@ -182,9 +184,10 @@ class Group:
                 last[topic, partition] = offset
 
     def close(self) -> None:
-        for each in self.alive:
-            each.resume()
-            each.kill()
+        for each in self.all:
+            if each.program.process.poll() is None:
+                each.resume()
+                each.kill()
         self.history.close()
 
 

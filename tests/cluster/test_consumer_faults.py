@@ -37,7 +37,7 @@ def cluster(zookeeper: Znodes) -> Iterator[Cluster]:
 
 @pytest.fixture
 def group(cluster: Cluster, zookeeper: Znodes, tmp_path: Path) -> Iterator[Group]:
-    group = Group(cluster, zookeeper.connect, tmp_path)
+    group = Group(cluster.zookeeper, zookeeper.connect, tmp_path)
     yield group
     group.close()
 
@@ -134,7 +134,7 @@ def test_offsets_move_from_zookeeper_to_kafka_and_back_while_the_group_goes_on(
     ]
     with Cluster(zookeeper.connect, 1) as cluster:
         cluster.create_topic("t", [0, 0, 0, 0])
-        group = Group(cluster, zookeeper.connect, tmp_path)
+        group = Group(cluster.zookeeper, zookeeper.connect, tmp_path)
         try:
             producing = Producing(cluster, [0, 0, 0, 0])
             group.start(2)

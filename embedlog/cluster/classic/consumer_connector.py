@@ -201,6 +201,7 @@ class ConsumerConnector:
                     key_decoder=key_decoder,
                     value_decoder=value_decoder,
                     on_room=self._room,
+                    is_current=self._is_current,
                 )
             static = subscription.pattern == STATIC
             self._member = Member(
@@ -220,6 +221,9 @@ class ConsumerConnector:
     def _room(self) -> None:
         if self._member is not None:
             self._member.room()
+
+    def _is_current(self) -> bool:
+        return self._member is not None and self._member.is_current
 
     def _check_process(self) -> None:
         """Raises ForkedHandle."""

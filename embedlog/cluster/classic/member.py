@@ -16,7 +16,8 @@ stays ours is not touched: its node stays, and it is read on. A partition that a
 watched, and tried again when it is let go of, or after rebalance_backoff_ms.
 
 When the session with ZooKeeper is over all is dropped, without a commit, since others may have it by now, and
-we register anew, with another id. So it is when there is no connection for as long as a session lives.
+we register anew, with another id. So it is when ZooKeeper has said nothing for so long that it may be over
+(coordination/lease.py); from that moment on the streams give out nothing.
 
 Invariants: a partition is fetched only while we own it in the registry; it is released only after nothing of
 it is given out any more and its offset is committed, as far as that can be done; what failed is tried again,
@@ -39,6 +40,7 @@ from typing import Final
 
 from ...errors import Closed, EmbedlogError, RebalanceFailed
 from ...model import TopicPartition
+from ..coordination.lease import Lease, clock
 from ..zookeeper.client import ZooKeeper
 from ..zookeeper.contents import STATIC, Subscription
 from .connector_settings import ConnectorSettings
@@ -90,7 +92,7 @@ class Member:
         self._id = ""
         self._session = 0
         self._over = False
-        self._heard = time.monotonic()
+        self._lease = Lease(zookeeper)
         self._left: dict[str, list[TopicPartition]] = {}
         self._claims: dict[TopicPartition, Claim] = {}
         self._registered: dict[TopicPartition, int] = {}
@@ -106,6 +108,11 @@ class Member:
     def consumer_id(self) -> str:
         """What the registry calls it now."""
         return self._id
+
+    @property
+    def is_current(self) -> bool:
+        """Whether what it owns is certainly not others' by now."""
+        return self._lease.is_valid
 
     def start(self) -> None:
         """Begin, and wait for the first rebalance. Raises RebalanceFailed, and what else it came to."""
@@ -240,6 +247,7 @@ class Member:
             stream.close()
         self._fetchers.close()
         self._offsets.close()
+        self._lease.stop()
         for each in self._asked:
             each.set_exception(Closed("the consumer was shut down"))
         if not self._settled.done():
@@ -253,11 +261,12 @@ class Member:
             self._registry.abandon(former, owned)  # it may have been in this very session
             del self._left[former]
         self._over = False
-        session, consumer = self._zookeeper.session_id, f"{name}:{uuid.uuid4()}"
+        since, session, consumer = clock(), self._zookeeper.session_id, f"{name}:{uuid.uuid4()}"
         self._left[consumer] = []
         self._registry.register(consumer, self._subscription)
         del self._left[consumer]
-        self._id, self._session, self._heard = consumer, session, time.monotonic()
+        self._id, self._session = consumer, session
+        self._lease.begin(session, since)
         _logger.info("Consumer %s is in group %s", consumer, self._registry.group)
 
     def _rebalance(self) -> bool:
@@ -349,6 +358,7 @@ class Member:
         _logger.warning("Consumer %s: the session with ZooKeeper is over, everything is dropped", self._id)
         for stream in self._streams:
             stream.drop(self._claims.values())
+        self._lease.end()
         self._left[self._id] = list(self._registered)
         self._claims.clear()
         self._registered.clear()
@@ -396,16 +406,14 @@ class Member:
 
     def _is_current(self) -> bool:
         """Whether what we own is ours, for all that can be known here."""
-        now = time.monotonic()
-        if self._zookeeper.is_connected:
-            self._heard = now
         return (
             not self._over
             and self._zookeeper.session_id in (self._session, _UNCONNECTED)
-            and now - self._heard < self._zookeeper.session_timeout_s
+            and self._lease.is_valid
         )
 
     def _session_changed(self, there_is_one: bool) -> None:
         if not there_is_one:
             self._over = True
+            self._lease.end()
         self.look()

@@ -10,8 +10,9 @@ A record counts as consumed when the thread that got it comes back: for the next
 the connector down. So what is committed has been worked at, and a crash brings a record again instead of
 skipping it. (Kafka's streams count a record when they give it out.)
 
-Invariants: records of a partition come in order; nothing of a claim is given out or taken in after `drop`;
-`Claim.consumed` never passes a record that the application still has in hand.
+Invariants: records of a partition come in order; nothing of a claim is given out or taken in after `drop`,
+and nothing is given out while the consumer cannot be certain of its session; `Claim.consumed` never passes a
+record that the application still has in hand.
 
 Source: Kafka 0.7 and 0.10 implementation, "High-level API"; Kafka's KafkaStream and ConsumerIterator.
 """
@@ -22,13 +23,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
 from ...errors import ConsumerTimeout, EmbedlogError
 from ...model import Record, TopicPartition
 from ...one_thread import OneThread
 
 Decoder: TypeAlias = Callable[[bytes], Any]
+
+_LOOK_S: Final = 0.05
 
 
 class Claim:
@@ -87,7 +90,9 @@ class MessageStream:
         key_decoder: Decoder | None,
         value_decoder: Decoder | None,
         on_room: Callable[[], None],
+        is_current: Callable[[], bool],
     ) -> None:
+        self._is_current = is_current
         self._max_chunks = max_chunks
         self._timeout_s = None if timeout_ms < 0 else timeout_ms / 1000
         self._key_decoder = key_decoder
@@ -176,7 +181,8 @@ class MessageStream:
         with self._changed:
             self._lay_down()
             while True:
-                found = self._take()
+                uncertain = bool(self._chunks) and not self._is_current()
+                found = None if uncertain else self._take()
                 if found is not None:
                     return found
                 if self._closed:
@@ -185,6 +191,8 @@ class MessageStream:
                 if left is not None and left <= 0:
                     assert self._timeout_s is not None
                     raise ConsumerTimeout(f"nothing came within {self._timeout_s * 1000:,.0f} ms")
+                if uncertain:  # nobody tells when it is certain again
+                    left = _LOOK_S if left is None else min(left, _LOOK_S)
                 self._changed.wait(left)
 
     def _take(self) -> Record | None:
