@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
 
 _ROOT = Path(__file__).parent.parent
 
@@ -19,26 +22,36 @@ def crash(path: Path, destination: Path) -> Path:
 
 
 class Program:
-    """Python code in a process of its own: lines come out, lines go in; killed at the end of the test."""
+    """Python code in a process of its own: lines come out, lines go in; killed at the end of the test.
 
-    def __init__(self, code: str, *arguments: object) -> None:
-        self.process = subprocess.Popen(
+    Its errors go into a file, where one is given: one that runs for long and says much would else wait until
+    somebody reads.
+    """
+
+    def __init__(self, code: str, *arguments: object, errors: Path | None = None) -> None:
+        self._errors = errors
+        with contextlib.ExitStack() as opened:
+            into = subprocess.PIPE if errors is None else opened.enter_context(open(errors, "ab"))
+            self.process = self._started(code, arguments, into)
+        self.pid = self.process.pid
+
+    @staticmethod
+    def _started(code: str, arguments: Sequence[object], errors: int | IO[bytes]) -> subprocess.Popen[str]:
+        return subprocess.Popen(
             [sys.executable, "-W", "error", "-c", code, *map(str, arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=errors,
             text=True,
             env={**os.environ, "PYTHONPATH": str(_ROOT)},
         )
-        self.pid = self.process.pid
 
     def line(self) -> str:
         """The next line it prints; its errors, where there is none."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            assert self.process.stderr is not None
-            raise AssertionError(f"the program ended: {self.process.stderr.read()}")
+            raise AssertionError(f"the program ended: {self._said()}")
         return line.rstrip("\n")
 
     def say(self, line: object = "") -> None:
@@ -50,8 +63,15 @@ class Program:
     def end(self) -> str:
         """Wait until it has ended well; what it printed since the last `line`."""
         out, errors = self.process.communicate()
-        assert self.process.returncode == 0, f"exit code {self.process.returncode}: {errors}"
+        if self.process.returncode != 0:
+            raise AssertionError(f"exit code {self.process.returncode}: {errors or self._said()}")
         return out
+
+    def _said(self) -> str:
+        if self._errors is not None:
+            return self._errors.read_text()[-4000:]
+        assert self.process.stderr is not None
+        return self.process.stderr.read()
 
     def kill(self) -> None:
         """SIGKILL, and wait for the end."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ from zookeepers import eventually
 
 from embedlog.cluster.zookeeper import contents, paths
 from embedlog.cluster.zookeeper.client import ZooKeeper
+from embedlog.errors import ZooKeeperError
 
 CODE = """
 import json, sys, threading
@@ -77,8 +79,11 @@ class Consumer:
         where.touch()
         self.where = where
         self.streams: int = settings.get("streams", 1)
-        self.program = Program(CODE, connect, group, where, json.dumps({**SETTINGS, **settings}))
+        given = json.dumps({**SETTINGS, **settings})
+        self.program = Program(CODE, connect, group, where, given, errors=where.with_suffix(".log"))
         self.id = ""
+        self._rows: list[Delivered] = []
+        self._read = 0
 
     def ready(self) -> Consumer:
         """Wait until it is in the group, and has had its first rebalance."""
@@ -107,8 +112,15 @@ class Consumer:
 
     def delivered(self) -> list[Delivered]:
         """What it got, in order. A last line that a kill cut short does not count."""
-        lines = self.where.read_text().split("\n")[:-1]
-        return [Delivered(a, int(b), int(c), d) for a, b, c, d in (line.split(" ", 3) for line in lines)]
+        with open(self.where, "rb") as file:
+            file.seek(self._read)
+            new = file.read()
+        new = new[: new.rfind(b"\n") + 1]
+        self._read += len(new)
+        for line in new.decode().splitlines():
+            topic, partition, offset, value = line.split(" ", 3)
+            self._rows.append(Delivered(topic, int(partition), int(offset), value))
+        return self._rows
 
 
 class Group:
@@ -157,6 +169,8 @@ class Group:
         """By those who are alive, evenly."""
 
         def look() -> bool:
+            for each in self.alive:
+                each.ask_id()  # it may have lost its session
             counts = Counter(self.owners(topic).values())
             least, more = divmod(partitions, sum(each.streams for each in self.alive))
             return sum(counts.values()) == partitions and all(
@@ -200,6 +214,7 @@ class History:
         self._lock = threading.Lock()
         self._changed = threading.Event()
         self._closed = False
+        self.failures: list[str] = []
         self.owners: dict[tuple[str, int], list[tuple[int, str]]] = defaultdict(list)
         self.offsets: dict[tuple[str, int], list[int]] = defaultdict(list)
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -213,6 +228,7 @@ class History:
     def check(self) -> None:
         """An owner's node was never written over; no offset ever went back."""
         with self._lock:
+            assert self.failures == []
             for name, offsets in self.offsets.items():
                 assert offsets == sorted(offsets), (name, offsets)
             assert self.owners
@@ -226,14 +242,18 @@ class History:
     def _watch(self) -> None:
         while not self._closed:
             self._changed.clear()
-            for kind in ("owners", "offsets"):
-                above = f"{paths.CONSUMERS}/{self._group}/{kind}"
-                for topic in self._zookeeper.children(above, self._wake) or []:
-                    for child in self._zookeeper.children(f"{above}/{topic}", self._wake) or []:
-                        node = self._zookeeper.get(f"{above}/{topic}/{child}", self._wake)
-                        if node is not None:
-                            self._note(kind, (topic, int(child)), node)
+            with contextlib.suppress(ZooKeeperError):  # servers are killed: afterwards it is there to be seen
+                self._look()
             self._changed.wait(0.5)
+
+    def _look(self) -> None:
+        for kind in ("owners", "offsets"):
+            above = f"{paths.CONSUMERS}/{self._group}/{kind}"
+            for topic in self._zookeeper.children(above, self._wake) or []:
+                for child in self._zookeeper.children(f"{above}/{topic}", self._wake) or []:
+                    node = self._zookeeper.get(f"{above}/{topic}/{child}", self._wake)
+                    if node is not None:
+                        self._note(kind, (topic, int(child)), node)
 
     def _wake(self, event: object) -> None:
         self._changed.set()
@@ -243,7 +263,8 @@ class History:
             if kind == "offsets":
                 self.offsets[name].append(contents.decode_number(node.data))
                 return
-            assert node.version == 0 and node.owner  # made once, ephemeral, never written over
+            if node.version != 0 or not node.owner:  # made once, ephemeral, never written over
+                self.failures.append(f"{name} has {node}")
             seen = self.owners[name]
             if not seen or seen[-1][0] != node.created:
                 seen.append((node.created, contents.decode_owner(node.data)[0]))

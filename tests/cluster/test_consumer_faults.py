@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import socket
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ import pytest
 from consumers import Group, Producing
 from kazoo.client import KazooClient
 from registered import Cluster
-from zookeepers import Znodes, chroot, eventually
+from zookeepers import Znodes, chroot, eventually, told
 
 from embedlog import TopicPartition
 from embedlog.cluster.classic import ConsumerConnector, MessageStream, SimpleConsumer
@@ -210,14 +209,6 @@ def test_a_group_goes_on_when_zookeeper_loses_its_leader(zookeeper_ensemble: Zoo
         eventually(lambda: len(first.owned()) == 2)
         cluster.append("t", 1, [b"b"])
         assert next(stream).value == b"b"
-
-
-def told(address: str) -> str:
-    """What a ZooKeeper server says of itself."""
-    host, port = address.rsplit(":", 1)
-    with socket.create_connection((host, int(port))) as connection:
-        connection.sendall(b"srvr")
-        return b"".join(iter(lambda: connection.recv(65536), b"")).decode()
 
 
 def test_what_cannot_be_committed_is_not_given_up_at_once(zookeeper: Znodes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 import uuid
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Any, TypeVar
 from embedlog.cluster.zookeeper.client import ZooKeeper
 
 WAIT_S = 60.0
+_ASKED_S = 5.0
 _T = TypeVar("_T")
 
 
@@ -28,6 +30,17 @@ def eventually(look: Callable[[], _T], what: str = "", timeout_s: float = WAIT_S
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {timeout_s:g} s: {what or look}; last: {last!r}")
         time.sleep(0.01)
+
+
+def told(address: str, command: bytes = b"srvr") -> str:
+    """What a ZooKeeper server says of itself; nothing where it does not answer."""
+    host, port = address.rsplit(":", 1)
+    try:
+        with socket.create_connection((host, int(port)), _ASKED_S) as connection:
+            connection.sendall(command)
+            return b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+    except OSError:
+        return ""
 
 
 def chroot() -> str:

@@ -1,0 +1,85 @@
+"""One ZooKeeper server of three, the leader or a follower, is killed or stopped under a cluster at work."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from acknowledged import Acknowledged
+from brokers import cluster
+from cluster_history import ClusterHistory
+from consumers import Group
+from zookeepers import chroot, eventually, told
+
+from embedlog.cluster.zookeeper.client import ZooKeeper
+from embedlog.cluster.zookeeper.running import ZooKeepers, ZooKeeperServer
+
+FAULTS = [("follower", "stop"), ("leader", "kill")]
+if "EMBEDLOG_FAULT_ROUNDS" in os.environ:
+    FAULTS += [("follower", "kill"), ("leader", "stop")]  # until it is missed: ten seconds and more
+PARTITIONS = 6
+
+
+@pytest.mark.timeout(600)
+def test_a_cluster_goes_on_without_one_server(zookeeper_ensemble: ZooKeepers, tmp_path: Path) -> None:
+    """Nothing acknowledged is lost, order holds, and who was connected there is connected elsewhere."""
+    servers = zookeeper_ensemble.servers
+    connect = zookeeper_ensemble.connect_string + chroot()
+    with ExitStack() as ends:
+        brokers = ends.enter_context(cluster(tmp_path, connect, 3))
+        brokers.create("t", PARTITIONS)
+        client = ends.enter_context(ZooKeeper(connect))
+        group = Group(client, connect, tmp_path)
+        ends.callback(group.close)
+        group.start(2, zookeeper_session_timeout_ms=6_000)
+        history = ClusterHistory(connect, "t")
+        ends.callback(history.close)
+        producing = Acknowledged(brokers.bootstrap, "t", PARTITIONS)
+        ends.callback(producing.close)
+        group.wait_until_owned(PARTITIONS)
+        producing.wait_for_more()
+        for role, fault in FAULTS:
+            clients = sum(map(_sessions, servers))
+            server = max((each for each in servers if _mode(each) == role), key=_sessions)
+            others = [each for each in servers if each is not server]
+            if fault == "kill":
+                server.kill()
+            else:
+                os.kill(server.pid, signal.SIGSTOP)
+            if role == "leader":
+                eventually(lambda o=others: "leader" in map(_mode, o), "another one is elected")
+            eventually(lambda o=others, c=clients: sum(map(_sessions, o)) >= c, "all are connected elsewhere")
+            producing.wait_for_more()
+            group.wait_until_owned(PARTITIONS)
+            group.wait_until_delivered(
+                {("t", partition, producing.count(partition) - 1) for partition in range(PARTITIONS)}
+            )
+            if fault == "kill":
+                server.start()
+            else:
+                os.kill(server.pid, signal.SIGCONT)
+            eventually(lambda s=server: _mode(s) == "follower", "it is back")
+        expected = producing.stop()
+        group.wait_until_delivered(expected)
+        assert {record[:3] for record in group.delivered()} == expected
+        group.wait_until_owned(PARTITIONS)
+        for each in list(group.alive):
+            group.stop(each)
+        group.check_order()
+        group.history.check()
+        history.check(brokers)
+    producing.check(brokers)
+
+
+def _mode(server: ZooKeeperServer) -> str:
+    """What a server says it is; "" where it does not serve."""
+    lines = told(server.address).splitlines()
+    return next((line.removeprefix("Mode: ") for line in lines if line.startswith("Mode: ")), "")
+
+
+def _sessions(server: ZooKeeperServer) -> int:
+    """How many are connected there."""
+    return told(server.address, b"cons").count("sid=")
