@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 BUILT := setup.py $(foreach where, embedlog embedlog/codec, \
   $(wildcard $(where)/compiled_*.py $(where)/*.pxd $(where)/*.h))
 
-.PHONY: demo examples test test-plain test-cluster test-kills test-mirror bench bench-sizes bench-spark lint clean
+.PHONY: demo examples test test-plain test-cluster test-faults test-kills test-mirror bench bench-sizes bench-spark lint clean
 
 demo: $(VENV)/.demo
 	$(BIN)/embedlog demo
@@ -36,6 +36,12 @@ test-mirror: $(VENV)/.test
 # Brokers of a cluster restarted under load, many times over.
 test-cluster: $(VENV)/.test
 	EMBEDLOG_CLUSTER_ROUNDS=20 $(BIN)/python -m pytest tests/cluster/test_rolling_restart.py --timeout 3600 $(PYTEST_ARGS)
+
+# Brokers, consumers, ZooKeeper servers and the network between them fail at random, 20 rounds; `make test` has 2.
+# EMBEDLOG_SEED=... repeats what a failure tells.
+test-faults: $(VENV)/.test
+	EMBEDLOG_FAULT_ROUNDS=$${EMBEDLOG_FAULT_ROUNDS:-20} $(BIN)/python -m pytest -s \
+	  tests/cluster/test_ensemble_faults.py tests/cluster/test_random_faults.py $(PYTEST_ARGS)
 
 # The pipeline of examples/flights: events, a stream, a nightly load, a report with a plot.
 examples: $(VENV)/.examples
