@@ -107,7 +107,7 @@ def test_brokers_that_are_cut_off_from_zookeeper(
             eventually(
                 lambda b=broker: set(brokers.leaders("t", b.number).values()) == {0, 1, 2, 3}, "all lead"
             )
-            assert _is_served(broker, partition_of[broker.number])
+            eventually(lambda b=broker: _is_served(b, partition_of[b.number]))
         producing.wait_for_more()
         producing.stop()
         assert _controller(client) == survivor.number

@@ -27,7 +27,7 @@ from brokers import BrokerProcess, Brokers, cluster
 from cluster_history import ClusterHistory
 from consumers import Group
 from links import WAYS, Link
-from zookeepers import chroot
+from zookeepers import chroot, told
 
 from embedlog.cluster.zookeeper import contents, paths
 from embedlog.cluster.zookeeper.client import ZooKeeper
@@ -171,12 +171,14 @@ def _started(server: ZooKeeperServer) -> None:
 
 
 @contextmanager
-def _told(seed: int, done: list[str]) -> Iterator[None]:
-    """A failure says how it came about."""
+def _told(seed: int, done: list[str], servers: ZooKeepers) -> Iterator[None]:
+    """A failure says how it came about, and who is connected with ZooKeeper then."""
     try:
         yield
     except BaseException as error:
         error.add_note("\n".join([f"EMBEDLOG_SEED={seed} EMBEDLOG_FAULT_ROUNDS={ROUNDS}", *done]))
+        for server in servers.servers:
+            error.add_note(told(server.address) + told(server.address, b"cons"))
         raise
 
 
@@ -186,7 +188,7 @@ def test_whatever_fails_the_history_is_right(zookeeper_ensemble: ZooKeepers, tmp
     chance = random.Random(seed)
     done: list[str] = []
     kinds: Counter[str] = Counter()
-    with _told(seed, done), ExitStack() as ends:
+    with _told(seed, done, zookeeper_ensemble), ExitStack() as ends:
         world = World(zookeeper_ensemble, tmp_path, ends)
         world.check_that_it_goes_on()
         began = time.monotonic()

@@ -135,7 +135,12 @@ def register(
             )
         if not told:
             told = True
-            logger.info("waiting for the former session of broker %d (%s) to end", address.node_id, where)
+            logger.info(
+                "waiting for the former session of broker %d (%s, 0x%x) to end",
+                address.node_id,
+                where,
+                holder.owner,
+            )
         time.sleep(_LOOK_S)
     raise ZooKeeperError("the broker is shutting down")
 

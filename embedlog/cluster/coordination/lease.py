@@ -57,6 +57,7 @@ class Lease:
         with self._lock:
             self._session = session
             self._until = since + self._seconds
+            self._unanswered = False  # kazoo forgets what it is asked while a session ends
 
     def end(self) -> None:
         """The session is over."""

@@ -391,7 +391,12 @@ class RegisteredBroker:
         self._led = frozenset()  # until the registries say so again
         self._session = session
         self._lease.begin(session, since)
-        logger.info("broker %d is registered at %s", self.node_id, self._zookeeper.connect_string)
+        logger.info(
+            "broker %d is registered at %s, session 0x%x",
+            self.node_id,
+            self._zookeeper.connect_string,
+            session,
+        )
 
     def _make_offsets_topic(self, view: ClusterView) -> None:
         settings = self._store.settings
