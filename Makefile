@@ -37,7 +37,7 @@ test-mirror: $(VENV)/.test
 test-cluster: $(VENV)/.test
 	EMBEDLOG_CLUSTER_ROUNDS=20 $(BIN)/python -m pytest tests/cluster/test_rolling_restart.py --timeout 3600 $(PYTEST_ARGS)
 
-# Brokers, consumers, ZooKeeper servers and the network between them fail at random, 20 rounds; `make test` has 2.
+# Brokers, consumers, ZooKeeper servers and the network between them fail at random, 20 rounds; `make test` has 1.
 # EMBEDLOG_SEED=... repeats what a failure tells.
 test-faults: $(VENV)/.test
 	EMBEDLOG_FAULT_ROUNDS=$${EMBEDLOG_FAULT_ROUNDS:-20} $(BIN)/python -m pytest -s \

@@ -18,9 +18,11 @@ from embedlog.cluster.coordination import BrokerAddress, Coordination, SingleBro
 from embedlog.cluster.coordination.assignment import assigned
 from embedlog.cluster.coordination.cluster_view import EMPTY, ClusterView, State, TopicView
 from embedlog.cluster.coordination.controller import Controller, Delete, Identify, Lead, decisions
+from embedlog.cluster.coordination.joining import register
 from embedlog.cluster.coordination.port import NOWHERE
 from embedlog.cluster.coordination.registered import RegisteredBroker
 from embedlog.cluster.zookeeper import contents, paths
+from embedlog.cluster.zookeeper.client import ZooKeeper
 from embedlog.codec import encode_batch
 from embedlog.errors import (
     BrokerIdInUse,
@@ -269,6 +271,24 @@ def test_a_former_session_of_the_same_broker_is_waited_for(
         ending.start()
         assert members.join(1).brokers() == [BrokerAddress(1, "127.0.0.1", 10_001)]
         ending.join()
+
+
+def test_a_registration_ends_with_its_session_whatever_is_seen_of_a_former_one(zookeeper: Znodes) -> None:
+    """A server that lags behind shows the node of before, which is gone when it is to be written."""
+
+    class Lagging(ZooKeeper):
+        def get(self, path: str, watch: Any = None) -> Any:
+            found = super().get(path, watch)
+            self.delete(path)
+            return found
+
+    with Lagging(zookeeper.connect) as client:
+        for _ in range(2):
+            session, _ = register(client, BrokerAddress(1, "127.0.0.1", 9092), lambda: 0, lambda: False)
+            assert session == client.session_id
+            with zookeeper.client() as other:
+                node = other.get(paths.broker(1))
+                assert node is not None and node.owner == session
 
 
 def test_a_directory_brings_its_topics_along_once(members: Members, tmp_path: Path) -> None:

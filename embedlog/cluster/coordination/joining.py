@@ -122,8 +122,10 @@ def register(
         if holder is None:
             continue
         if session and holder.owner == session:  # made by an attempt whose answer was lost
-            zookeeper.write(path, data)
-            return session, since
+            # It is written only as what it was found to be: made anew it would outlive its session.
+            if zookeeper.replace(path, data, holder.version):
+                return session, since
+            continue
         found = contents.Broker.decode(holder.data)
         where = f"{found.host}:{found.port}"
         is_own = (found.host, found.port) == (address.host, address.port)

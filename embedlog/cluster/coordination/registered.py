@@ -58,6 +58,7 @@ _TICK_S: Final = 1.0  # between two looks at what no watch tells
 _BREATHER_S: Final = 0.2  # after a failure
 _JOIN_S: Final = 60.0
 _LAST_ID: Final = (1 << 63) - 1
+_UNCONNECTED: Final = 0  # stands for the session's id while there is no connection
 
 
 class RegisteredBroker:
@@ -351,7 +352,7 @@ class RegisteredBroker:
 
     def _step(self) -> None:
         """One round. Raises ZooKeeperError, StorageError: the next one goes on."""
-        if not self._session or self._session != self._zookeeper.session_id:
+        if not self._session or self._zookeeper.session_id not in (self._session, _UNCONNECTED):
             self._join()
         view = self._registries.refresh() or self._view
         while True:
