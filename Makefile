@@ -13,8 +13,13 @@ BUILT := setup.py $(foreach where, embedlog embedlog/codec, \
 demo: $(VENV)/.demo
 	$(BIN)/embedlog demo
 
+# Most tests wait for something (a session that ends, a process that starts), so twice as many run at once as
+# there are processors; WORKERS=0 runs them one after the other.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(2 * (os.cpu_count() or 1), 8))')
+AT_ONCE := -n $(WORKERS) --dist loadgroup
+
 test: $(VENV)/.test
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(AT_ONCE) $(PYTEST_ARGS)
 
 # Without the compiled loops, as where there is no compiler: the tests of what goes through them (tests/codec
 # runs on both anyway).
@@ -23,13 +28,13 @@ PLAIN_TESTS := $(addprefix tests/test_, $(addsuffix .py, append_one appender col
   publication read_committed readme recovery recovery_exhaustive repair segment_index short_way verify))
 
 test-plain: $(VENV)/.test
-	EMBEDLOG_LOOPS=plain $(BIN)/python -m pytest $(PLAIN_TESTS) $(PYTEST_ARGS)
+	EMBEDLOG_LOOPS=plain $(BIN)/python -m pytest $(AT_ONCE) $(PLAIN_TESTS) $(PYTEST_ARGS)
 
-# Drivers and Python workers of Spark's killed 10 times in each test; `make test` has 4.
+# Drivers and Python workers of Spark's killed 10 times in each test; `make test` has 2.
 test-kills: $(VENV)/.test
 	EMBEDLOG_KILLS=10 $(BIN)/python -m pytest tests/spark -k kill $(PYTEST_ARGS)
 
-# Mirrors whose source, target and self are killed 50 times in each of three tests; `make test` has 10.
+# Mirrors whose source, target and self are killed 50 times in each of three tests; `make test` has 4.
 test-mirror: $(VENV)/.test
 	EMBEDLOG_MIRROR_ROUNDS=50 $(BIN)/python -m pytest tests/cluster/test_mirror_kills.py $(PYTEST_ARGS)
 

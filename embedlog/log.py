@@ -21,7 +21,7 @@ from .arrow import read_arrow
 from .backend import LogBackend, Owner
 from .client_options import ConsumerOptions, ProducerOptions, check_options
 from .consumer import Consumer
-from .errors import InvalidGroup, UnsupportedByBackend
+from .errors import InvalidGroup, TopicNotFound, UnsupportedByBackend
 from .follower import Follower
 from .given import Bytes, GivenHeaders
 from .local import ReaderBackend, WriterBackend
@@ -115,7 +115,14 @@ class Log:
         """The topics' names, sorted; internal ones (`__consumer_offsets`) only if asked for."""
         check_flag("internal", internal)
         names = self.backend.topics()
-        return [name for name in names if internal or not self.backend.describe_topic(name).internal]
+        if internal:
+            return names
+        shown = []
+        for name in names:
+            with contextlib.suppress(TopicNotFound):  # deleted since
+                if not self.backend.describe_topic(name).internal:
+                    shown.append(name)
+        return shown
 
     def describe_topic(self, name: str) -> TopicDescription:
         """A topic's id, number of partitions and own settings. Raises TopicNotFound."""

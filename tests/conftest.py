@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +12,9 @@ from programs import Program
 
 import embedlog
 from embedlog import Log
+
+# pytest-xdist tells its workers that they are 80 columns wide, and what they start would believe it.
+os.environ.pop("COLUMNS", None)
 
 # How long an example takes says nothing on a machine that has other things to do.
 hypothesis.settings.register_profile("unhurried", deadline=None)

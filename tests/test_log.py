@@ -64,6 +64,14 @@ def test_topics_are_listed_without_the_internal_ones(log: Log) -> None:
     assert log.describe_topic("__consumer_offsets").internal
 
 
+def test_a_topic_that_goes_while_topics_are_listed_is_not_listed(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.create_topic("a")
+    monkeypatch.setattr(log.backend, "topics", lambda: ["a", "gone"])
+    assert log.topics() == ["a"]
+
+
 def test_settings_may_be_typed_with_dots(log: Log) -> None:
     made = log.create_topic("t", **{"retention.ms": "86400000", "compression_type": "zstd"})
     assert made.settings == {"retention_ms": 86_400_000, "compression_type": "zstd"}

@@ -1,6 +1,6 @@
 """Source, target and mirror are killed (SIGKILL), over and over, while others write: identical in the end.
 
-All are processes. EMBEDLOG_MIRROR_ROUNDS says how often something is killed in each test (10; `make
+All are processes. EMBEDLOG_MIRROR_ROUNDS says how often something is killed in each test (4; `make
 test-mirror` has 50).
 """
 
@@ -20,7 +20,7 @@ from programs import Program
 
 import embedlog
 
-ROUNDS = int(os.environ.get("EMBEDLOG_MIRROR_ROUNDS", "10"))
+ROUNDS = int(os.environ.get("EMBEDLOG_MIRROR_ROUNDS", "4"))
 PARTITIONS = 3
 
 SERVE = """

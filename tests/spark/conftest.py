@@ -12,7 +12,15 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ROOT = Path(__file__).parent.parent.parent
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where tests run in several processes at once, Spark's run in one of them: each session is a JVM."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 @pytest.fixture(scope="session")
@@ -33,6 +41,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         spark__local__dir=str(here / "local"),
         spark__sql__session__timeZone="UTC",
         spark__driver__memory="1g",
+        spark__python__authenticate__socketTimeout="120s",  # a machine may have other things to do
     )
     yield session
     session.stop()

@@ -13,6 +13,7 @@ spark = embedlog.spark.session(
     "local[2]",
     spark__sql__shuffle__partitions=2,
     spark__driver__memory="512m",
+    spark__python__authenticate__socketTimeout="120s",
     spark__driver__extraJavaOptions="-XX:TieredStopAtLevel=1",
     spark__local__dir=checkpoint + "-local",
 )
