@@ -483,7 +483,7 @@ def test_wrong_arguments(log: Log, there: Path) -> None:
         with pytest.raises((InvalidArgument, InvalidType)):
             Mirror(sources, there)  # type: ignore[arg-type]
     with embedlog.open(log.path, mode="r") as reader, pytest.raises(InvalidArgument, match="writer"):
-        Mirror(there, reader)
+        Mirror(log, reader)
     with Mirror(log, there) as mirror:
         mirror.run(until_caught_up=True)
         with pytest.raises(embedlog.Closed):

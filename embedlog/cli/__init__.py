@@ -95,7 +95,8 @@ def _run(module: ModuleType, args: argparse.Namespace, ui: UI) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
-        ui.error(f"the system refused: {error}")
+        said = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else error
+        ui.error(f"the system refused: {said}")
         return FAILED
 
 

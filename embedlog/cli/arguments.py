@@ -89,7 +89,13 @@ class _Paragraphs(argparse.HelpFormatter):
         )
 
 
-def add_log(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
+def add_log(
+    parser: argparse.ArgumentParser,
+    *,
+    optional: bool = False,
+    metavar: str = "DIR",
+    explanation: str = "the log's directory",
+) -> None:
     """The log that a command works on, as `args.directory`: a directory or the address of brokers.
 
     optional: None where neither is given.
@@ -104,9 +110,7 @@ def add_log(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
         help="work on the log that these brokers keep; there is no DIR then",
     )
     if not over_wire:
-        parser.add_argument(
-            "directory", metavar="DIR", nargs="?" if optional else None, help="the log's directory"
-        )
+        parser.add_argument("directory", metavar=metavar, nargs="?" if optional else None, help=explanation)
 
 
 def add_directory(parser: argparse.ArgumentParser, not_over_wire: str, **options: Any) -> None:

@@ -26,11 +26,13 @@ def add_parser(subparsers: Any) -> None:
     each = add_command(
         actions, "describe", "show brokers, controller, leaders, groups and their lag", lock=_LOCK
     )
-    add_log(each)
+    add_log(each, optional=True, metavar="kafka://HOST:PORT", explanation="the same, as an address")
     add_json(each, "a JSON object")
 
 
 def run(args: argparse.Namespace, ui: UI) -> int:
+    if args.directory is None:
+        raise InvalidArgument("name a broker of the cluster: --bootstrap-server HOST:PORT")
     if not is_over_wire(args.directory):
         raise InvalidArgument(
             f"{args.directory} is a directory: name a broker of the cluster, --bootstrap-server HOST:PORT"

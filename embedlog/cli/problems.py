@@ -31,6 +31,7 @@ from ..errors import (
     TopicExists,
     TopicNotFound,
     UnknownSetting,
+    ZooKeeperUnavailable,
 )
 from .arguments import is_over_wire
 from .units import moment
@@ -45,6 +46,7 @@ _NOT_DONE: Final = (
     BrokerError,
     LoadFailed,
     RecordsLost,
+    ZooKeeperUnavailable,
 )
 
 
@@ -58,8 +60,12 @@ def explain(error: EmbedlogError, args: argparse.Namespace) -> str:
     directory = getattr(args, "directory", "")
     if isinstance(error, DirectoryLocked):
         return _locked(error, args, directory)
-    if isinstance(error, DirectoryError) and directory and not os.path.lexists(directory):
+    if directory and str(error) == f"{os.path.abspath(directory)} does not exist":
         return f"{directory} does not exist\nembedlog topics create {directory} NAME   makes it, with a topic"
+    if isinstance(error, DirectoryError) and "one broker of a cluster" in str(error):
+        return (
+            f"{str(error).partition(', and ')[0]}\ngive --bootstrap-server HOST:PORT in place of {directory}"
+        )
     if isinstance(error, TopicNotFound):
         return _no_topic(error, args, directory)
     if isinstance(error, TopicExists):
@@ -81,6 +87,8 @@ def explain(error: EmbedlogError, args: argparse.Namespace) -> str:
         )
     if isinstance(error, BrokerUnavailable):
         return _no_broker(error)
+    if isinstance(error, ZooKeeperUnavailable) and "answers at" in str(error):
+        return f"{error}\nis one running there? embedlog zookeeper DIR   starts one"
     if isinstance(error, RecordsLost):
         cause, _, advice = str(error).partition(". ")
         return f"{cause}\n{advice.replace('allow_data_loss', '--allow-data-loss  ')}"

@@ -8,7 +8,7 @@ import time
 from typing import Any, Final
 
 from ..cluster.zookeeper.running import MOST_SERVERS, ZooKeepers
-from .arguments import add_command, add_here_only, add_json, count
+from .arguments import add_command, add_here_only, add_json, positive
 from .stopping import Stop, Stopped, port
 from .ui import UI
 from .units import counted, duration
@@ -43,7 +43,7 @@ def add_parser(subparsers: Any) -> None:
         help=f"where it listens, and the next ones behind it; 0: free ones ({_PORT})",
     )
     parser.add_argument(
-        "--servers", type=count, default=1, metavar="N", help=f"how many, up to {MOST_SERVERS} (1)"
+        "--servers", type=positive, default=1, metavar="N", help=f"how many, up to {MOST_SERVERS} (1)"
     )
     add_json(parser, "a JSON object when it is ready, another when it has stopped")
 
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace, ui: UI) -> int:
                 )
             else:
                 ui.line(
-                    f"zookeeper   {counted(args.servers, 'server')}, data in {zookeepers.directory} · "
+                    f"zookeeper   {counted(args.servers, 'server')}, data in {args.directory} · "
                     f"ready in {duration(seconds)}"
                 )
                 ui.line(f"listening   {zookeepers.connect_string} (this machine only)")

@@ -148,6 +148,7 @@ class Broker:
                 self.settings.broker_id,
                 advertised_host or _named(host),
                 advertised_port or self._server.port,
+                self.settings.broker_rack or None,
             )
             meter = None if self._metrics is None else Meter()
             coordination: Coordination

@@ -70,7 +70,14 @@ Answer: TypeAlias = "Sequence[Chunk] | Future[Sequence[Chunk]]"
 
 
 class CloseConnection(Exception):
-    """Raised by an application: there is nothing to answer this client with. The message is logged."""
+    """Raised by an application: there is nothing to answer this client with. The message is logged.
+
+    level: as what; a reason that all clients have at once is told by the application itself.
+    """
+
+    def __init__(self, why: str, level: int = logging.WARNING) -> None:
+        super().__init__(why)
+        self.level = level
 
 
 class Connection:
@@ -245,7 +252,10 @@ class Connection:
     def _handle(self, frame: memoryview) -> None:
         try:
             answer = self.processor.application.handle(self, frame)
-        except (CloseConnection, Closed) as error:
+        except CloseConnection as error:
+            self.close(str(error), error.level)
+            return
+        except Closed as error:
             self.close(str(error))
             return
         except Exception:
@@ -290,7 +300,9 @@ class Connection:
             self._put(answer.result())
         except CancelledError:
             self.close("the broker is shutting down")
-        except (CloseConnection, Closed) as error:
+        except CloseConnection as error:
+            self.close(str(error), error.level)
+        except Closed as error:
             self.close(str(error))
         except Exception:
             logger.exception("%r: a request could not be answered", self)
@@ -368,13 +380,13 @@ class Connection:
 
     # -- the end ---------------------------------------------------------------------------------------
 
-    def close(self, why: str | None) -> None:
+    def close(self, why: str | None, level: int = logging.WARNING) -> None:
         """Let go of everything. `why` is logged, one line; None where the client simply went."""
         if self.closed:
             return
         self.closed = True
         if why is not None:
-            logger.warning("%r: connection closed: %s", self, why)
+            logger.log(level, "%r: connection closed: %s", self, why)
         if self._answer is not None and not self._answer.cancel():
             self._answer.add_done_callback(_discard)
         _release(self._outbox)

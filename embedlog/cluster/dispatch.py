@@ -13,6 +13,7 @@ records is the same for all.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -44,6 +45,9 @@ from .protocol import (
     unsupported_api_versions,
 )
 from .protocol.produce_fetch import PartitionProduceResponse, ProduceRequest
+from .seldom import Seldom
+
+logger = logging.getLogger(__name__)
 
 _PRODUCE: Final = 0
 _API_VERSIONS: Final = 18
@@ -102,6 +106,7 @@ class Dispatcher:
         }
         self._node = node
         self._meter = node.meter
+        self._turned_away = Seldom()
         self._fetching = fetching
         self._routes = {
             key: Route(
@@ -195,7 +200,10 @@ class Dispatcher:
         """Asked before each request and before each answer: this process may have been stopped in between,
         and the others gone on without it. Raises CloseConnection, so that the client asks another broker."""
         if not self._node.coordination.is_current:
-            raise CloseConnection("this broker has no session with ZooKeeper just now")
+            why = "this broker has no session with ZooKeeper just now"
+            if times := self._turned_away.times():
+                logger.warning("%s: clients are turned away (%d since this was said)", why, times)
+            raise CloseConnection(why, logging.DEBUG)
 
     def _unsupported(self, key: int, version: int, correlation_id: int) -> Answer:
         if key == _API_VERSIONS:

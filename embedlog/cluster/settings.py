@@ -42,6 +42,7 @@ class BrokerSettings(Settings):
 
     auto_create_topics_enable: bool = True
     broker_id: int = 0
+    broker_rack: str = ""
     connections_max_idle_ms: int = 600_000
     delete_topic_enable: bool = True
     fetch_max_bytes: int = 55 * MIB

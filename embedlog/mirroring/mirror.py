@@ -129,12 +129,16 @@ class Mirror:
         self._topics: dict[tuple[int, str], _Topic] = {}
         self._workers: list[list[Worker]] = []
         with contextlib.ExitStack() as opened:
+            found = []
+            for name, place in places:  # before the target: a slip in a source's name makes no directory
+                source = Source(place, name)
+                opened.callback(source.close)
+                _check_outside(target, source)
+                found.append(source)
             self.target = target if isinstance(target, Log) else _opened(opened, target)
             self._target: Target = target_of(self.target, group)
             self.sources: list[Source] = []
-            for name, place in places:
-                source = Source(place, name)
-                opened.callback(source.close)
+            for source in found:
                 self._check_source(source)
                 self.sources.append(source)
             self._opened = opened.pop_all()
@@ -382,6 +386,15 @@ def _pattern(name: str, given: object) -> re.Pattern[str]:
         return re.compile(given)
     except (re.error, RecursionError, OverflowError) as error:
         raise InvalidArgument(f"{name}: {shown(given)} is not a regular expression: {error}") from None
+
+
+def _check_outside(target: object, source: Source) -> None:
+    """Raises InvalidArgument for a target that would lie in the directory of a source."""
+    if isinstance(target, Log) or (isinstance(target, str) and "://" in target) or "://" in source.path:
+        return
+    inner, outer = os.path.realpath(as_path(target, "target")), os.path.realpath(source.path)
+    if inner != outer and os.path.commonpath([inner, outer]) == outer:
+        raise InvalidArgument(f"{inner} lies in the log {source.path}: name a place outside it")
 
 
 def _opened(opened: contextlib.ExitStack, target: object) -> Log:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ..api import open as open_log
 from ..arguments import check_flag, check_text
-from ..errors import InvalidType, LoadFailed, TableError, shown
+from ..errors import InvalidArgument, InvalidType, LoadFailed, TableError, shown
 from ..log import Log
 from ..log_reader import checked_isolation
 from .due import Due, check_topic, due, loaded_up_to, topic_of
@@ -56,6 +56,7 @@ _SETTINGS: Final = {
     "spark.sql.files.ignoreCorruptFiles": "false",
 }
 _PREAMBLE: Final = re.compile(r"An error occurred while calling \S+\n: ")
+_BECAUSE: Final = re.compile(r"Caused by: (?:[a-z]\w*\.)*(.+)")
 _OURS: Final = re.compile(r"embedlog\.errors\.\w+: (.+)")
 
 
@@ -128,6 +129,7 @@ def load(
             log.flush()
         log = log.path
     with opened(log) as reader:
+        _check_outside(table.path, reader.path)
         name = topic_of(table.path, table.read(), topic)
         described = reader.describe_topic(name)
         with table.locked():
@@ -155,12 +157,25 @@ def opened(log: str | os.PathLike[str]) -> Log:
     return open_log(target, mode="rw" if _is_address(target) else "r")
 
 
-def _check(topic: object, schema: object, date_column: object, from_time: object) -> None:
+def _check(topic: object, schema: str | None, date_column: object, from_time: object) -> None:
     for name, given in (("topic", topic), ("schema", schema), ("date_column", date_column)):
         if given is not None:
             check_text(name, given)
+    if schema is not None and not schema.strip():  # what needs no Spark to see is said before it starts
+        raise InvalidArgument(
+            f"the schema {shown(schema)} has no columns, as 'carrier STRING, dep_delay INT' has"
+        )
     if from_time is not None and not isinstance(from_time, datetime):
         raise InvalidType(f"from_time must be a datetime, not {shown(from_time)}")
+
+
+def _check_outside(table: str, log: str) -> None:
+    """Raises InvalidArgument for a table in the log's own directory, which is nobody else's."""
+    if _is_address(log):
+        return
+    outer, inner = os.path.realpath(log), os.path.realpath(table)
+    if inner != outer and os.path.commonpath([outer, inner]) == outer:
+        raise InvalidArgument(f"{table} lies in the log: name a place outside it")
 
 
 def _is_address(target: str) -> bool:
@@ -172,6 +187,11 @@ def _with_schema(
 ) -> Manifest:
     """With what is given now, where nothing was loaded yet; else the table's own, which must not differ."""
     if manifest.load == 0:
+        if date_column is not None and schema is None:
+            raise InvalidArgument(
+                f"date_column={shown(date_column)} names a column of a schema: give the schema, too; without "
+                "one the date is that of the record's timestamp"
+            )
         return manifest._replace(topic=topic, topic_id=topic_id, schema=schema, date_column=date_column)
     for what, given, known in (
         ("schema", schema, manifest.schema),
@@ -222,7 +242,10 @@ def _cause(text: str) -> str:
     """What a stack trace is about, in a line: our own error in it, if there is one."""
     ours = _OURS.findall(text)
     told = _PREAMBLE.sub("", text.strip())
-    return (ours[-1] if ours else told.partition("\n")[0]).rstrip(".")
+    if ours:
+        return str(ours[-1]).rstrip(".")
+    because = _BECAUSE.findall(told)
+    return told.partition("\n")[0].rstrip(".") + (f" ({because[-1].rstrip('.')})" if because else "")
 
 
 class _Load:

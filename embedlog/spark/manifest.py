@@ -184,7 +184,7 @@ def from_bytes(data: bytes, path: str) -> Manifest:
             path=path,
         )
     if stated != computed:
-        raise _damaged(f"its crc32 is {shown(stated)}, that of what stands there is {computed}", path)
+        raise _damaged(f"its crc32 is {shown(stated)}, that of what stands there is {shown(computed)}", path)
     try:
         manifest = _manifest(**found)
     except (ValueError, TypeError, AttributeError, KeyError) as error:

@@ -105,11 +105,7 @@ class Rows:
         return _date_utc(value) if isinstance(field.dataType, TimestampType) else value.cast("date")
 
     def _check_date_column(self, name: str) -> None:
-        if self._columns is None:
-            raise InvalidArgument(
-                f"date_column={shown(name)} names a column of a schema: give the schema, too; without one "
-                "the date is that of the record's timestamp"
-            )
+        assert self._columns is not None
         dated = [each.name for each in self._columns.fields if isinstance(each.dataType, _DATED)]
         if name not in dated:
             raise InvalidArgument(

@@ -37,7 +37,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from ..arguments import as_path
-from ..errors import StorageError, TableError, TableLocked
+from ..errors import InvalidArgument, StorageError, TableError, TableLocked, shown
 from ..fs import TEMPORARY, FileSystem
 from .manifest import (
     BAD_DIRECTORY,
@@ -62,6 +62,8 @@ class Table:
 
     def __init__(self, path: str | os.PathLike[str], fs: FileSystem | None = None) -> None:
         self.path = as_path(path, "to")
+        if "://" in os.fspath(path):
+            raise InvalidArgument(f"to={shown(path)}: a table is a directory of a mounted file system")
         self._fs = fs or FileSystem()
 
     def file(self, *names: str) -> str:

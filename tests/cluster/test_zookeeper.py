@@ -252,4 +252,4 @@ def test_the_command(tmp_path: Path, number: signal.Signals) -> None:
         assert json.loads(process.stdout.read()) == {"stopped": True}
         assert process.wait(60) == 0
     assert not any(_is_there(pid) for pid in began["pids"])
-    assert os.listdir(tmp_path / "zk") == ["1"]
+    assert sorted(os.listdir(tmp_path / "zk")) == ["1", "lock"]

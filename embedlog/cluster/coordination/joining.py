@@ -5,7 +5,8 @@
        other cluster
     3  a directory remembers its cluster (cluster.json). One that is new, or was served by itself till now,
        brings its topics along: they are registered, all of their partitions here. What cannot be brought
-       along, because the cluster has a topic of that name, is an error before anything is changed
+       along, because the cluster has a topic of that name, is an error before anything is changed; so is an
+       id that another broker has: a directory must not remember a number that was a slip
     4  the broker registers, under its id: who it is, and where
 
 Of a directory that has been in the cluster before the registries are right about topics, and not the
@@ -19,7 +20,7 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from ...errors import BrokerIdInUse, DirectoryError, InvalidArgument, ZooKeeperError
@@ -45,12 +46,13 @@ _GRACE_S: Final = 2.0  # beyond a session's timeout: ZooKeeper ends sessions in 
 _PROBE_S: Final = 1.0
 
 
-def join(zookeeper: ZooKeeper, store: Store, node_id: int) -> str:
+def join(zookeeper: ZooKeeper, store: Store, address: BrokerAddress, stopped: Callable[[], bool]) -> str:
     """Steps 1 to 3. Returns the cluster's id.
 
     Raises DirectoryError for a directory of another cluster or broker, InvalidArgument for topics that the
-    cluster has already, ZooKeeperError, StorageError.
+    cluster has already, BrokerIdInUse, ZooKeeperError, StorageError.
     """
+    node_id = address.node_id
     for path in _BASE:
         zookeeper.ensure(path)
     member = membership_of(store)
@@ -73,6 +75,9 @@ def join(zookeeper: ZooKeeper, store: Store, node_id: int) -> str:
             path=store.path,
         )
     if member is None:
+        for _ in _waiting(zookeeper, address, stopped):
+            if zookeeper.get(paths.broker(node_id)) is None:
+                break
         _bring_topics(zookeeper, store, node_id)
         remember(store, Membership(cluster_id, node_id))
     return cluster_id
@@ -107,24 +112,34 @@ def register(
 ) -> tuple[int, float]:
     """Step 4. Returns the session and when it was certainly ours.
 
-    Where the id is taken, it may be by a former session of this very broker, which was killed: that is waited
-    for, unless somebody listens at the holder's address. Raises BrokerIdInUse, ZooKeeperError.
+    Raises BrokerIdInUse, ZooKeeperError.
     """
     path = paths.broker(address.node_id)
     data = contents.Broker(address.host, address.port, clock_ms(), address.rack).encode()
-    deadline = clock() + zookeeper.session_timeout_s + _GRACE_S
-    told = False
-    while not stopped():
+    for _ in _waiting(zookeeper, address, stopped):
         since, session = clock(), zookeeper.session_id
         if session and zookeeper.create(path, data, ephemeral=True):
             return session, since
         holder = zookeeper.get(path)
+        is_ours = holder is not None and session and holder.owner == session  # an attempt's answer was lost
+        # It is written only as what it was found to be: made anew it would outlive its session.
+        if holder is not None and is_ours and zookeeper.replace(path, data, holder.version):
+            return session, since
+    raise AssertionError  # the loop ends by an error
+
+
+def _waiting(zookeeper: ZooKeeper, address: BrokerAddress, stopped: Callable[[], bool]) -> Iterator[None]:
+    """Again and again, as long as the id may become ours.
+
+    Where it is taken, it may be by a former session of this very broker, which was killed: that is waited
+    for, unless somebody listens at the holder's address. Raises BrokerIdInUse, ZooKeeperError.
+    """
+    deadline = clock() + zookeeper.session_timeout_s + _GRACE_S
+    told = False
+    while not stopped():
+        yield
+        holder = zookeeper.get(paths.broker(address.node_id))
         if holder is None:
-            continue
-        if session and holder.owner == session:  # made by an attempt whose answer was lost
-            # It is written only as what it was found to be: made anew it would outlive its session.
-            if zookeeper.replace(path, data, holder.version):
-                return session, since
             continue
         found = contents.Broker.decode(holder.data)
         where = f"{found.host}:{found.port}"
@@ -137,11 +152,12 @@ def register(
             )
         if not told:
             told = True
-            logger.info(
-                "waiting for the former session of broker %d (%s, 0x%x) to end",
+            logger.warning(
+                "waiting for the former session of broker %d (%s, 0x%x) to end, %.0f s at most",
                 address.node_id,
                 where,
                 holder.owner,
+                deadline - clock(),
             )
         time.sleep(_LOOK_S)
     raise ZooKeeperError("the broker is shutting down")

@@ -41,6 +41,7 @@ from ...model import TopicPartition
 from ...offset_records import partition_for
 from ...offsets import OFFSETS_TOPIC
 from ...store import Store
+from ..seldom import Seldom
 from ..zookeeper import contents, paths
 from ..zookeeper.client import ZooKeeper
 from .assignment import assigned, check_assignment
@@ -95,6 +96,7 @@ class RegisteredBroker:
         self._topics_here = TopicsHere(store, address.node_id)
         self._controller = Controller(zookeeper, address.node_id)
         self._lease = Lease(zookeeper)
+        self._unreachable = Seldom()
         self._thread = threading.Thread(target=self._run, name="embedlog-cluster", daemon=True)
         zookeeper.on_session(self._session_changed)
 
@@ -338,6 +340,10 @@ class RegisteredBroker:
             try:
                 self._step()
                 told = ""
+            except ZooKeeperUnavailable as error:
+                if not self._stopped and self._unreachable.times():
+                    logger.warning("broker %d: %s; it is tried again and again", self.node_id, error)
+                self._wake.wait(_BREATHER_S)
             except EmbedlogError as error:
                 if not self._stopped and str(error) != told:
                     told = str(error)
@@ -386,13 +392,14 @@ class RegisteredBroker:
 
     def _join(self) -> None:
         """Be registered in the session that there is now."""
-        self._cluster_id = join(self._zookeeper, self._store, self.node_id)
+        self._cluster_id = join(self._zookeeper, self._store, self._address, lambda: self._stopped)
         session, since = register(self._zookeeper, self._address, self._store.clock_ms, lambda: self._stopped)
         self._registries.forget()
         self._led = frozenset()  # until the registries say so again
         self._session = session
         self._lease.begin(session, since)
-        logger.info(
+        logger.log(
+            logging.WARNING if self._began else logging.INFO,  # what tells the end of a trouble is as loud
             "broker %d is registered at %s, session 0x%x",
             self.node_id,
             self._zookeeper.connect_string,

@@ -50,6 +50,7 @@ from .paths import CONSUMERS
 logger = logging.getLogger(__name__)
 
 _CONNECT_S: Final = 15.0
+_SILENT_S: Final = 2.0  # that somebody waits for a server is told after this
 _PATIENCE_S: Final = 10.0
 
 _LOST: Final = (
@@ -120,12 +121,7 @@ class ZooKeeper:
         self._kazoo.add_listener(self._state_changed)
         with contextlib.ExitStack() as undo:
             undo.callback(self.close)
-            try:
-                self._kazoo.start(timeout=connect_timeout_s)
-            except KazooTimeoutError:
-                raise ZooKeeperUnavailable(
-                    f"no ZooKeeper server answers at {hosts} within {connect_timeout_s:g} s"
-                ) from None
+            self._connect(hosts, connect_timeout_s)
             if chroot:
                 self._ensure(chroot)
                 self._kazoo.chroot = chroot
@@ -285,6 +281,15 @@ class ZooKeeper:
 
     # -- inside ----------------------------------------------------------------------------------------
 
+    def _connect(self, hosts: str, timeout_s: float) -> None:
+        """Raises ZooKeeperUnavailable."""
+        connected = self._kazoo.start_async()
+        if not connected.wait(min(_SILENT_S, timeout_s)):
+            logger.warning("waiting for a ZooKeeper server at %s, %g s at most", hosts, timeout_s)
+            connected.wait(max(timeout_s - _SILENT_S, 0))
+        if not self._kazoo.connected:
+            raise ZooKeeperUnavailable(f"no ZooKeeper server answers at {hosts} within {timeout_s:g} s")
+
     def _ensure(self, path: str) -> None:
         above = ""
         for step in path.strip("/").split("/"):
@@ -303,7 +308,7 @@ class ZooKeeper:
                 self._has_session = True
                 self._tell(True)
             elif self._suspended:
-                logger.info("connected with ZooKeeper again, the session is the same")
+                logger.warning("connected with ZooKeeper again, the session is the same")
             self._suspended = False
         elif state == KazooState.SUSPENDED:
             self._suspended = True

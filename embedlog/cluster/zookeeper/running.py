@@ -8,6 +8,9 @@ Each server has a directory `N` of its own below the one that is given: `zoo.cfg
 each start, `myid`, `data`, and `server.log`, what the process says. A server is ready when it says of itself
 that it serves: in an ensemble that is when a majority has elected a leader.
 
+A directory is one ensemble's: it is locked (`lock`, by flock) for as long as one of its servers lives, and
+keeps its number of servers, since new ones that have no data could outvote the one that has.
+
 No orphans: beside each server waits a small shell at the end of a pipe. When this process ends, however it
 ends, the pipe closes and the shell ends its server.
 """
@@ -23,13 +26,15 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from ...arguments import check_int, check_text
-from ...errors import InvalidArgument, ZooKeeperError
+from ...errors import InvalidArgument, ZooKeeperError, ZooKeeperUnavailable
+from ...filenames import FORMAT_FILE
+from ...fs import FileSystem
 from ...java import java_home
 
 _JARS: Final = ("zookeeper-[0-9]*", "zookeeper-jute-*", "slf4j-api-*", "snappy-java-*", "metrics-core-*")
@@ -38,6 +43,8 @@ _READY_S: Final = 60.0
 _STOP_S: Final = 5.0
 _LOOK_S: Final = 0.02  # between two questions whether it is ready
 _LAST_PORT: Final = 65_535
+_LOCK: Final = "lock"
+_LOCK_S: Final = 2.0  # the servers of an owner that was killed end a moment after it
 
 MOST_SERVERS: Final = 9
 """In one ensemble: beyond that writing becomes slower, and nothing safer."""
@@ -80,14 +87,18 @@ class ZooKeeperServer:
         number: its number in the ensemble, from 1.
         places: where all servers of the ensemble listen, by number from 1; one of one alone.
         heap_mb: how much memory its Java may use for what it keeps.
+        lock: a descriptor that its process holds open, too.
     """
 
-    def __init__(self, directory: Path, number: int, places: Sequence[Place], heap_mb: int) -> None:
+    def __init__(
+        self, directory: Path, number: int, places: Sequence[Place], heap_mb: int, lock: int
+    ) -> None:
         self.directory = directory
         self.number = number
         self.place = places[number - 1]
         self._places = places
         self._heap_mb = heap_mb
+        self._lock = lock
         self._process: subprocess.Popen[bytes] | None = None
         self._watcher: subprocess.Popen[bytes] | None = None
 
@@ -128,7 +139,12 @@ class ZooKeeperServer:
         with open(self.directory / "server.log", "wb") as log:
             # A session of its own: Ctrl-C in a terminal is for this process, which then stops the server.
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=(self._lock,),
             )
         self._watcher = subprocess.Popen(
             ["/bin/sh", "-c", _WATCHER, "sh", str(self._process.pid)],
@@ -139,13 +155,13 @@ class ZooKeeperServer:
         )
 
     def wait_until_ready(self, timeout_s: float = _READY_S) -> None:
-        """Until it serves clients. Raises ZooKeeperError if its process ends, or takes too long."""
+        """Until it serves clients. Raises ZooKeeperUnavailable if its process ends, or takes too long."""
         deadline = time.monotonic() + timeout_s
         while not self._serves():
             if not self.is_running:
-                raise ZooKeeperError(f"the ZooKeeper server of {self.address} ended: {self._said()}")
+                raise ZooKeeperUnavailable(f"the ZooKeeper server of {self.address} ended: {self._said()}")
             if time.monotonic() > deadline:
-                raise ZooKeeperError(
+                raise ZooKeeperUnavailable(
                     f"the ZooKeeper server of {self.address} does not serve after {timeout_s:g} s: "
                     f"{self._said()}"
                 )
@@ -205,7 +221,8 @@ class ZooKeeperServer:
             said = [line for line in lines if line and not line.startswith("SLF4J")]
             if said:
                 return said[-1][:500]
-        return f"it says nothing; is a port of {', '.join(map(str, self.place[1:]))} taken?"
+        ports = ", ".join(map(str, self.place[1:]))
+        return f"it says nothing; is a port of {ports} taken, or what is in {self.directory} damaged?"
 
 
 class ZooKeepers:
@@ -218,7 +235,8 @@ class ZooKeepers:
         hosts: the address that each listens on; one for all, or one for each.
         heap_mb: memory for each.
 
-    Raises JavaNotFound, InvalidArgument, ZooKeeperError.
+    Raises JavaNotFound, InvalidArgument (a log's directory, another number of servers than it had),
+    ZooKeeperError (it is in use), OSError.
     """
 
     def __init__(
@@ -243,9 +261,11 @@ class ZooKeepers:
                 directory = tempfile.mkdtemp(prefix="embedlog-zookeeper-")
                 undo.callback(shutil.rmtree, directory, ignore_errors=True)
             self.directory = Path(directory)
+            _check_directory(self.directory, servers)
+            lock = undo.enter_context(_locked(self.directory))
             places = _places(each_host, port)
             self.servers = [
-                ZooKeeperServer(self.directory / str(number), number, places, heap_mb)
+                ZooKeeperServer(self.directory / str(number), number, places, heap_mb, lock)
                 for number in range(1, servers + 1)
             ]
             for server in self.servers:
@@ -274,6 +294,45 @@ class ZooKeepers:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _check_directory(directory: Path, servers: int) -> None:
+    """Raises InvalidArgument for a log, and for the data of more servers, or of fewer."""
+    if directory.exists() and not directory.is_dir():
+        raise InvalidArgument(f"{directory} is a file: a ZooKeeper needs a directory")
+    if (directory / FORMAT_FILE).exists():
+        raise InvalidArgument(f"{directory} is a log: a ZooKeeper needs a directory of its own")
+    if not any(directory.glob("*/data/version-2")):
+        return
+    with contextlib.suppress(OSError):
+        had = max((directory / "1" / "zoo.cfg").read_text().count("\nserver."), 1)
+        if had != servers:
+            raise InvalidArgument(
+                f"{directory} has the data of {had} server{'s'[: had > 1]}, not of {servers}: start as many, "
+                "or name a new directory (servers without data could outvote those that have it)"
+            )
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[int]:
+    """Nobody else runs servers there; the lock's descriptor. Raises ZooKeeperError, OSError."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / _LOCK
+    path.touch()
+    deadline = time.monotonic() + _LOCK_S
+    while (lock := FileSystem().try_lock(str(path))) is None:
+        if time.monotonic() > deadline:
+            raise ZooKeeperError(
+                f"{directory} is in use by the ZooKeeper of process {path.read_text() or 'somebody'}: stop "
+                "that one first, or name another directory"
+            )
+        time.sleep(_LOOK_S)
+    try:
+        os.truncate(lock, 0)
+        os.pwrite(lock, str(os.getpid()).encode(), 0)
+        yield lock
+    finally:
+        os.close(lock)
 
 
 def _places(hosts: Sequence[str], port: int) -> list[Place]:
