@@ -50,7 +50,9 @@ class Link:
             listener = socket.create_server((host, 0), backlog=512)
             listener.setblocking(False)
             self._listeners[listener] = server
-        self.addresses = ["{}:{}".format(*listener.getsockname()) for listener in self._listeners]
+        self.host = host
+        self.ports = [listener.getsockname()[1] for listener in self._listeners]
+        self.addresses = [f"{host}:{port}" for port in self.ports]
         self._cut: frozenset[str] = frozenset()
         self._connections: set[_Connection] = set()
         self._wakes, self._woken = socket.socketpair()
@@ -67,8 +69,8 @@ class Link:
 
     @property
     def port(self) -> int:
-        """Of the first server."""
-        return int(self.addresses[0].rpartition(":")[2])
+        """For the first server."""
+        return self.ports[0]
 
     @property
     def connections(self) -> int:

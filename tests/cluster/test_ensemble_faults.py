@@ -14,6 +14,7 @@ from cluster_history import ClusterHistory
 from consumers import Group
 from zookeepers import chroot, eventually, told
 
+from embedlog.cluster.coordination.lease import Lease, clock
 from embedlog.cluster.zookeeper.client import ZooKeeper
 from embedlog.cluster.zookeeper.running import ZooKeepers, ZooKeeperServer
 
@@ -72,6 +73,24 @@ def test_a_cluster_goes_on_without_one_server(zookeeper_ensemble: ZooKeepers, tm
         group.history.check()
         history.check(brokers)
     producing.check(brokers)
+
+
+def test_a_lease_ends_where_a_follower_has_lost_its_leader(zookeeper_ensemble: ZooKeepers) -> None:
+    """It still serves, and answers what it can answer alone; but it is the leader who ends sessions."""
+    servers = zookeeper_ensemble.servers
+    follower, leader = (
+        next(each for each in servers if _mode(each) == role) for role in ("follower", "leader")
+    )
+    with ZooKeeper(follower.address, session_timeout_s=2.0) as client:
+        lease = Lease(client)
+        try:
+            lease.begin(client.session_id, clock())
+            os.kill(leader.pid, signal.SIGSTOP)
+            eventually(lambda: not lease.is_valid)
+            assert _mode(follower) == "follower"
+        finally:
+            os.kill(leader.pid, signal.SIGCONT)
+            lease.stop()
 
 
 def _mode(server: ZooKeeperServer) -> str:

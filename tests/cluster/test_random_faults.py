@@ -1,8 +1,8 @@
 """A cluster at work, and whatever may fail in it fails, at random; then the history of all of it is checked.
 
 Processes, each with an address of its own: three brokers, three ZooKeeper servers, three of the documents'
-consumers. Between them lies a network that is cut in one direction or in both. In each round some of them
-are killed, stopped, or cut off, one ZooKeeper server at most, for a time; then all is healed, and every
+consumers. Between all of them lies a network that is cut in one direction or in both. In each round some of
+them are killed, stopped, or cut off, one ZooKeeper server at most, for a time; then all is healed, and every
 other round begins before what was healed has recovered.
 
     EMBEDLOG_FAULT_ROUNDS   how many rounds (1; make test-faults has 20)
@@ -26,12 +26,13 @@ from acknowledged import Acknowledged
 from brokers import BrokerProcess, Brokers, cluster
 from cluster_history import ClusterHistory
 from consumers import Group
+from ensembles import Ensemble, ensemble
 from links import WAYS, Link
 from zookeepers import chroot, told
 
 from embedlog.cluster.zookeeper import contents, paths
 from embedlog.cluster.zookeeper.client import ZooKeeper
-from embedlog.cluster.zookeeper.running import ZooKeepers, ZooKeeperServer
+from embedlog.cluster.zookeeper.running import ZooKeeperServer
 
 ROUNDS = int(os.environ.get("EMBEDLOG_FAULT_ROUNDS", "1"))
 PARTITIONS = 6
@@ -51,7 +52,7 @@ class Fault(NamedTuple):
 class World:
     """All that may fail."""
 
-    def __init__(self, servers: ZooKeepers, directory: Path, ends: ExitStack) -> None:
+    def __init__(self, servers: Ensemble, directory: Path, ends: ExitStack) -> None:
         self.servers = servers
         self.chroot = chroot()
         self.to_zookeeper: dict[object, Link] = {}
@@ -106,6 +107,14 @@ class World:
                     f"stop {where}",
                     lambda s=server: os.kill(s.pid, signal.SIGSTOP),
                     lambda s=server: os.kill(s.pid, signal.SIGCONT),
+                ),
+                *(
+                    Fault(
+                        f"cut off {where} from the others, {name}",
+                        lambda s=server, w=ways: self.servers.cut_off(s.number, w),
+                        lambda s=server: self.servers.heal(s.number),
+                    )
+                    for name, ways in WAYS.items()
                 ),
             ]
 
@@ -171,7 +180,7 @@ def _started(server: ZooKeeperServer) -> None:
 
 
 @contextmanager
-def _told(seed: int, done: list[str], servers: ZooKeepers) -> Iterator[None]:
+def _told(seed: int, done: list[str], servers: Ensemble) -> Iterator[None]:
     """A failure says how it came about, and who is connected with ZooKeeper then."""
     try:
         yield
@@ -183,13 +192,13 @@ def _told(seed: int, done: list[str], servers: ZooKeepers) -> Iterator[None]:
 
 
 @pytest.mark.timeout(120 + 60 * ROUNDS)
-def test_whatever_fails_the_history_is_right(zookeeper_ensemble: ZooKeepers, tmp_path: Path) -> None:
+def test_whatever_fails_the_history_is_right(tmp_path: Path) -> None:
     seed = int(os.environ.get("EMBEDLOG_SEED") or random.SystemRandom().randrange(1 << 32))
     chance = random.Random(seed)
     done: list[str] = []
     kinds: Counter[str] = Counter()
-    with _told(seed, done, zookeeper_ensemble), ExitStack() as ends:
-        world = World(zookeeper_ensemble, tmp_path, ends)
+    with ensemble(tmp_path / "zookeeper") as servers, ExitStack() as ends, _told(seed, done, servers):
+        world = World(servers, tmp_path, ends)
         world.check_that_it_goes_on()
         began = time.monotonic()
         for number in range(ROUNDS):

@@ -124,6 +124,17 @@ def _expire(zookeeper: Znodes, client: ZooKeeper) -> None:
     thief.close()
 
 
+def test_an_answer_to_no_question_costs_a_connection_and_no_more(zookeeper: Znodes) -> None:
+    """kazoo ends its thread then, and would never connect again."""
+    with zookeeper.client() as client:
+        session = client.session_id
+        client.kazoo._pending.append((None, client.kazoo.handler.async_result(), -100))
+        with pytest.raises(ZooKeeperUnavailable):
+            client.together([lambda kazoo: kazoo.exists_async("/")])
+        assert eventually(lambda: client.session_id) == session
+        assert client.create("/goes-on")
+
+
 def test_credentials_and_access(zookeeper: Znodes) -> None:
     with zookeeper.client(auth="broker:secret", set_acl=True) as owner:
         owner.create("/brokers/topics/t", b"1")

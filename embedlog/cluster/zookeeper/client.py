@@ -39,7 +39,7 @@ from kazoo.exceptions import (
     SessionMovedError,
 )
 from kazoo.handlers.threading import KazooTimeoutError
-from kazoo.protocol.states import KazooState, ZnodeStat
+from kazoo.protocol.states import KazooState, KeeperState, ZnodeStat
 from kazoo.retry import RetryFailedError
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 
@@ -119,6 +119,7 @@ class ZooKeeper:
             logger=_quiet(),
         )
         self._kazoo.add_listener(self._state_changed)
+        _keep_alive(self._kazoo)
         with contextlib.ExitStack() as undo:
             undo.callback(self.close)
             self._connect(hosts, connect_timeout_s)
@@ -354,6 +355,8 @@ def _ours() -> Iterator[None]:
         ) from error
     except KazooException as error:
         raise ZooKeeperError(f"ZooKeeper refused: {error!r}") from error
+    except RuntimeError as error:  # see _keep_alive
+        raise ZooKeeperUnavailable(f"no connection with ZooKeeper ({error})") from error
 
 
 def _znode(data: bytes, stat: ZnodeStat) -> Znode:
@@ -363,5 +366,25 @@ def _znode(data: bytes, stat: ZnodeStat) -> Znode:
 def _quiet() -> logging.Logger:
     """kazoo tells each attempt to connect: what matters of it we tell ourselves."""
     quiet = logging.getLogger("embedlog.kazoo")
-    quiet.setLevel(logging.ERROR)
+    quiet.setLevel(logging.CRITICAL)
     return quiet
+
+
+def _keep_alive(kazoo: KazooClient) -> None:
+    """Have what goes wrong with a connection cost that connection.
+
+    kazoo's thread ends, and its client with it, when it gets what it does not understand: an answer that is
+    not the next one's, say, as a server gives them that has lost its leader meanwhile.
+    """
+    connection = kazoo._connection
+    attempt = connection._connect_attempt
+
+    def attempted(*args: Any) -> Any:
+        try:
+            return attempt(*args)
+        except Exception as error:
+            logger.warning("the connection with ZooKeeper is given up: %r", error)
+            kazoo._session_callback(KeeperState.CONNECTING)
+            return None
+
+    connection._connect_attempt = attempted

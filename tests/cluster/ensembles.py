@@ -1,0 +1,75 @@
+"""An ensemble of ZooKeeper servers with a network between them that may be cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
+
+from links import BOTH, TO_CLIENT, TO_SERVER, Link
+
+from embedlog.cluster.zookeeper.running import Place, ZooKeeperServer, _places
+
+SERVERS: Final = 3
+_SENT: Final = {TO_SERVER: TO_CLIENT, TO_CLIENT: TO_SERVER, BOTH: BOTH}
+
+
+class Ensemble:
+    """Three servers, each with an address of its own, and a link from each to each other one.
+
+    Clients reach them without a link.
+    """
+
+    def __init__(self, servers: list[ZooKeeperServer], links: dict[tuple[int, int], Link]) -> None:
+        self.servers = servers
+        self._links = links  # from which number to which, whoever begins the connection
+
+    @property
+    def connect_string(self) -> str:
+        return ",".join(server.address for server in self.servers)
+
+    def cut_off(self, number: int, ways: frozenset[str] = BOTH) -> None:
+        """A server from the others: what is sent to it, what it sends ("to the client"), or both."""
+        for (source, target), link in self._links.items():
+            if target == number:
+                link.cut(ways)
+            elif source == number:
+                link.cut(_SENT[ways])
+
+    def heal(self, number: int) -> None:
+        for pair, link in self._links.items():
+            if number in pair:
+                link.heal()
+
+
+@contextmanager
+def ensemble(directory: Path) -> Iterator[Ensemble]:
+    """Started, and ready."""
+    own = _places([f"127.0.0.{11 + number}" for number in range(SERVERS)], 0)
+    numbers = range(1, SERVERS + 1)
+    with ExitStack() as ends:
+        links: dict[tuple[int, int], Link] = {}
+        servers: list[ZooKeeperServer] = []
+        for source in numbers:
+            seen: list[Place] = []
+            for target in numbers:
+                place = own[target - 1]
+                if source != target:
+                    link = Link(
+                        f"127.0.1.{10 * source + target}",
+                        lambda p=place: (p.host, p.peer_port),
+                        lambda p=place: (p.host, p.election_port),
+                    )
+                    ends.callback(link.close)
+                    links[source, target] = link
+                    host, ports = link.host, link.ports
+                    place = Place(host, place.port, *ports)
+                seen.append(place)
+            servers.append(ZooKeeperServer(directory / str(source), source, seen, 96))
+        for server in servers:
+            ends.callback(server.stop)
+            server.start()
+        for server in servers:
+            server.wait_until_ready()
+        yield Ensemble(servers, links)
