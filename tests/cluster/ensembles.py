@@ -9,7 +9,7 @@ from typing import Final
 
 from links import BOTH, TO_CLIENT, TO_SERVER, Link
 
-from embedlog.cluster.zookeeper.running import Place, ZooKeeperServer, _places
+from embedlog.cluster.zookeeper.running import Place, ZooKeeperServer, _locked, _places
 
 SERVERS: Final = 3
 _SENT: Final = {TO_SERVER: TO_CLIENT, TO_CLIENT: TO_SERVER, BOTH: BOTH}
@@ -49,6 +49,7 @@ def ensemble(directory: Path) -> Iterator[Ensemble]:
     own = _places([f"127.0.0.{11 + number}" for number in range(SERVERS)], 0)
     numbers = range(1, SERVERS + 1)
     with ExitStack() as ends:
+        lock = ends.enter_context(_locked(directory))
         links: dict[tuple[int, int], Link] = {}
         servers: list[ZooKeeperServer] = []
         for source in numbers:
@@ -66,7 +67,7 @@ def ensemble(directory: Path) -> Iterator[Ensemble]:
                     host, ports = link.host, link.ports
                     place = Place(host, place.port, *ports)
                 seen.append(place)
-            servers.append(ZooKeeperServer(directory / str(source), source, seen, 96))
+            servers.append(ZooKeeperServer(directory / str(source), source, seen, 96, lock))
         for server in servers:
             ends.callback(server.stop)
             server.start()
