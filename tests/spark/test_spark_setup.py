@@ -102,6 +102,27 @@ print(len(set(frame.rdd.mapPartitions(who).collect())))
     assert daemons == "2"
 
 
+def test_a_start_is_silent_and_one_that_fails_is_not(run: Run) -> None:
+    code = """
+import sys
+import embedlog.spark
+try:
+    embedlog.spark.session(master="nonsense")
+except Exception:
+    print("failed", file=sys.stderr, flush=True)
+spark = embedlog.spark.session(master="local[1]", spark__driver__memory="512m")
+print("started", file=sys.stderr, flush=True)
+spark._jvm.System.err.println("said later")
+print(spark.range(3).count())
+"""
+    done = run(code)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "3\n"
+    failure, _, then = done.stderr.partition("failed\n")
+    assert "Master must either be yarn or start with" in failure
+    assert sorted(then.splitlines()) == ["said later", "started"]
+
+
 def test_spark_finds_the_source_by_itself(run: Run, clicks: Path) -> None:
     """As by `pip install`: the package pyspark_embedlog on the path of the workers."""
     code = """

@@ -1,0 +1,96 @@
+"""What Java and Spark say while they start, kept off the terminal by a process that stands between.
+
+A JVM inherits standard error, and writes a dozen lines there before it can be told what to log. So it gets a
+pipe in its place, and at the other end stands this file, run as a program: it keeps what comes until it hears
+that the start is over, and passes on what comes after that. A start that fails shows all.
+
+    JVM --said--> this program --> standard error          told over its standard output, which it reads
+
+It is a process because a JVM outlives the program that started it by a moment, in which it still may have
+something to say; it ends when the JVM does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import sys
+import time
+from collections.abc import Iterator
+
+_SAID, _TOLD = 0, 1
+_CHUNK = 1 << 16
+_MOST_KEPT = 1000  # chunks
+_STARTED = b"+"
+_SHOWN_S = 2.0  # how long a start that has failed waits until all is shown
+
+
+@contextlib.contextmanager
+def kept_back() -> Iterator[int]:
+    """The descriptor that a JVM is to have as its standard error while the block starts it.
+
+    What it says is dropped when the block has ended, and shown where it ends by an error; what it says later
+    is shown.
+    """
+    said, to_say = os.pipe()
+    told, to_tell = os.pipe()
+    try:
+        child = os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-I", "-S", __file__],
+            os.environ,
+            file_actions=[(os.POSIX_SPAWN_DUP2, said, _SAID), (os.POSIX_SPAWN_DUP2, told, _TOLD)],
+            setpgroup=0,  # Ctrl-C is not for it
+        )
+    except BaseException:
+        os.close(to_say)
+        os.close(to_tell)
+        raise
+    finally:
+        os.close(said)
+        os.close(told)
+    try:
+        yield to_say
+        os.write(to_tell, _STARTED)
+    except BaseException:
+        os.close(to_say)
+        os.close(to_tell)
+        until = time.monotonic() + _SHOWN_S
+        while os.waitpid(child, os.WNOHANG) == (0, 0) and time.monotonic() < until:
+            time.sleep(0.01)
+        raise
+    os.close(to_say)
+    os.close(to_tell)
+
+
+def _run() -> None:
+    kept: list[bytes] = []
+    listens = [_SAID, _TOLD]
+    while listens:
+        ready, _, _ = select.select(listens, [], [])
+        if _TOLD in ready:
+            if os.read(_TOLD, 1) == _STARTED:
+                while select.select([_SAID], [], [], 0)[0] and os.read(_SAID, _CHUNK):
+                    pass
+            else:
+                _show(b"".join(kept))
+            listens.remove(_TOLD)
+            continue
+        chunk = os.read(_SAID, _CHUNK)
+        if not chunk:
+            listens.remove(_SAID)  # whether the start went well may yet be told
+        elif _TOLD in listens:
+            kept = [*kept, chunk][-_MOST_KEPT:]
+        else:
+            _show(chunk)
+
+
+def _show(said: bytes) -> None:
+    while said:
+        said = said[os.write(2, said) :]
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(OSError):  # nobody reads standard error any more
+        _run()
