@@ -16,7 +16,7 @@ demo: $(VENV)/.demo
 # Most tests wait for something (a session that ends, a process that starts), so twice as many run at once as
 # there are processors; WORKERS=0 runs them one after the other.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(2 * (os.cpu_count() or 1), 8))')
-AT_ONCE := -n $(WORKERS) --dist loadgroup
+AT_ONCE := -n $(WORKERS)
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest $(AT_ONCE) $(PYTEST_ARGS)

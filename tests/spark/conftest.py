@@ -12,15 +12,7 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-HERE = Path(__file__).parent
-ROOT = HERE.parent.parent
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where tests run in several processes at once, Spark's run in one of them: each session is a JVM."""
-    for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("spark"))
+ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture(scope="session")
