@@ -52,6 +52,7 @@ logger = logging.getLogger(__name__)
 _WORKERS: Final = 4  # for each source
 _TICK_MS: Final = 1_000
 _PATIENCE_S: Final = 3.0
+_SILENT_S: Final = 5.0  # that a target does not answer is told after this
 _STARTS: Final = ("earliest", "latest")
 
 
@@ -327,14 +328,24 @@ class Mirror:
     def _status(self, trouble: str | None) -> MirrorStatus:
         topics = tuple(topic.status() for topic in self._topics.values())
         troubles = (worker.trouble for several in self._workers for worker in several)
+        trouble = trouble or next((each for each in troubles if each is not None), None)
         return MirrorStatus(
             topics,
             sum(topic.records for topic in topics),
             sum(topic.bytes for topic in topics),
             sum(topic.behind for topic in topics),
             self._looked and all(topic.is_caught_up for topic in self._topics.values()),
-            trouble or next((each for each in troubles if each is not None), None),
+            trouble or self._silence(),
         )
+
+    def _silence(self) -> str | None:
+        """What to say where the target has not answered an append for a while: brokers are waited for."""
+        for topic in self._topics.values():
+            for work in topic.works:
+                since = work.appends_since
+                if since is not None and time.monotonic() - since > _SILENT_S:
+                    return f"{self.target.path} takes no records just now: waiting for it"
+        return None
 
 
 class _Topic:

@@ -61,6 +61,7 @@ class Work:
         self.bytes = 0
         self.gone = False
         self.busy = False
+        self.appends_since: float | None = None  # while the target has not answered
         self.caught_up = place.offset == goal  # past it: something is missing there
         self._goal = goal
         self._target = target
@@ -83,10 +84,13 @@ class Work:
                 return False
         try:
             if self._read.batches:
+                self.appends_since = time.monotonic()
                 self._target.append(self.there, self._read.batches)
         except _GONE:
             self.gone = True
             return False
+        finally:
+            self.appends_since = None
         self._arrived(self._read)
         self._read = None
         return True

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 from clients import CLIENTS, Client, Sent
+from zookeepers import eventually
 
 import embedlog
-from embedlog import Log, Mirror, Record, TopicPartition
+from embedlog import Log, Mirror, MirrorStatus, Record, TopicPartition
 from embedlog.cli import main
 from embedlog.cluster import Broker
 
@@ -166,3 +167,33 @@ def test_it_ends_although_its_target_does_not_answer(filled: Log) -> None:
     running.join(60)
     assert not running.is_alive()
     mirror.close()
+
+
+def test_that_the_target_is_away_is_told(
+    filled: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("embedlog.mirroring.mirror._SILENT_S", 0.05)
+    told = threading.Event()
+    with Broker(tmp_path / "target") as target:
+        place, port = address(target), target.port
+        with Mirror(filled, place, topics="t") as mirror:
+
+            def look(status: MirrorStatus) -> None:
+                if status.trouble == f"{place} takes no records just now: waiting for it":
+                    told.set()
+
+            running = threading.Thread(target=mirror.run, kwargs={"on_status": look})
+            running.start()
+            try:
+                group, backend = f"mirror-{filled.backend.log_id}", target.log.backend
+                committed = backend.coordinator.committed_offsets  # type: ignore[union-attr]
+                # Where a commit fails that is what is told: here there is none to be made any more.
+                eventually(lambda: sum(each.offset for each in committed(group).values()) == 300)
+                target.close()
+                filled.append("t", b"later", partition=1)
+                assert told.wait(60)
+                with Broker(tmp_path / "target", port=port) as again:
+                    eventually(lambda: len(list(again.log.read("t"))) == 301)
+            finally:
+                mirror.stop()
+                running.join()
