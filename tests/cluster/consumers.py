@@ -26,7 +26,7 @@ from embedlog.cluster.classic import ConsumerConnector
 
 connect, group, where, given = sys.argv[1:]
 given = json.loads(given)
-filtered, streams = given.pop("whitelist", None), given.pop("streams", 1)
+filtered, streams, topic = given.pop("whitelist", None), given.pop("streams", 1), given.pop("topic", "t")
 out = open(where, "a", buffering=1)
 
 def work(stream):
@@ -37,7 +37,7 @@ connector = ConsumerConnector(connect, group, **given)
 if filtered is not None:
     made = connector.create_message_streams_by_filter(streams, whitelist=filtered)
 else:
-    made = connector.create_message_streams({"t": streams})["t"]
+    made = connector.create_message_streams({topic: streams})[topic]
 threads = [threading.Thread(target=work, args=(stream,)) for stream in made]
 for thread in threads:
     thread.start()

@@ -185,6 +185,22 @@ def test_a_consumer_whose_session_is_over_registers_anew(cluster: Cluster, zooke
         assert found.value == b"c"
 
 
+def test_a_consumer_whose_partition_was_taken_away_gets_it_again(cluster: Cluster, zookeeper: Znodes) -> None:
+    """By hand, say: what it read since its last commit it reads again."""
+    with ConsumerConnector(
+        zookeeper.connect, G, auto_offset_reset="smallest", auto_commit_enable=False
+    ) as connector:
+        (stream,) = connector.create_message_streams({"t": 1})["t"]
+        cluster.append("t", 0, [b"a", b"b"])
+        assert next(stream).value == b"a"
+        connector.commit_offsets()
+        assert next(stream).value == b"b"
+        cluster.zookeeper.delete(paths.owner(G, "t", 0))
+        connector.commit_offsets()
+        eventually(lambda: owned_by(cluster) == connector.consumer_id)
+        assert next(stream).value == b"b"
+
+
 def test_a_group_goes_on_when_zookeeper_loses_its_leader(zookeeper_ensemble: ZooKeepers) -> None:
     """Sessions survive the election, and with them who owns what."""
     connect = zookeeper_ensemble.connect_string + chroot()
@@ -309,6 +325,21 @@ def test_a_commit_of_one_whose_session_is_over_is_refused(members: tuple[Registr
     assert a.claim("a", {TopicPartition("t", 1): 0}) == set()  # and nothing new is its
     a.release("a", [P])
     assert b.offsets([P]) == {P: 10}
+    assert b.still_owned("b", [P]) == {P}
+
+
+def test_what_a_former_session_left_is_not_taken_from_its_next_owner(
+    members: tuple[Registry, Registry],
+) -> None:
+    """Also where the server that is asked does not know yet that it has another owner."""
+    a, b = members
+    a.claim("a", {P: 0})
+    lagging = a._owned_by("a", [P])
+    expire(a.zookeeper)
+    eventually(lambda: b.claim("b", {P: 0}) == {P})
+    eventually(lambda: a.zookeeper.session_id)
+    a._owned_by = lambda consumer, partitions: lagging  # type: ignore[method-assign]
+    a.abandon("a", [P])
     assert b.still_owned("b", [P]) == {P}
 
 

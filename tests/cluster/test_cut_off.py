@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from acknowledged import Acknowledged
@@ -29,6 +30,38 @@ SESSION_MS = 2_000
 SHORT = ("--set", f"zookeeper.session.timeout.ms={SESSION_MS}")
 
 
+class Cut(NamedTuple):
+    """Four brokers, each with a link to ZooKeeper, and one that its clients are given. `connect`: without."""
+
+    brokers: Brokers
+    connect: str
+    to_zookeeper: list[Link]
+    to_clients: list[Link]
+
+
+@pytest.fixture(scope="module")
+def cut(zookeeper_server: ZooKeepers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cut]:
+    directory = tmp_path_factory.mktemp("cut-off")
+    place = zookeeper_server.servers[0].place
+    to_zookeeper: list[Link] = []
+    to_clients: list[Link] = []
+    with ExitStack() as ends:
+
+        def prepare(brokers: Brokers) -> None:
+            for broker in brokers.all:
+                number = broker.number
+                to_zookeeper.append(Link(f"127.0.0.{60 + number}", lambda: (place.host, place.port)))
+                to_clients.append(Link(f"127.0.0.{70 + number}", lambda b=broker: (b.host, b.port)))
+                ends.callback(to_zookeeper[-1].close)
+                ends.callback(to_clients[-1].close)
+                broker.connect = f"{to_zookeeper[-1].connect}/{directory.name}"
+                broker.advertised = to_clients[-1].connect
+
+        connect = f"{zookeeper_server.connect_string}/{directory.name}"
+        with cluster(directory, connect, 4, *SHORT, prepare=prepare) as brokers:
+            yield Cut(brokers, connect, to_zookeeper, to_clients)
+
+
 @pytest.fixture
 def links(zookeeper_server: ZooKeepers) -> Iterator[list[Link]]:
     """Four ways to ZooKeeper."""
@@ -40,27 +73,19 @@ def links(zookeeper_server: ZooKeepers) -> Iterator[list[Link]]:
         ]
 
 
-def test_brokers_that_are_cut_off_from_zookeeper(
-    zookeeper: Znodes, links: list[Link], tmp_path: Path
-) -> None:
+@pytest.mark.xdist_group("cut off")
+def test_brokers_that_are_cut_off_from_zookeeper(cut: Cut) -> None:
     """None answers a request that is sent when its registration is gone; healed, they are as before."""
-
-    def prepare(brokers: Brokers) -> None:
-        for broker, link in zip(brokers.all, links, strict=True):
-            broker.connect = link.connect + zookeeper.chroot
-
-    with (
-        ExitStack() as ends,
-        cluster(tmp_path, zookeeper.connect, 4, *SHORT, prepare=prepare) as brokers,
-        zookeeper.client() as client,
-    ):
+    brokers, links = cut.brokers, cut.to_zookeeper
+    with ExitStack() as ends:
+        client = ends.enter_context(ZooKeeper(cut.connect))
         brokers.create("t", 8)
         brokers.create("asked", 4)
         for broker in brokers.all:
             eventually(lambda b=broker: set(brokers.leaders("asked", b.number).values()) == {0, 1, 2, 3})
         leaders = brokers.leaders("asked")
         partition_of = {leader: partition for partition, leader in leaders.items()}
-        history = ClusterHistory(zookeeper.connect, "t")
+        history = ClusterHistory(cut.connect, "t")
         ends.callback(history.close)
         producing = Acknowledged(brokers.bootstrap, "t", 8)
         ends.callback(producing.close)
@@ -117,7 +142,7 @@ def test_brokers_that_are_cut_off_from_zookeeper(
             assert node is not None
             lost = 0 if leader == survivor.number else 2  # one epoch without a leader, one with it again
             assert contents.PartitionState.decode(node.data).leader_epoch == lost
-    producing.check(brokers)
+        producing.check(brokers)
 
 
 def _controller(client: ZooKeeper) -> int:
@@ -226,35 +251,27 @@ def test_a_session_moves_to_another_server_when_its_own_falls_silent(
         lease.stop()
 
 
-def test_clients_that_are_cut_off_from_brokers(zookeeper: Znodes, tmp_path: Path) -> None:
+@pytest.mark.xdist_group("cut off")
+def test_clients_that_are_cut_off_from_brokers(cut: Cut, tmp_path: Path) -> None:
     """For longer than they wait for an answer: they go on with the broker that is left, and with the others
     when these are healed; nothing is lost, or twice in the log."""
+    brokers, links = cut.brokers, cut.to_clients
+    brokers.create("clients", 4)
+    eventually(lambda: set(brokers.leaders("clients").values()) == {0, 1, 2, 3})
     with ExitStack() as ends:
-        links: list[Link] = []
-
-        def prepare(brokers: Brokers) -> None:
-            for broker in brokers.all:
-                at = Link(f"127.0.0.{60 + broker.number}", lambda b=broker: (b.host, b.port))
-                ends.callback(at.close)
-                links.append(at)
-                broker.advertised = at.connect
-
-        brokers = ends.enter_context(cluster(tmp_path, zookeeper.connect, 4, prepare=prepare))
-        brokers.create("t", 4)
-        eventually(lambda: set(brokers.leaders("t").values()) == {0, 1, 2, 3})
-        client = ends.enter_context(zookeeper.client())
-        group = Group(client, zookeeper.connect, tmp_path)
+        client = ends.enter_context(ZooKeeper(cut.connect))
+        group = Group(client, cut.connect, tmp_path)
         ends.callback(group.close)
-        group.start(2, socket_timeout_ms=1_000)
-        producing = Acknowledged(brokers.bootstrap, "t", 4)
+        group.start(2, topic="clients", socket_timeout_ms=1_000)
+        producing = Acknowledged(brokers.bootstrap, "clients", 4)
         ends.callback(producing.close)
-        group.wait_until_owned(4)
+        group.wait_until_owned(4, "clients")
         producing.wait_for_more()
         for link, ways in zip(links, WAYS.values(), strict=False):
             link.cut(ways)
-        (left,) = (partition for partition, leader in brokers.leaders("t", 3).items() if leader == 3)
+        (left,) = (partition for partition, leader in brokers.leaders("clients", 3).items() if leader == 3)
         producing.wait_for_more(left, count=600)  # the clients give up connections meanwhile, and try others
-        group.wait_until_delivered({("t", left, producing.count(left) - 1)})
+        group.wait_until_delivered({("clients", left, producing.count(left) - 1)})
         for link in links:
             link.heal()
         producing.wait_for_more()

@@ -400,7 +400,18 @@ class Member:
                 self._id,
                 ", ".join(map(str, sorted(refused))),
             )
-            self.look()
+            self._lose([claim for claim in offsets if claim.name in refused])
+
+    def _lose(self, claims: Collection[Claim]) -> None:
+        """They are not ours, whoever took them away: read them no more, and see whether they should be."""
+        for stream in self._streams:
+            stream.drop(claims)
+        for claim in claims:
+            self._claims.pop(claim.name, None)
+            self._registered.pop(claim.name, None)
+        self._registry.lost(self._id, [claim.name for claim in claims])
+        self._fetchers.wake()
+        self.look()
 
     # -- the session -----------------------------------------------------------------------------------
 

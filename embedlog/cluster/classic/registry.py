@@ -184,11 +184,21 @@ class Registry:
         )
 
     def abandon(self, consumer: str, partitions: Iterable[TopicPartition]) -> None:
-        """Take away what an id that is not used any more has left behind in a session that goes on."""
+        """Take away what an id that is not used any more has left behind in a session that goes on.
+
+        Where the session is over nothing is: its nodes go with it, and what is there by now is another's.
+        """
         self._own = {each for each in self._own if each[0] != consumer}
-        for name in self._owned_by(consumer, partitions):
-            self.zookeeper.delete(paths.owner(self.group, *name))
+        self._transact(
+            consumer,
+            self._owned_by(consumer, partitions),
+            lambda transaction, name: transaction.delete(paths.owner(self.group, *name)),
+        )
         self.unregister(consumer)
+
+    def lost(self, consumer: str, partitions: Iterable[TopicPartition]) -> None:
+        """The consumer has these no more, as a refused commit has shown."""
+        self._own.difference_update((consumer, name) for name in partitions)
 
     def still_owned(self, consumer: str, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
         """Those of the partitions that are the consumer's at this moment."""
@@ -269,8 +279,14 @@ class Registry:
         return found
 
     def _owned_by(self, consumer: str, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Those of the partitions whose owner's node says that they are the consumer's."""
+        """Those of the partitions whose owner's node says that they are the consumer's.
+
+        It is asked where it is not certain what has become of an earlier request: of a server that has caught
+        up with whatever that was.
+        """
         names = list(partitions)
+        if names:
+            self._ask(lambda kazoo, path: kazoo.sync_async(path), [paths.owners(self.group, names[0].topic)])
         reads = self._read(paths.owner(self.group, *name) for name in names)
         return [
             name
