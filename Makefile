@@ -4,6 +4,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
+# Hundreds of processes are started by tests and measurements: none shall compile every module anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 # What has to be built anew when it changes.
 BUILT := setup.py $(foreach where, embedlog embedlog/codec, \
   $(wildcard $(where)/compiled_*.py $(where)/*.pxd $(where)/*.h))
