@@ -30,6 +30,7 @@ BOTH: Final = TO_SERVER | TO_CLIENT
 WAYS: Final = {"to the server": TO_SERVER, "to the client": TO_CLIENT, "both ways": BOTH}
 
 _PIECE: Final = 64 << 10
+_CONNECT_S: Final = 1.0  # a server that is stopped takes no more connections at some time, and others wait
 _RESET: Final = struct.pack("ii", 1, 0)  # SO_LINGER: closing resets
 
 Where = Callable[[], tuple[str, int]]
@@ -136,12 +137,15 @@ class Link:
             connection.watch(cut)
 
     def _accept(self, listener: socket.socket) -> None:
-        client, _ = listener.accept()
+        try:
+            client, _ = listener.accept()
+        except OSError:  # it has gone
+            return
         if _has_gone(client):
             client.close()
             return
         try:
-            server = socket.create_connection(self._listeners[listener]())
+            server = socket.create_connection(self._listeners[listener](), _CONNECT_S)
         except OSError:  # nobody listens there: so it is for the client
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             client.close()
