@@ -223,7 +223,12 @@ def test_a_consumer_that_is_killed_is_replaced(
         readers.until(lambda: len(broker.node.groups.describe_group(G).members) == 2)
         readers.until(lambda: len(readers.all[0].partitions) == PARTITIONS // 2)
         everything = fill(broker, 2_000)
-        lines = [dying.line() for _ in range(40)]
+        lines: list[str] = []
+        reading = threading.Thread(target=lambda: lines.extend(dying.line() for _ in range(40)))
+        reading.start()
+        while reading.is_alive():
+            reading.join(1)
+            everything = fill(broker, 20)  # where it was out for a while the other has read the rest
         dying.process.kill()
         assert dying.process.stdout is not None
         rest = dying.process.stdout.read()
