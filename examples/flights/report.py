@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 
 import matplotlib
 from pyspark.sql import functions as F
@@ -110,6 +111,8 @@ def main() -> None:
     parser.add_argument("--plot", metavar="PNG", help="draw it there")
     args = parser.parse_args()
     cells = read(args.table)
+    if all(flights < FEWEST for flights, _ in cells.values()):
+        sys.exit(f"no carrier has {FEWEST} flights in an hour of the day yet: load more days")
     print("\n".join(answer(cells)))
     if args.plot:
         plot(cells, args.plot)

@@ -15,7 +15,7 @@ import embedlog
 
 ROOT = Path(__file__).parent.parent.parent
 FLIGHTS = ROOT / "examples" / "flights"
-DAYS = 6
+DAYS = 12
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
 
