@@ -22,17 +22,29 @@ hypothesis.settings.register_profile("unhurried", deadline=None)
 hypothesis.settings.load_profile("unhurried")
 
 
+STARTING_SPARK = (
+    "test_spark_examples.py",
+    "test_spark_load_kills.py",
+    "test_spark_setup.py",
+    "test_spark_write_kills.py",
+)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Each test goes to the process that is free; Spark's all go to one, as each session is a JVM.
+    """Each test goes to the process that is free; Spark's go to two, as each session is a JVM.
 
-    These begin first, since they take longest (pytest-xdist sorts by how many there are).
+    One has those that share a session, one those that start their own. They begin first, since they take
+    longest (pytest-xdist sorts by how many there are).
     """
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "spark" if nodeid.startswith("tests/spark/") else nodeid
+            directory, _, name = nodeid.partition("::")[0].rpartition("/")
+            if directory != "tests/spark":
+                return nodeid
+            return "drivers" if name in STARTING_SPARK else "spark"
 
     return Scheduling(config, log)
 
