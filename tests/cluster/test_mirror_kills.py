@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -79,8 +80,14 @@ class Mirroring:
             self.process.kill()
             self.process.communicate()
 
+    def stop(self) -> None:
+        """SIGTERM: it commits where it is."""
+        self.process.terminate()
+        _, errors = self.process.communicate()
+        assert self.process.returncode == 0, errors.decode()
+
     def catch_up(self) -> None:
-        """Kill it once more, and let another one copy what is left."""
+        """Kill it once more, unless it was stopped, and let another one copy what is left."""
         self.kill()
         subprocess.run([*self._command, "--until-caught-up"], check=True, capture_output=True)
 
@@ -136,6 +143,14 @@ def values(path: Path, partition: int) -> list[bytes]:
         return [record.value or b"" for record in log.read("t", partition)]
 
 
+def until_something_came(target: Path) -> None:
+    found: list[bytes] = []
+    while not found:
+        time.sleep(0.02)
+        with suppress(embedlog.EmbedlogError):  # no topic yet
+            found = [value for partition in range(PARTITIONS) for value in values(target, partition)]
+
+
 @pytest.mark.timeout(1800)
 def test_brokers_and_a_directory_into_a_directory(
     start: Callable[..., Restarted], mirror: Callable[..., Mirroring], tmp_path: Path
@@ -147,6 +162,7 @@ def test_brokers_and_a_directory_into_a_directory(
     producer = start(WRITE, f"kafka://127.0.0.1:{port}", "broker")
     writer = start(WRITE, written_path, "written")
     mirroring = mirror(target, f"kafka://127.0.0.1:{port}", written_path)
+    until_something_came(target)
     rounds(broker, writer, mirroring, chosen=random.Random(1))
     for each in (producer, writer):
         each.running.say()
@@ -174,10 +190,13 @@ def test_brokers_into_brokers(
     )
     producer = start(WRITE, f"kafka://127.0.0.1:{ports[0]}", "source")
     mirroring = mirror(f"kafka://127.0.0.1:{ports[1]}", f"kafka://127.0.0.1:{ports[0]}")
+    until_something_came(tmp_path / "target")  # one that finds no brokers when it starts says so, and ends
     killed = (source, target, mirroring) if "mirror" in kills else (source, target)
     rounds(*killed, chosen=random.Random(kills), number=ROUNDS if "mirror" in kills else ROUNDS // 2)
     producer.running.say()
     producer.running.end()
+    if "mirror" not in kills:
+        mirroring.stop()
     mirroring.catch_up()
     source.kill()
     target.kill()
