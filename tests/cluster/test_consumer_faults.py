@@ -244,8 +244,9 @@ def test_what_cannot_be_committed_is_not_given_up_at_once(zookeeper: Znodes) -> 
             ConsumerConnector(zookeeper.connect, G, consumer_id="a", **settings) as second,
         ):
             (stream,) = first.create_message_streams({"t": 1})["t"]
-            assert [next(stream).value, next(stream).value] == [b"a", b"b"]
+            assert next(stream).value == b"a"
             eventually(lambda: stored(cluster) is not None)  # where it began
+            assert next(stream).value == b"b"  # so there is something to commit
             cluster._sessions[0].delete(paths.broker(0))
             assert first._member is not None and first._member._offsets._coordinator is not None
             first._member._offsets.close()  # and nobody remembers where it is
