@@ -435,6 +435,8 @@ class FollowedPartition(ReadablePartition):
         if found is None or found[0] >= edges.readable_bytes:
             return edges
         pos, end = found
+        if end > edges.log_end_offset:
+            return edges  # a wrong label: an error to whoever reads the batch
         return edges._replace(
             log_end_offset=end,
             readable_bytes=pos,

@@ -380,7 +380,8 @@ class ReadablePartition(ABC):
                 continue
             is_last = number + 1 == len(look.segments)
             behind = look.end.offset if is_last else look.segments[number + 1].base_offset
-            found = segment.next_batch(pos + 1, look.end_of(segment), offset, behind)
+            end = look.end_of(segment)
+            found = segment.behind_damage(pos, end, offset, behind, may_have_gaps=self.may_have_gaps)
             if found is None:
                 return max(behind, offset)
             self._remember(found.base_offset, segment, found.pos)

@@ -42,9 +42,9 @@ from .index import (
     lookup_offset,
     lookup_time,
 )
+from .resync import Neighbours, next_batch
 from .runs import Run, runs_and_odd_ones
 from .short_way import SegmentFields
-from .walking import next_batch
 
 logger = logging.getLogger(__name__)
 
@@ -272,14 +272,21 @@ class Segment(SegmentFields):
             elif found.is_sequenced:
                 yield found
 
-    def next_batch(self, pos: int, end: int, min_offset: int, limit_offset: int) -> BatchHeader | None:
-        """The first valid batch between two bytes, whatever lies before it, that begins at min_offset or
-        above, and before limit_offset. Raises OSError."""
+    def behind_damage(
+        self, pos: int, end: int, min_offset: int, limit_offset: int, *, may_have_gaps: bool
+    ) -> BatchHeader | None:
+        """The first valid batch behind the damaged one at a byte, that begins at min_offset or above.
+
+        limit_offset is what follows at byte `end`. Raises OSError.
+        """
+        around = Neighbours(
+            self.pread_into, pos, end, min_offset, offset_behind=limit_offset, may_have_gaps=may_have_gaps
+        )
 
         def fits(header: BatchHeader) -> bool:
-            return header.base_offset < limit_offset
+            return header.base_offset < limit_offset and around.bear_out(header)
 
-        found = next_batch(self.pread_into, pos, end, min_offset, fits)
+        found = next_batch(self.pread_into, pos + 1, end, min_offset, fits)
         return self._header_at(found, end) if found < end else None
 
     def _find_largest_timestamp(self) -> tuple[int, int]:

@@ -7,15 +7,16 @@ Where nothing is wrong a stretch is a run (runs.py). Only where one cannot go on
 until the batches are as they should be again.
 
 Where a batch is not valid, or not in its place, the next one that is begins a new stretch: first the one
-that the damaged batch's own length points to, else whatever `find_batch` meets. All between is one
-`Damage`, and what it lost are the offsets between the batches before and behind it.
+that the damaged batch's own length points to, else whatever `next_batch` meets, if those around bear out
+its offset (resync.py). All between is one `Damage`, and what it lost are the offsets between the batches
+before and behind it.
 
 Base offset and leader epoch are outside a batch's CRC. A batch that is otherwise valid, and in which one of
 them is not what the neighbours and the partition's history say, is `Mislabelled`: its records are all there.
 
 Invariants: every byte up to the size is in exactly one of these (or behind `superseded_at`); offsets never go
-back from one stretch to the next. A batch of more than half of `_WINDOW`, right behind one whose length is
-damaged, may be taken for damaged too.
+back from one stretch to the next. A batch of more than half of resync's window, right behind one whose length
+is damaged, may be taken for damaged too.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
-from .codec import HEADER_SIZE, LARGEST_BATCH, BatchHeader, find_batch, read_header, scan
+from .codec import HEADER_SIZE, LARGEST_BATCH, BatchHeader, read_header, scan
 from .codec.rules import ANY_EPOCH, ANY_OFFSET, Marking, Rules
 from .errors import CorruptRecord
 from .lanes import Lanes, Look
+from .resync import Neighbours, next_batch
 from .runs import CUT_SHORT, ReadInto, Runs, read_bytes
 
 _CHUNK: Final = 1 << 20
-_WINDOW: Final = 16 << 20
 _MAX_SPAN: Final = 1 << 31
 
 
@@ -330,53 +331,39 @@ class SegmentWalk:
         self.expected = next_offset
 
     def _resync(self, pos: int) -> int:
-        follower = self._follower(pos)
+        around = Neighbours(
+            self._read_into,
+            pos,
+            self._size,
+            self.expected,
+            offset_behind=self._offset_behind(),
+            may_have_gaps=self._gaps,
+        )
+
+        def fits(header: BatchHeader) -> bool:
+            return self._fits(header) and around.bear_out(header)
+
+        follower = self._follower(pos, fits)
         if follower is not None:
             return follower
-        return next_batch(self._read_into, pos + 1, self._size, self.expected, self._fits)
+        return next_batch(self._read_into, pos + 1, self._size, self.expected, fits)
 
-    def _follower(self, pos: int) -> int | None:
+    def _follower(self, pos: int, fits: Callable[[BatchHeader], bool]) -> int | None:
         """Where the damaged batch at `pos` ends, if its length is to be believed: the end, or a batch."""
         try:
             at = pos + read_header(self._read(min(HEADER_SIZE, self._size - pos), pos)).size
             if at >= self._size:
                 return at if at == self._size else None
-            header = read_header(self._read(min(HEADER_SIZE, self._size - at), at))
+            header = read_header(self._read(min(HEADER_SIZE, self._size - at), at))._replace(pos=at)
         except CorruptRecord:
             return None
-        if header.size > min(LARGEST_BATCH, self._size - at) or not self._fits(header):
+        if header.size > min(LARGEST_BATCH, self._size - at) or not scan(self._read(header.size, at)).headers:
             return None
-        return at if scan(self._read(header.size, at)).headers else None
+        return at if fits(header) else None
 
     def _fits(self, header: BatchHeader) -> bool:
         below = self.expected + _MAX_SPAN if self._next_segment is None else self._next_segment
         return self.expected <= header.base_offset < below
-
-
-def next_batch(
-    read_into: ReadInto,
-    pos: int,
-    end: int,
-    min_offset: int,
-    fits: Callable[[BatchHeader], bool] = lambda header: True,
-) -> int:
-    """Where the first valid batch stands between two bytes of a file, at an offset of `min_offset` or above,
-    whatever lies before it; `end` where there is none. Raises OSError."""
-    window = _CHUNK
-    while pos < end:
-        data = bytes(read_bytes(read_into, pos, min(window, end - pos)))
-        at = 0
-        while (found := find_batch(data, at, len(data), min_offset)) is not None:
-            if fits(found):
-                return pos + found.pos
-            at = found.pos + 1
-        if not data or pos + len(data) >= end:
-            break
-        if window < _WINDOW:
-            window *= 4
-        else:
-            pos += len(data) // 2
-    return end
 
 
 def count_batches(read_into: ReadInto, pos: int, end: int, min_offset: int) -> tuple[int, int, int]:

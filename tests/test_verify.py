@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 import embedlog
 from embedlog import Log
 from embedlog.codec import crc32c, encode_values
-from embedlog.errors import DirectoryError, NotALog, PartitionNotFound, TopicNotFound
+from embedlog.errors import CorruptRecord, DirectoryError, NotALog, PartitionNotFound, TopicNotFound
 from embedlog.fs import FileSystem
+from embedlog.repair import repair_partition
 from embedlog.verify import CHECKPOINT, DAMAGE, INDEX_FAULT, TORN_TAIL, verify_log
 
 
@@ -134,6 +135,53 @@ def test_many_damages_at_once(path: Path) -> None:
     assert [finding.first_offset for finding in report.findings] == victims
     assert {finding.kind for finding in report.findings} == {DAMAGE}
     assert report.records == RECORDS - len(victims)
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4, 8])
+@pytest.mark.parametrize("legible", ["before", "behind", "both"])
+def test_among_damage_a_wrong_offset_is_not_believed(path: Path, legible: str, bits: int) -> None:
+    """Nothing is wrong with the batch in the middle but its offset, which its CRC does not cover."""
+    directory = make_log(path)
+    segment = segments(directory)[1]
+    chosen = batches(segment)
+    for victim in chosen[10:20]:
+        flip(segment, victim.pos + 70)
+    for illegible in {"before": [16], "behind": [14], "both": []}[legible]:
+        flip(segment, chosen[illegible].pos + 16)
+    victim = chosen[15]
+    flip(segment, victim.pos + 70)  # whole again
+    flip(segment, victim.pos + 7, bits)
+    (finding,) = verify_log(path).findings
+    assert (finding.pos, finding.size) == (chosen[10].pos, chosen[20].pos - chosen[10].pos)
+    assert (finding.first_offset, finding.last_offset) == (chosen[10].base_offset, chosen[19].base_offset)
+    repair_partition(path, "t", 0)
+    with embedlog.open(path) as log:
+        assert all(record.value == value(record.offset) for record in log.read("t", 0))
+
+
+def test_a_wrong_offset_before_a_damaged_end_is_not_the_end(path: Path) -> None:
+    segment = segments(make_log(path))[-1]
+    *_, victim, last = batches(segment)
+    flip(segment, victim.pos + 5)
+    flip(segment, last.pos + 70)
+    with embedlog.open(path, mode="r") as log:
+        assert log.offsets("t")[0].log_end_offset == RECORDS
+        with pytest.raises(CorruptRecord, match="the batch says"):
+            list(log.read("t", 0, start=victim.base_offset))
+
+
+@pytest.mark.parametrize("byte", [9, 16, 70], ids=["length", "magic", "CRC"])
+def test_a_whole_batch_among_damage_is_kept(path: Path, byte: int) -> None:
+    directory = make_log(path)
+    segment = segments(directory)[1]
+    chosen = batches(segment)
+    for victim in (chosen[9], chosen[11]):
+        flip(segment, victim.pos + byte)
+    report = verify_log(path)
+    assert [finding.first_offset for finding in report.findings] == [
+        c.base_offset for c in (chosen[9], chosen[11])
+    ]
+    assert report.records == RECORDS - 2
 
 
 def test_a_stretch_of_zeros(path: Path) -> None:

@@ -391,7 +391,10 @@ def test_damage_is_an_error_that_says_where_or_is_passed_over_and_counted(
 @settings(max_examples=40)
 @given(st.integers(0, 10**9))
 def test_whatever_is_damaged_the_rest_is_read(seed: int) -> None:
-    """Random damage to one segment: what is found are records of the log, and all but one stretch of them."""
+    """Random damage to one segment: what is found are records of the log, and all but one stretch of them.
+
+    Where an offset is hit, the label of the batch behind stays legible: nothing else could tell.
+    """
     chosen = random.Random(seed)
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "log"
@@ -399,9 +402,12 @@ def test_whatever_is_damaged_the_rest_is_read(seed: int) -> None:
         whole = damage.batches(segment)
         first = chosen.randrange(len(whole))
         last = min(first + chosen.choice([0, 0, 1, 5, 200]), len(whole) - 1)
+        spared = 0
         for header in whole[first : last + 1]:
-            for _ in range(chosen.choice([1, 3])):
-                damage.flip(segment, header.pos + chosen.randrange(header.size), 1 << chosen.randrange(8))
+            bytes_hit = [chosen.randrange(spared, header.size) for _ in range(chosen.choice([1, 3]))]
+            for byte in bytes_hit:
+                damage.flip(segment, header.pos + byte, 1 << chosen.randrange(8))
+            spared = 17 if min(bytes_hit) < 8 else 0
         with embedlog.open(path, mode="r") as log:
             pieces = pieces_of(log, subscribe="t", minPartitions=chosen.choice([1, 4]))
             found = [(row[4], row[1]) for row in rows(log, pieces, skipDamaged="true")]
