@@ -29,12 +29,12 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from types import TracebackType
-from typing import Final, Self, TypeAlias
+from typing import Final, TypeAlias
 
 from . import arguments
 from .assignors import Assignor, as_assignors
 from .backend import Backend, Interrupt
+from .closing import Closing
 from .committing import Commits, as_commits, check_store
 from .config import MAX_INT32, MAX_INT64
 from .errors import (
@@ -63,7 +63,7 @@ _LONGEST_REFRESH_MS: Final = 3_600_000
 _logger = logging.getLogger(__name__)
 
 
-class Consumer:
+class Consumer(Closing):
     """Reads records of topics; see `Log.consumer`. A context manager and an iterator of `Record`.
 
     Args:
@@ -429,14 +429,6 @@ class Consumer:
                 if membership is not None:
                     self._finalizer.detach()
                     membership.leave()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # -- one turn --------------------------------------------------------------------------------
 

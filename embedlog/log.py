@@ -11,8 +11,7 @@ import contextlib
 import os
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from .appended_many import AppendedMany
 from .appender import Given, append, append_many
@@ -20,6 +19,7 @@ from .arguments import as_path, check_flag, check_int
 from .arrow import read_arrow
 from .backend import LogBackend, Owner
 from .client_options import ConsumerOptions, ProducerOptions, check_options
+from .closing import Closing
 from .consumer import Consumer
 from .errors import InvalidGroup, TopicNotFound, UnsupportedByBackend
 from .follower import Follower
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 _open_logs: set[Log] = set()
 
 
-class Log:
+class Log(Closing):
     """A log, open. Made by `embedlog.open`; a context manager. Open until `close`, or the exit.
 
     Of a directory with mode="rw" it is the one writer; with mode="r" it reads what some process writes, and
@@ -422,17 +422,6 @@ class Log:
             last_first.callback(self.backend.close)
             for client in list(self._clients):
                 last_first.callback(client.close)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _owner(self) -> Owner:
         """Who can change what is there. Raises ReadOnly, Closed."""

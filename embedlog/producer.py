@@ -31,11 +31,11 @@ import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
-from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from .arguments import as_seconds, check_flag, check_int, check_partition, check_positive, check_topic
 from .backend import Backend
+from .closing import Closing
 from .codec import HEADER_SIZE, NONE, codec_number, encode_batch
 from .config import KIB, MIB
 from .errors import BufferExhausted, Closed, ForkedHandle, InvalidArgument, InvalidType, RecordTooLarge
@@ -126,7 +126,7 @@ class _Batch:
         return _encoded(self.about, self.records, now)
 
 
-class Producer:
+class Producer(Closing):
     """Sends records in the background, in batches. Any number of threads may use one; `close` it, or use
     `with`.
 
@@ -337,14 +337,6 @@ class Producer:
     def closed(self) -> bool:
         """Whether `close` has been called."""
         return self._closed
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # -- buffering -------------------------------------------------------------------------------------
 

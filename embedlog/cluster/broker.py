@@ -26,11 +26,11 @@ import time
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from ..api import open_directory
 from ..arguments import as_path, check_flag, check_int, check_text
+from ..closing import Closing
 from ..config import LogSettings, TopicSettings, unknown_setting
 from ..errors import Closed, InvalidArgument, ReadOnly, UnknownSetting
 from ..local import WriterBackend
@@ -57,7 +57,7 @@ _served: Final[weakref.WeakSet[Store]] = weakref.WeakSet()
 _serving: Final = threading.Lock()
 
 
-class Broker:
+class Broker(Closing):
     """One broker. Starts when it is made; a context manager.
 
     Args:
@@ -227,17 +227,6 @@ class Broker:
         self._dispatcher.stop()
         self._server.stop(self._stop_timeout_s)
         self._undo.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _claim(store: Store) -> None:

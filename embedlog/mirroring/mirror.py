@@ -23,12 +23,12 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable
-from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 from .. import api
 from ..arguments import as_path, check_choice, check_flag, check_group, check_int
 from ..backend import Interrupt
+from ..closing import Closing
 from ..config import MAX_INT32
 from ..errors import (
     BrokerError,
@@ -80,7 +80,7 @@ class MirrorStatus(NamedTuple):
     trouble: str | None
 
 
-class Mirror:
+class Mirror(Closing):
     """Copies topics of one or several logs into another, as they grow.
 
     Args:
@@ -209,17 +209,6 @@ class Mirror:
         self.stop()
         self._ended.wait()
         self._opened.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     # -- the workers -----------------------------------------------------------------------------------
 

@@ -21,8 +21,9 @@ import struct
 import threading
 from collections.abc import Callable
 from select import POLLERR, POLLHUP, POLLRDHUP, poll
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
+
+from embedlog.closing import Closing
 
 TO_SERVER: Final = frozenset({"to server"})
 TO_CLIENT: Final = frozenset({"to client"})
@@ -36,7 +37,7 @@ _RESET: Final = struct.pack("ii", 1, 0)  # SO_LINGER: closing resets
 Where = Callable[[], tuple[str, int]]
 
 
-class Link:
+class Link(Closing):
     """Forwards what comes to an address, a port for each server, in a thread of its own.
 
     Args:
@@ -92,17 +93,6 @@ class Link:
             self._do(self._end)
             self._thread.join()
             self._wakes.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     # -- the thread ------------------------------------------------------------------------------------
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Self
 
+from embedlog.closing import Closing
 from embedlog.cluster import Broker
 from embedlog.cluster.zookeeper import contents, paths
 from embedlog.cluster.zookeeper.client import ZooKeeper
@@ -14,7 +13,7 @@ from embedlog.cluster.zookeeper.client import ZooKeeper
 SESSION_S = 30.0  # a busy machine, or an election, takes no broker away
 
 
-class Cluster:
+class Cluster(Closing):
     """Brokers in this process, numbered from 0; each topic's partition is led by one of them."""
 
     def __init__(self, connect: str, brokers: int = 1) -> None:
@@ -68,14 +67,3 @@ class Cluster:
         for broker in self.brokers:
             if broker is not None:
                 broker.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()

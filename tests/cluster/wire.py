@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import socket
 import struct
-from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from embedlog.closing import Closing
 from embedlog.cluster.protocol import Request, Response, decode_response_header, encode_request
 from embedlog.cluster.protocol.apis import APIS
 from embedlog.cluster.protocol.produce_fetch import (
@@ -37,7 +37,7 @@ class HasPort(Protocol):
     def port(self) -> int: ...
 
 
-class Wire:
+class Wire(Closing):
     """One connection. Not for several threads."""
 
     def __init__(self, broker: HasPort, client_id: str = "wire", host: str = "127.0.0.1") -> None:
@@ -87,17 +87,6 @@ class Wire:
 
     def close(self) -> None:
         self.socket.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     # -- the two requests that most tests are about ------------------------------------------------------
 

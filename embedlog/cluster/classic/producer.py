@@ -21,10 +21,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from ...arguments import as_seconds, check_choice, check_int, check_text, is_several
+from ...closing import Closing
 from ...codec import codec_number
 from ...config import MAX_INT32
 from ...errors import Closed, InvalidArgument, InvalidType, shown
@@ -54,7 +54,7 @@ _FOREVER: Final = -1
 T = TypeVar("T")
 
 
-class Producer:
+class Producer(Closing):
     """Sends to the brokers of a cluster. Safe between threads; a context manager.
 
     Args:
@@ -184,17 +184,6 @@ class Producer:
         if self._partitions is not None:
             self._partitions.close()
         self.pool.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _handle(self, events: Sequence[Event]) -> None:
         self._handler.handle(events, self._sender, self._encoder)

@@ -21,8 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 from ...arguments import (
     as_seconds,
@@ -34,6 +33,7 @@ from ...arguments import (
     check_int,
     check_text,
 )
+from ...closing import Closing
 from ...codec.message_set import iter_messages, message_records
 from ...config import MAX_INT32, MAX_INT64, MIB
 from ...errors import CorruptRecord, EmbedlogError, InvalidType, RecordTooLarge
@@ -104,7 +104,7 @@ class MessageSet:
         return len(self.records)
 
 
-class SimpleConsumer:
+class SimpleConsumer(Closing):
     """Reads one broker's partitions. A context manager; safe between threads, one request at a time.
 
     Args:
@@ -278,17 +278,6 @@ class SimpleConsumer:
     def close(self) -> None:
         """Close the connection. The next request would make another."""
         self._channel.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     # -- inside ----------------------------------------------------------------------------------------
 

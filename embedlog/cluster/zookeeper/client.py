@@ -19,8 +19,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple
 
 from kazoo.client import KazooClient, TransactionRequest
 from kazoo.exceptions import (
@@ -44,6 +43,7 @@ from kazoo.retry import RetryFailedError
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 
 from ...arguments import check_flag, check_text
+from ...closing import Closing
 from ...errors import InvalidArgument, ZooKeeperError, ZooKeeperUnavailable
 from .paths import CONSUMERS
 
@@ -74,7 +74,7 @@ class Znode(NamedTuple):
     created: int  # the zxid: another node of the same path has another
 
 
-class ZooKeeper:
+class ZooKeeper(Closing):
     """A client. Safe between threads.
 
     Args:
@@ -268,17 +268,6 @@ class ZooKeeper:
             self._kazoo.stop()
         with contextlib.suppress(KazooException, *_LOST):
             self._kazoo.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     # -- inside ----------------------------------------------------------------------------------------
 

@@ -28,10 +28,10 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 from ...arguments import check_int, check_text
+from ...closing import Closing
 from ...errors import InvalidArgument, ZooKeeperError, ZooKeeperUnavailable
 from ...filenames import FORMAT_FILE
 from ...fs import FileSystem
@@ -225,7 +225,7 @@ class ZooKeeperServer:
         return f"it says nothing; is a port of {ports} taken, or what is in {self.directory} damaged?"
 
 
-class ZooKeepers:
+class ZooKeepers(Closing):
     """A server, or an ensemble of servers, started when it is made; a context manager.
 
     Args:
@@ -283,17 +283,6 @@ class ZooKeepers:
     def close(self) -> None:
         """Stop them all. May be called twice."""
         self._undo.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _check_directory(directory: Path, servers: int) -> None:
