@@ -13,13 +13,15 @@ Knows codecs' headers and a way to read; nothing of segments and their files.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from .codec import HEADER_SIZE, LARGEST_BATCH, BatchHeader, find_batch
 from .codec.record_batch import LENGTH_OVERHEAD, MAGIC
-from .runs import ReadInto, read_bytes
+from .errors import CorruptRecord
+from .runs import ReadInto, batch_at, read_bytes
 
 _CHUNK: Final = 1 << 20
 _WINDOW: Final = 16 << 20
@@ -101,6 +103,17 @@ class Neighbours:
         if magic != MAGIC or not HEADER_SIZE <= size <= min(LARGEST_BATCH, self._end - pos):
             return None
         return _Label(base_offset, size, base_offset + last_offset_delta + 1)
+
+
+def first_damaged(read_into: ReadInto, at: int, pos: int, end: int, offset: int) -> int:
+    """The byte up to which whole batches lead from `at` towards an offset, `pos` at most.
+
+    Damage was met at `pos`; but a damaged length may have led there, past whole batches. Raises OSError.
+    """
+    with contextlib.suppress(CorruptRecord):
+        while at < pos and (header := batch_at(read_into, at, end)).base_offset < offset:
+            at += header.size
+    return min(at, pos)
 
 
 def next_batch(

@@ -42,7 +42,7 @@ from .index import (
     lookup_offset,
     lookup_time,
 )
-from .resync import Neighbours, next_batch
+from .resync import Neighbours, first_damaged, next_batch
 from .runs import Run, runs_and_odd_ones
 from .short_way import SegmentFields
 
@@ -279,14 +279,16 @@ class Segment(SegmentFields):
 
         limit_offset is what follows at byte `end`. Raises OSError.
         """
+        near = lookup_offset(self.entries()[0], max(min_offset - self.base_offset, 0))[1]
+        start = first_damaged(self.pread_into, min(near, pos), pos, end, min_offset)
         around = Neighbours(
-            self.pread_into, pos, end, min_offset, offset_behind=limit_offset, may_have_gaps=may_have_gaps
+            self.pread_into, start, end, min_offset, offset_behind=limit_offset, may_have_gaps=may_have_gaps
         )
 
         def fits(header: BatchHeader) -> bool:
-            return header.base_offset < limit_offset and around.bear_out(header)
+            return header.pos != pos and header.base_offset < limit_offset and around.bear_out(header)
 
-        found = next_batch(self.pread_into, pos + 1, end, min_offset, fits)
+        found = next_batch(self.pread_into, start, end, min_offset, fits)
         return self._header_at(found, end) if found < end else None
 
     def _find_largest_timestamp(self) -> tuple[int, int]:

@@ -388,6 +388,20 @@ def test_damage_is_an_error_that_says_where_or_is_passed_over_and_counted(
         assert len(list(report.iterdir())) == 1
 
 
+@pytest.mark.parametrize("byte", [8, 16, 70], ids=["length", "magic", "CRC"])
+def test_a_wrong_length_hides_no_batch_from_who_begins_behind_it(tmp_path: Path, byte: int) -> None:
+    """The look-up of a piece's first offset is led past whole batches by a damaged one before it."""
+    segment = damage.segments(damage.make_log(tmp_path / "log"))[3]
+    before, first = (batch for batch in damage.batches(segment) if batch.base_offset in (224, 225))
+    damage.flip(segment, before.pos + 10, 0x20)  # 8 KiB more
+    damage.flip(segment, first.pos + byte)
+    with embedlog.open(tmp_path / "log", mode="r") as log:
+        pieces = pieces_of(log, subscribe="t", minPartitions=4)
+        assert any(piece.start == first.base_offset for piece in pieces)
+        found = [row[4] for row in rows(log, pieces, skipDamaged="true")]
+    assert found == [number for number in range(damage.RECORDS) if number not in (224, 225)]
+
+
 @settings(max_examples=40)
 @given(st.integers(0, 10**9))
 def test_whatever_is_damaged_the_rest_is_read(seed: int) -> None:
