@@ -370,7 +370,8 @@ class ReadablePartition(ABC):
 
     def behind_damage(self, offset: int, path: str, pos: int) -> int:
         """Where reading can go on that met damage at a byte of a segment, `offset` being what comes next: the
-        first offset from there on of a valid batch behind that byte, or the log's end.
+        first offset from there on of a valid batch behind the damaged one, or the log's end. That may be
+        before the byte, where a damaged length led there.
 
         A fetch at it needs no look-up, which might meet the damage. Raises OSError, StorageError.
         """
