@@ -1,0 +1,255 @@
+"""Log directories that earlier versions wrote: read, verified, recovered, appended to, reopened.
+
+They lie in tests/golden/, one archive for each version whose files differ from those before it, made by the
+script beside them with that version's code. They are never regenerated: a version that cannot open one of
+them cannot open its users' logs.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import shutil
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from faults import FaultyFileSystem, UnsyncedFileSystem, crash, in_child, open_log
+from kafka_files import fingerprint
+
+import embedlog
+from embedlog import Log, Mirror, Record, TopicPartition
+from embedlog.cli import main
+from embedlog.codec import encode_batch
+from embedlog.handover import publish
+from embedlog.verify import verify_log
+
+GOLDEN = Path(__file__).parent / "golden"
+VERSIONS = sorted(path.name.removesuffix(".tar.gz") for path in GOLDEN.glob("*.tar.gz"))
+LAYOUTS = ("classic", "kafka")
+KINDS = (
+    "closed",
+    "killed",
+    "compacted",
+    "killed_compacting",
+    "killed_publishing",
+    "groups",
+    "killed_groups",
+    "transactions",
+    "killed_transactions",
+    "mirror_source",
+    "mirror",
+)
+
+Contents = dict[str, Any]
+
+
+class Golden(NamedTuple):
+    """A copy of a golden directory, and what the version that wrote it found in it."""
+
+    kind: str
+    path: Path
+    expected: Contents
+
+    def again(self) -> Path:
+        """Another copy."""
+        copy = self.path.with_name("copy")
+        shutil.rmtree(copy, ignore_errors=True)
+        return shutil.copytree(self.path, copy)
+
+
+@pytest.fixture(scope="module", params=itertools.product(VERSIONS, LAYOUTS), ids="-".join)
+def unpacked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directories of a version in a layout."""
+    version, layout = request.param
+    path = tmp_path_factory.mktemp(version)
+    with tarfile.open(GOLDEN / f"{version}.tar.gz") as archive:
+        archive.extractall(path, filter="data")
+    return path / layout
+
+
+@pytest.fixture(params=KINDS)
+def golden(request: pytest.FixtureRequest, unpacked: Path, tmp_path: Path) -> Golden:
+    return copied(unpacked, request.param, tmp_path)
+
+
+def copied(unpacked: Path, kind: str, destination: Path) -> Golden:
+    path = shutil.copytree(unpacked / kind, destination / "log")
+    return Golden(kind, path, json.loads((unpacked / f"{kind}.json").read_text()))
+
+
+def as_json(data: bytes | None) -> str | None:
+    return None if data is None else base64.b64encode(data).decode()
+
+
+def record_as_json(record: Record) -> list[Any]:
+    headers = [[name, as_json(value)] for name, value in record.headers]
+    return [
+        record.offset,
+        record.timestamp_ms,
+        record.timestamp_type,
+        as_json(record.key),
+        as_json(record.value),
+        headers,
+    ]
+
+
+def topics_of(log: Log) -> Contents:
+    return {name: topic_of(log, name) for name in log.topics()}
+
+
+def topic_of(log: Log, name: str) -> Contents:
+    described = log.describe_topic(name)
+    return {
+        "topic_id": described.topic_id,
+        "settings": described.settings,
+        "partitions": [
+            {
+                "edges": list(log.offsets(name)[number][:2]),
+                "records": [record_as_json(record) for record in log.read(name, number)],
+                "committed": [r.offset for r in log.read(name, number, isolation_level="read_committed")],
+            }
+            for number in range(described.partitions)
+        ],
+    }
+
+
+def groups_of(log: Log) -> Contents:
+    coordinator = log.backend.coordinator
+    assert coordinator is not None
+    return {
+        group: {
+            "generation": coordinator.describe_group(group).generation,
+            "offsets": [[*name, *each[:3]] for name, each in coordinator.committed_offsets(group).items()],
+        }
+        for group in coordinator.list_groups()
+    }
+
+
+def damage_in(path: Path) -> list[str]:
+    """What `verify` finds."""
+    return [str(finding) for finding in verify_log(path, deep=True).findings]
+
+
+def check(log: Log, golden: Golden) -> None:
+    """A log open for writing has exactly what it should, and nothing is damaged."""
+    assert log.recovery.damage == []
+    assert topics_of(log) == golden.expected["topics"]
+    assert groups_of(log) == golden.expected["groups"]
+
+
+def partitions_of(log: Log) -> Iterator[tuple[str, int]]:
+    for topic in log.topics():
+        for number in range(log.describe_topic(topic).partitions):
+            yield topic, number
+
+
+def test_a_process_that_only_reads_finds_everything_and_changes_nothing(golden: Golden) -> None:
+    before = fingerprint(golden.path)
+    with embedlog.open(golden.path, mode="r") as log:
+        found = topics_of(log)
+    if golden.kind == "killed_publishing":  # only the next writer completes it
+        assert [each.pop("edges") for each in found["t"]["partitions"]] == [[0, 5], [0, 2]]
+    else:
+        assert found == golden.expected["topics"]
+    assert fingerprint(golden.path) == before
+
+
+def test_groups_are_listed_without_a_lock(golden: Golden, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["groups", "list", str(golden.path), "--json"]) == 0
+    listed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    generations = {name: group["generation"] for name, group in golden.expected["groups"].items()}
+    assert {each["group"]: each["generation"] for each in listed} == generations
+
+
+def test_verification_finds_no_damage_and_changes_nothing(golden: Golden) -> None:
+    before = fingerprint(golden.path)
+    report = verify_log(golden.path, deep=True)
+    assert report.findings == ()
+    assert fingerprint(golden.path) == before
+
+
+def test_a_writer_opens_appends_and_opens_again(golden: Golden) -> None:
+    with embedlog.open(golden.path) as log:
+        assert log.recovery.clean == golden.expected["clean"]
+        check(log, golden)
+        for topic, number in partitions_of(log):
+            partition = golden.expected["topics"][topic]["partitions"][number]
+            end = partition["edges"][1]
+            appended = log.append(topic, b"today", key=b"new", partition=number, timestamp_ms=5)
+            assert appended.offset == end
+            added = log.read_at(topic, number, end)
+            assert added is not None and added.value == b"today"
+            partition["edges"][1] += 1
+            partition["records"].append(record_as_json(added))
+            if golden.kind not in ("transactions", "killed_transactions"):  # an open one holds it back
+                partition["committed"].append(end)
+        check(log, golden)
+    assert damage_in(golden.path) == []
+    with embedlog.open(golden.path) as log:
+        assert log.recovery.clean
+        check(log, golden)
+        for topic, number in partitions_of(log):
+            log.delete_records(topic, number, log.offsets(topic)[number].log_end_offset)
+            assert list(log.read(topic, number)) == []
+
+
+def test_a_writer_killed_at_any_call_of_its_first_opening(golden: Golden) -> None:
+    for step in itertools.count():
+        path = golden.again()
+
+        def work(path: Path = path, step: int = step) -> None:
+            fs = FaultyFileSystem(path)
+            fs.exit_before = step
+            crash(open_log(path, fs))
+
+        status = in_child(work)
+        assert status in (0, 77), step
+        with open_log(path, UnsyncedFileSystem()) as log:
+            check(log, golden)
+        with open_log(path, UnsyncedFileSystem()) as log:
+            assert log.recovery.clean
+            check(log, golden)
+        assert damage_in(path) == [], step
+        if status == 0:
+            break
+    assert step > 2
+
+
+def test_idempotent_producers_are_remembered(unpacked: Path, tmp_path: Path) -> None:
+    golden = copied(unpacked, "closed", tmp_path)
+    last = encode_batch(
+        [(b"k", value, (), 1_700_000_000_018) for value in (b"a" * 40, b"b" * 40)],
+        producer_id=8,
+        producer_epoch=0,
+        base_sequence=18,
+    )
+    with embedlog.open(golden.path) as log:
+        assert log.backend.append("idempotent", 0, last).base_offset == 38
+        check(log, golden)
+
+
+def test_publications_are_remembered(unpacked: Path, tmp_path: Path) -> None:
+    golden = copied(unpacked, "killed_publishing", tmp_path)
+    assert not publish(golden.path, "done", 3, {TopicPartition("t", 0): "done"})
+    assert not publish(golden.path, "query", 5, {TopicPartition("t", 0): "job.0"})
+    with embedlog.open(golden.path) as log:
+        check(log, golden)
+
+
+def test_a_mirror_goes_on_where_it_was(unpacked: Path, tmp_path: Path) -> None:
+    golden = copied(unpacked, "mirror", tmp_path)
+    source = copied(unpacked, "mirror_source", tmp_path / "source")
+    with Mirror(source.path, golden.path) as mirror:
+        assert sum(topic.records for topic in mirror.run(until_caught_up=True).topics) == 4
+    with embedlog.open(golden.path, mode="r") as target, embedlog.open(source.path, mode="r") as original:
+        for number in range(2):
+            wanted = [record[1:] for record in map(record_as_json, original.read("clicks", number))]
+            assert [record[1:] for record in map(record_as_json, target.read("clicks", number))] == wanted
+
+
+def test_every_directory_of_an_archive_is_opened(unpacked: Path) -> None:
+    assert sorted(path.name for path in unpacked.iterdir() if path.is_dir()) == sorted(KINDS)
