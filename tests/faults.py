@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from embedlog.fs import FileSystem
+from embedlog.local import WriterBackend
 from embedlog.log import Log, _open_logs
 from embedlog.partition import Partition
 from embedlog.store import Store
@@ -323,7 +324,16 @@ def partition_of(log: Log, topic: str = "t", number: int = 0) -> Partition:
 
 
 def crash(log: Log) -> None:
-    """Let go of the directory as a killed process does: nothing is flushed, noted or closed in order."""
+    """Let go of the directory as a killed process does: nothing is flushed, noted or closed in order.
+
+    A kill ends the threads, too. One that lived on would close descriptors whose numbers are others' by then.
+    """
+    backend = log.backend
+    assert isinstance(backend, WriterBackend)
+    backend._attendant.stop()
+    upkeep = store_of(log).upkeep
+    upkeep._cleaner.stop()
+    upkeep._flusher.stop()
     log._abandon()
     _open_logs.discard(log)
 
