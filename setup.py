@@ -1,13 +1,16 @@
-"""Builds the compiled hot loops, where there is a compiler; everything else stands in pyproject.toml.
+"""Builds the compiled hot loops; everything else stands in pyproject.toml.
 
-EMBEDLOG_LOOPS=compiled makes a failing build an error, EMBEDLOG_LOOPS=plain builds nothing. Without it a
-build that fails leaves the package as it is, in plain Python.
+A build that fails, for lack of a C compiler or of Cython, says so in a line and leaves the package in plain
+Python. EMBEDLOG_LOOPS=compiled makes it an error, EMBEDLOG_LOOPS=plain builds nothing.
 """
 
+import contextlib
+import importlib
 import os
+import textwrap
 
-from Cython.Build import cythonize
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 WANTED = os.environ.get("EMBEDLOG_LOOPS", "")
 CODEC = "embedlog/codec"
@@ -16,18 +19,53 @@ SHARED = [
     "embedlog/short_way.h",
 ]
 LOOPS = ("compiled_encoding", "compiled_decoding", "compiled_columns", "compiled_scanning")
+DIRECTIVES = {"language_level": 3, "boundscheck": False, "wraparound": False, "cdivision": True}
+
+
+class BuildLoops(build_ext):
+    """Builds all extensions or none, since they need each other."""
+
+    def run(self) -> None:
+        named = self.inplace and not self.editable_mode  # setup.py build_ext --inplace
+        self.demanded = WANTED == "compiled" or named
+        super().run()
+
+    def build_extensions(self) -> None:
+        try:
+            importlib.import_module("Cython.Build")
+            super().build_extensions()
+        except Exception as error:  # the errors of Cython, setuptools and the system have no base in common
+            if self.demanded:
+                raise
+            reason = textwrap.shorten(str(error), 100, placeholder=" ...")
+            print(f"embedlog: cannot build the compiled loops, going on without them ({reason})")
+            self._remove_built()
+            self.extensions = []
+
+    def copy_extensions_to_source(self) -> None:
+        if not self.extensions:
+            self._remove_built()
+        super().copy_extensions_to_source()
+
+    def _remove_built(self) -> None:
+        """An earlier build may have left extensions that no longer fit the package."""
+        for ext in self.distribution.ext_modules:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(self.get_ext_fullpath(ext.name))
+
 
 extensions = [
     Extension(
         path.replace("/", "."),
         [f"{path}.py"],
         depends=[f"{path}.pxd", *SHARED],
+        include_dirs=["embedlog", CODEC],
         extra_compile_args=["-O3"],
-        optional=WANTED != "compiled",
     )
     for path in (*(f"{CODEC}/{name}" for name in LOOPS), "embedlog/compiled_short_way")
 ]
+for extension in extensions:
+    extension.cython_directives = DIRECTIVES
+    extension.cython_c_in_temp = True
 
-DIRECTIVES = {"language_level": 3, "boundscheck": False, "wraparound": False, "cdivision": True}
-
-setup(ext_modules=[] if WANTED == "plain" else cythonize(extensions, compiler_directives=DIRECTIVES))
+setup(cmdclass={"build_ext": BuildLoops}, ext_modules=[] if WANTED == "plain" else extensions)

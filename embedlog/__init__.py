@@ -8,11 +8,13 @@ for record in log.read("clicks"): ...
 
 from . import errors
 from .api import open
+from .appended_many import AppendedMany
 from .assignors import Assignor
 from .config import LogSettings, TopicSettings
-from .consumer import Consumer
+from .consumer import Consumer, RebalanceCallback
 from .errors import *  # noqa: F403 - the whole tree is part of the face
 from .log import Log
+from .log_reader import Where
 from .mirroring import Mirror, MirroredTopic, MirrorStatus
 from .model import (
     CommittedOffset,
@@ -26,15 +28,17 @@ from .model import (
 )
 from .offset_store import FileOffsetStore, OffsetStore
 from .partitioner import Partitioner
-from .producer import Producer
-from .recovery import PartitionRecovery, RecoveryReport
+from .producer import Encoder, Producer
+from .recovery_report import PartitionRecovery, RecoveryReport
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AppendedMany",
     "Assignor",
     "CommittedOffset",
     "Consumer",
+    "Encoder",
     "FileOffsetStore",
     "Health",
     "Log",
@@ -48,12 +52,14 @@ __all__ = [
     "PartitionRecovery",
     "Partitioner",
     "Producer",
+    "RebalanceCallback",
     "Record",
     "RecordMetadata",
     "RecoveryReport",
     "TopicDescription",
     "TopicPartition",
     "TopicSettings",
+    "Where",
     "open",
 ]
 __all__ += errors.__all__

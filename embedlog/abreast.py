@@ -9,8 +9,10 @@ Few items are done one by one, in the calling thread.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeVar
 
 _THREADS: Final = 8
@@ -18,6 +20,22 @@ _FEW: Final = 16  # not worth a thread
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """Pause the garbage collector, unless it is paused already.
+
+    While many long-lived objects are made, each collection traverses them all for nothing: pausing it halves
+    the CPU time of opening 10,000 partitions.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def abreast(work: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:

@@ -18,13 +18,12 @@ forgetting it; that no room could be kept ready is nobody's failure. Whoever cal
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 from typing import Final
 
 from .config import KIB, MIB, TopicSettings
 from .errors import DiskFull, StorageError
-from .fs import FileSystem
+from .fs import FileSystem, no_room
 from .model import TopicPartition
 from .short_way import CLOSE, FileFields
 
@@ -36,12 +35,9 @@ _SPARE: Final = 64 * MIB  # a disk with less left is not to be filled with zeros
 _TOGETHER: Final = MIB
 
 
-_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-
-
 def append_error(name: TopicPartition, error: OSError, path: str) -> StorageError:
     """What an append raises whose files could not be written, and that has been undone."""
-    if error.errno in _NO_ROOM:
+    if no_room(error):
         return DiskFull(
             f"{name}: no room for the append ({error.strerror}): nothing was appended; "
             "free some room and append again",
@@ -66,6 +62,14 @@ class ActiveFile(FileFields):
     @property
     def is_open(self) -> bool:
         return self._fd >= 0
+
+    def growth(self, pos: int, size: int, settings: TopicSettings) -> int:
+        """How many more bytes this file, or the next, takes on disk if `size` bytes are appended at `pos`."""
+        if pos and pos + size > settings.segment_bytes:
+            pos = 0
+        elif self.is_open:
+            return max(pos + size - self._length, 0)
+        return max(size, settings.segment_bytes - pos) if settings.preallocate else size
 
     def open(self, path: str, size: int, settings: TopicSettings) -> None:
         """Open a file that has `size` bytes of records. Raises OSError, and then it is not open."""
@@ -126,7 +130,7 @@ class ActiveFile(FileFields):
         if not together or pos + room < end:
             return
         with contextlib.suppress(OSError):
-            if self._fs.free_bytes(self._path) < _SPARE:
+            if self._fs.spare_bytes(self._path) < _SPARE:
                 return
             self._length = pos + room
             try:

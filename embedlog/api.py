@@ -9,8 +9,8 @@ from typing import Any
 
 from .arguments import as_path, check_choice
 from .catalog import Catalog
-from .config import LogSettings, TopicSettings, unknown_setting
-from .errors import InvalidArgument, InvalidType, UnknownSetting, UnsupportedByBackend, shown
+from .config import LogSettings, TopicSettings, sorted_settings
+from .errors import InvalidArgument, InvalidType, UnsupportedByBackend, shown
 from .filenames import LAYOUTS
 from .follower import Follower
 from .fs import FileSystem
@@ -62,7 +62,7 @@ def open(
     if fs is not None and not isinstance(fs, FileSystem):
         raise InvalidType(f"fs must be an embedlog.fs.FileSystem, not {type(fs).__name__}")
     if mode == "r":
-        _, of_topics = _sorted_settings(settings)
+        _, of_topics = sorted_settings(settings, LogSettings, TopicSettings)
         return Log(Follower(directory, layout=layout, topic_settings=of_topics, fs=fs))
     log = open_directory(directory, layout, progress=progress, fs=fs, **settings)
     with contextlib.ExitStack() as undo:
@@ -81,7 +81,7 @@ def open_directory(
     **settings: Any,
 ) -> Log:
     """`open` for writing, of a directory that may be one broker's of a cluster: the broker itself does so."""
-    of_log, of_topics = _sorted_settings(settings)
+    of_log, of_topics = sorted_settings(settings, LogSettings, TopicSettings)
     return Log(
         Store(
             path,
@@ -109,17 +109,3 @@ def _open_remote(address: str, given: Mapping[str, object], settings: dict[str, 
     from .cluster.remote import RemoteBackend
 
     return Log(RemoteBackend(address, settings))
-
-
-def _sorted_settings(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Which settings are the log's and which its topics'. Raises UnknownSetting."""
-    of_log = {name: value for name, value in given.items() if _plain(name) in LogSettings.names()}
-    of_topics = {name: value for name, value in given.items() if name not in of_log}
-    for name in of_topics:
-        if _plain(name) not in TopicSettings.names():
-            raise UnknownSetting(unknown_setting(name, (*LogSettings.names(), *TopicSettings.names())))
-    return of_log, of_topics
-
-
-def _plain(name: str) -> str:
-    return name.replace(".", "_").replace("-", "_")

@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import eq
 from typing import overload
 
+from .errors import counted
 from .model import Appended, AppendedInPieces, RecordMetadata
 
 _new = tuple.__new__
@@ -98,7 +99,7 @@ class AppendedMany(Sequence[RecordMetadata]):
 
     def __repr__(self) -> str:
         where = ", ".join(f"{each}" for each in sorted(self._appended)) or "none"
-        return f"<AppendedMany: {len(self):,} records, topic {self._topic!r}, partitions {where}>"
+        return f"<AppendedMany: {counted(len(self), 'record')}, topic {self._topic!r}, partitions {where}>"
 
 
 def _count(appended: Appended) -> int:

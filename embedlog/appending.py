@@ -47,6 +47,7 @@ from .producer_ledger import ProducerLedger
 from .producer_state import ProducerState
 from .reading import Committed, End, Glimpse, Look, ReadablePartition
 from .segment import Files, LeftBehind, Segment, create_segment, total_size
+from .segment_manifest import SegmentManifest
 from .shared_state import State
 from .short_way import Lock, ShortWay
 
@@ -69,6 +70,7 @@ class Opened(NamedTuple):
     producers: ProducerState
     aborted: list[AbortedTransaction]
     damage: str | None
+    manifest: SegmentManifest
 
 
 class GrowingPartition(ShortWay, ReadablePartition):
@@ -115,7 +117,7 @@ class GrowingPartition(ShortWay, ReadablePartition):
         self._ledger = ProducerLedger(
             self._files, self.directory, self.name, opened.producers, opened.aborted
         )
-        self._log_start_offset = opened.log_start_offset
+        self._log_start_offset, self._manifest = opened.log_start_offset, opened.manifest
         self._segments = tuple(opened.segments)
         self._next_offset = opened.log_end_offset
         self._tail = (opened.log_end_offset, active.size, active)
@@ -237,12 +239,11 @@ class GrowingPartition(ShortWay, ReadablePartition):
             UnexpectedOffset, RecordTooLarge, DiskFull, LogFull, StorageError: nothing was appended.
             PartitionFailed: it refuses appends since a write or fsync failed.
             FlushFailed: the records were appended and may be lost.
-            OutOfOrderSequence, DuplicateSequence, InvalidProducerEpoch: nothing was appended.
+            OutOfOrderSequence, InvalidProducerEpoch: nothing was appended.
         """
         if self._state is not _ONLINE:  # else records would be dropped for nothing
             raise self._refusal()
-        # Before any lock: making room may delete segments of other partitions.
-        self._keeper.make_room(len(batches))
+        self._make_room(len(batches))
         if (flush or self.settings.flush_messages <= 1) and self._group_commit.is_busy:
             return self._group_commit.append(batches, expected_offset)
         with self._append_lock:
@@ -254,6 +255,11 @@ class GrowingPartition(ShortWay, ReadablePartition):
             self.flush(appended.last_offset + 1)
             return appended._replace(durable=True)
         return appended
+
+    def _make_room(self, size: int) -> None:
+        """Call before an append takes a lock: it may delete segments of other partitions. Raises LogFull."""
+        if self._bounded:
+            self._keeper.make_room(self._active_file.growth(self._segments[-1].size, size, self.settings))
 
     def append_one(
         self,
@@ -297,7 +303,7 @@ class GrowingPartition(ShortWay, ReadablePartition):
         size = len(batches)
         placed, sequenced, next_offset = assign_all(batches, base, self._epoch)
         if sequenced and not as_is:
-            sent = self._ledger.repeated(batches, sequenced)
+            sent = self._ledger.repeated(batches, sequenced, self._segments)
             if sent is not None:
                 durable = sent.last_offset < self._flushed.offset
                 return Appended(sent.base_offset, sent.last_offset, sent.timestamp_ms, durable), False
@@ -324,8 +330,6 @@ class GrowingPartition(ShortWay, ReadablePartition):
             if not sequenced:
                 self._take_back(segment, pos, base)
             raise
-        if self._bounded:
-            self._keeper.grew(size)
         appended = _new(Appended, (base, next_offset - 1, placed[-1][2], False))
         return appended, next_offset - self._flushed.offset >= self.settings.flush_messages
 
@@ -427,6 +431,7 @@ class GrowingPartition(ShortWay, ReadablePartition):
         self._tail = self._flushed = End(self._next_offset, 0, new)
         self._halfway = False
         self.publish()
+        self._manifest.rolled(old.base_offset, new.base_offset)
         self._keeper.rolled(self)
         return new
 
@@ -455,8 +460,7 @@ class GrowingPartition(ShortWay, ReadablePartition):
         with self._sync_lock:
             if self._state is not State.ONLINE and self.dirty:
                 raise FlushFailed(f"{self.name} cannot be flushed: {self._why}", path=self.directory)
-            end = self._end
-            if end.offset <= self._flushed.offset:
+            if (end := self._end).offset <= self._flushed.offset:
                 return
             try:
                 self._active_file.sync()
@@ -464,6 +468,7 @@ class GrowingPartition(ShortWay, ReadablePartition):
                 raise self.fail(f"fsync of {end.segment.path} failed ({error})") from error
             self._flushed = end
         self.publish()
+        self._keeper.flushed(self)
 
     def fail(self, why: str) -> FlushFailed:
         """From now on: no appends, no reads past the flushed offset. Returns the error to raise."""

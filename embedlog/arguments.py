@@ -2,19 +2,22 @@
 
 What is to be written is `given`'s; topics' names are `filenames`', settings `config`'s. Each `check_...` here
 raises or does nothing; each `as_...` also turns what users may write into what the rooms behind work with.
+`also_named` lets a function accept its keyword arguments under other names.
 
 Invariant: nothing but errors of embedlog comes out, and none of them longer than a few lines.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import sys
 import threading
-from collections.abc import Collection, Iterable
-from typing import Final, TypeGuard
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Final, ParamSpec, TypeGuard, TypeVar
 
-from .config import MAX_INT32, MAX_INT64, MAX_STRING_BYTES
+from .config import MAX_INT32, MAX_INT64, MAX_STRING_BYTES, unknown_setting
 from .errors import (
     DirectoryError,
     InvalidArgument,
@@ -22,12 +25,61 @@ from .errors import (
     InvalidGroup,
     InvalidType,
     PartitionNotFound,
+    UnknownSetting,
     shown,
 )
 from .model import NO_EPOCH, NO_TIMESTAMP, CommittedOffset, TopicPartition
+from .synonyms import Synonyms, plain
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 # Far enough away, and near enough for two of them to be added and still be waited for.
 _LONGEST_WAIT_S: Final = threading.TIMEOUT_MAX / 4
+
+
+def also_named(synonyms: Synonyms) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Decorator: keyword arguments may be typed with dots, and by their synonyms.
+
+    The function raises UnknownSetting, naming the nearest argument, for an unknown one, and InvalidArgument
+    for one that is given under two names.
+    """
+
+    def decorated(function: Callable[_P, _R]) -> Callable[_P, _R]:
+        parameters = inspect.signature(function).parameters.values()
+        takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
+        known = tuple(each.name for each in parameters if each.kind is not inspect.Parameter.VAR_KEYWORD)
+
+        @functools.wraps(function)
+        def call(*args: _P.args, **given: _P.kwargs) -> _R:
+            resolved = renamed(given, known, synonyms, others=takes_any)
+            named: Callable[..., _R] = function
+            return named(*args, **resolved)
+
+        return call
+
+    return decorated
+
+
+def renamed(
+    given: Mapping[str, Any], known: Collection[str], synonyms: Synonyms, *, others: bool = False
+) -> dict[str, Any]:
+    """Arguments as users type them, under their own names. `others`: keep unknown names as they are.
+
+    Raises UnknownSetting; InvalidArgument for one that is given under two names.
+    """
+    found: dict[str, Any] = {}
+    for typed, value in given.items():
+        name = plain(typed)
+        name = synonyms[name].name if name in synonyms else name
+        if name not in known:
+            if not others:
+                raise UnknownSetting(unknown_setting(typed, known, synonyms))
+            name = typed
+        if name in found:
+            raise InvalidArgument(f"{name} is given twice, once as {typed}")
+        found[name] = value
+    return found
 
 
 def check_int(name: str, given: object, *, low: int | None = None, high: int | None = None) -> None:
@@ -135,16 +187,16 @@ def check_group(given: object) -> None:
         raise InvalidGroup("group must be a name of at least one character")
 
 
-def check_committed(name: TopicPartition, given: object) -> None:
+def check_committed(name: TopicPartition, given: object, *, low: int = 0) -> None:
     """Raises InvalidType or InvalidArgument for what is no CommittedOffset that could be kept, InvalidCommit
-    for an offset that there cannot be."""
+    for an offset below `low` or above MAX_INT64."""
     if not isinstance(given, CommittedOffset):
         raise InvalidType(f"a commit for {name} must be a CommittedOffset, not {_described(given)}")
     check_int(f"the offset of a commit for {name}", given.offset)
     check_int(f"the leader_epoch of a commit for {name}", given.leader_epoch, low=NO_EPOCH, high=MAX_INT32)
     check_text(f"the metadata of a commit for {name}", given.metadata)
     check_int("commit_timestamp_ms", given.commit_timestamp_ms, low=NO_TIMESTAMP, high=MAX_INT64)
-    if not 0 <= given.offset <= MAX_INT64:
+    if not low <= given.offset <= MAX_INT64:
         raise InvalidCommit(
             f"offset {shown(given.offset)} cannot be committed for {name}: offsets begin at 0"
         )

@@ -36,7 +36,7 @@ from .waiting import Bell
 
 if TYPE_CHECKING:
     from .group_effects import GroupDescription
-    from .recovery import PartitionRecovery, RecoveryReport
+    from .recovery_report import PartitionRecovery, RecoveryReport
 
 
 class Interrupt:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import shutil
 from bisect import bisect_left
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from .catalog import Catalog
 from .checkpoints import write_offsets
@@ -38,15 +38,21 @@ from .partition import Partition
 from .producer_state import encode_aborted
 from .recovery import CleanEnd
 from .segment import Segment
+from .segment_manifest import SegmentManifest
 from .store import Store
 
+Progress = Callable[[int, int], object]
 
-def backup(store: Store, destination: str, *, layout: str | None = None) -> None:
+
+def backup(
+    store: Store, destination: str, *, layout: str | None = None, progress: Progress | None = None
+) -> None:
     """Copy a store's directory, consistent by partition, into a new directory.
 
     Args:
         destination: must not exist, or be an empty directory.
         layout: the names to use there; by default the original's.
+        progress: called with (bytes of segments linked or copied, bytes in all).
 
     Raises DirectoryError, StorageError (a partition that cannot be flushed cannot be backed up).
     """
@@ -60,7 +66,7 @@ def backup(store: Store, destination: str, *, layout: str | None = None) -> None
     try:
         shutil.rmtree(unfinished, ignore_errors=True)
         with store.topics_lock:
-            _Copy(store, unfinished, LAYOUTS[layout] if layout else store.catalog.layout).make()
+            _Copy(store, unfinished, LAYOUTS[layout] if layout else store.catalog.layout, progress).make()
         if os.path.isdir(destination):
             os.rmdir(destination)
         store.fs.rename(unfinished, destination)
@@ -76,13 +82,15 @@ def backup(store: Store, destination: str, *, layout: str | None = None) -> None
 class _Copy:
     """One copy in the making."""
 
-    def __init__(self, store: Store, path: str, layout: Layout) -> None:
+    def __init__(self, store: Store, path: str, layout: Layout, progress: Progress | None) -> None:
         self._store = store
         self._fs: FileSystem = store.fs
         self._path = path
         self._layout = layout
         self._ends: dict[TopicPartition, CleanEnd] = {}
         self._starts: dict[TopicPartition, int] = {}
+        self._progress = progress
+        self._done = self._total = 0
 
     def make(self) -> None:
         catalog = Catalog(self._fs, self._path)
@@ -91,6 +99,7 @@ class _Copy:
         partitions = [partition for name in topics for partition in self._store.partitions_of(name)]
         checkpoints = {partition.name: partition.checkpoint_for_copy() for partition in partitions}
         self._store.upkeep.advance_recovery_points({name: at for name, (at, _) in checkpoints.items()})
+        self._total = sum(size for each in partitions for _, size in each.readable_segments())
         for partition in partitions:
             with partition.upkeep_lock:
                 self._copy_partition(partition, *checkpoints[partition.name])
@@ -118,10 +127,10 @@ class _Copy:
             to = os.path.join(directory, self._layout.stem(segment.base_offset))
             # The last one is what the copy's next appends go to: never a file that the original has too.
             if segment is not chosen[-1][0]:
-                self._link(segment.path, to + self._layout.records)
+                self._link(segment.path, to + self._layout.records, size)
             else:
                 size = segment.locate(end, size)
-                self._fs.copy_range(segment.path, to + self._layout.records, 0, size)
+                self._copy_records(segment.path, to + self._layout.records, size)
             bounds = segment.base_offset, segment.next_offset
             first, behind = (bisect_left(aborted, offset, key=_last_offset) for offset in bounds)
             if first < behind:
@@ -130,6 +139,8 @@ class _Copy:
             begins_epoch = int(partition.begins_epoch)
             copied = CleanEnd(end, segment.base_offset, size, segment.created_ms, begins_epoch)
             self._ends[partition.name] = copied
+        copies = [segment for segment, _ in chosen]
+        SegmentManifest(self._fs, directory).begin(copies, partition.manifest.summaries)
         self._fs.sync_dir(directory)
 
     def _copy_indexes(self, partition: Partition, segment: Segment, to: str, names: Collection[str]) -> None:
@@ -139,11 +150,21 @@ class _Copy:
                 source = os.path.join(partition.directory, stem + suffix)
                 self._copy(source, to + suffix, durable=False)  # hints
 
-    def _link(self, source: str, destination: str) -> None:
+    def _link(self, source: str, destination: str, size: int) -> None:
         try:
             self._fs.link(source, destination)
         except OSError:  # another file system, or one without links
-            self._copy(source, destination)
+            self._copy_records(source, destination, size)
+        else:
+            self._tell(size)
+
+    def _copy_records(self, source: str, destination: str, size: int) -> None:
+        self._fs.copy_range(source, destination, 0, size, progress=self._tell)
+
+    def _tell(self, size: int) -> None:
+        self._done += size
+        if self._progress is not None:
+            self._progress(min(self._done, self._total), self._total)
 
     def _copy(self, source: str, destination: str, *, durable: bool = True) -> None:
         self._fs.copy_range(source, destination, 0, self._fs.size(source), durable=durable)

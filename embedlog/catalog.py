@@ -3,8 +3,11 @@
     embedlog.json      {"format": 1, "layout": "classic", "log_id": "..."}   written once; the writer's lock
     topics.json        {"version": 1, "crc32", "topics": {name: {"id", "partitions", "settings", "gaps"}},
                         "deleting": the same, of topics whose directories are not out of the way yet}
+                       version 2 while a writer of many topics continues it in a journal (topics_journal.py)
     writer.json        {"pid", "program", "since_ms", "broker"} for people; the lock is flock on embedlog.json
                        "passing": true where the holder goes again in a moment (handover.py)
+                       "max_bytes" if it bounds the log
+                       "segment_manifests": true if it keeps the lists of segments (segment_manifest.py)
     clean-shutdown     {"version": 1, "crc32", "partitions": {"clicks 0": [...]}}      (recovery.CleanEnd)
 
 A topic exists when topics.json says so: its directories are made before, and removed after
@@ -16,21 +19,18 @@ and is refused unchanged unless it is empty.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import errno
 import json
 import os
 import sys
 import time
-import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 from zlib import crc32
 
-from .arguments import check_choice, check_int
-from .config import TopicSettings
+from .arguments import check_choice
+from .config import UNLIMITED
 from .errors import (
     CorruptCheckpoint,
     DirectoryError,
@@ -47,52 +47,26 @@ from .filenames import (
     CLEAN_SHUTDOWN_FILE,
     CLUSTER_FILE,
     FORMAT_FILE,
-    INTERNAL_TOPICS,
     LAYOUTS,
     TOPICS_FILE,
     WRITER_FILE,
     Layout,
-    check_topic_name,
 )
-from .fs import TEMPORARY, FileSystem
-from .model import TopicDescription, TopicPartition
+from .fs import TEMPORARY, FileSystem, storage_error
+from .model import TopicPartition
 from .recovery import CleanEnd
+from .topic import Topic, entry_of, new_id, topics_of
+from .topics_journal import TopicsJournal, apply_changes, change_between, is_journal
 
 FORMAT_VERSION: Final = 1
+_MANIFESTS: Final = "segment_manifests"
 _PASSING_S: Final = 30.0  # for so long who comes waits for a writer that is about to go
 _LOOK_AGAIN_S: Final = 0.01
-MAX_PARTITIONS: Final = 100_000
+_WITH_JOURNAL: Final = 2  # topics.json's version while a journal continues it
+JOURNAL_FROM: Final = 64 << 10
+"""A list of topics of this many bytes is not rewritten for each change."""
 
 _UNWRITABLE: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-
-
-@dataclass(frozen=True, slots=True)
-class Topic:
-    """A topic as it stands in topics.json. `settings` are those of its own, checked.
-
-    gaps: compaction, repair or import may have left gaps between its offsets.
-    """
-
-    name: str
-    topic_id: str
-    partitions: int
-    settings: dict[str, Any]
-    gaps: bool = False
-
-    def description(self) -> TopicDescription:
-        return TopicDescription(
-            self.name, self.topic_id, self.partitions, self.settings, self.name in INTERNAL_TOPICS
-        )
-
-    def names(self) -> list[TopicPartition]:
-        return [TopicPartition(self.name, number) for number in range(self.partitions)]
-
-
-def new_id() -> str:
-    """22 characters of URL-safe base64: a UUID, as Kafka writes its ids (never beginning with a dash)."""
-    while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()).startswith("-"):
-        pass
-    return text
 
 
 class Catalog:
@@ -107,6 +81,9 @@ class Catalog:
         self._writer: dict[str, Any] = {}
         self.changes = 0  # of the topics, in this opening
         self._texts: dict[str, tuple[Topic, str]] = {}
+        self.journal_name: str | None = None  # of the journal that topics.json names
+        self._journal: TopicsJournal | None = None  # the same, if this writer began it
+        self._topics_bytes = 0  # of topics.json as this writer wrote it last
 
     def file(self, name: str) -> str:
         return os.path.join(self.path, name)
@@ -134,7 +111,7 @@ class Catalog:
                 self._fs.unlink(temporary)
             self._fs.sync_dir(self.path)
         except (FileExistsError, NotADirectoryError):
-            raise DirectoryError(f"{self.path} is a file: a log is a directory", path=self.path) from None
+            raise self._no_directory() from None
         except OSError as error:
             if isinstance(error, FileNotFoundError) and self._fs.exists(self.file(FORMAT_FILE)):
                 return  # somebody else has made it meanwhile, and cleared away what we had begun
@@ -151,8 +128,7 @@ class Catalog:
             found = self.read_json(FORMAT_FILE)
         except FileNotFoundError:
             if not os.path.isdir(self.path):
-                what = "is a file: a log is a directory" if os.path.exists(self.path) else "does not exist"
-                raise DirectoryError(f"{self.path} {what}", path=self.path) from None
+                raise self._no_directory() from None
             raise self._not_a_log() from None
         except NotADirectoryError:
             raise DirectoryError(f"{self.path} is a file: a log is a directory", path=self.path) from None
@@ -192,18 +168,42 @@ class Catalog:
             looked = True
             time.sleep(_LOOK_AGAIN_S)
 
-    def note_writer(self, now_ms: int, *, passing: bool = False) -> None:
-        """Say who holds the lock, and whether it is about to let it go again."""
+    def note_writer(self, now_ms: int, *, passing: bool = False, max_bytes: int = UNLIMITED) -> None:
+        """Say who holds the lock, whether it will release it in a moment, and the log's max_bytes."""
         program = os.path.basename(sys.argv[0] or sys.executable) if sys.argv else "python"
         self._writer = {"pid": os.getpid(), "program": program, "since_ms": now_ms, "broker": None}
         if passing:
             self._writer["passing"] = True
+        if max_bytes != UNLIMITED:
+            self._writer["max_bytes"] = max_bytes
+        if self.manifests_trusted():
+            self._writer[_MANIFESTS] = True
         try:
             self._write_writer()
         except OSError as error:
             if error.errno in _UNWRITABLE:
                 raise self._read_only(error) from error
             raise
+
+    def manifests_trusted(self) -> bool:
+        """Did the last writer keep the lists of segments? An older version does not update them."""
+        try:
+            return self.read_json(WRITER_FILE).get(_MANIFESTS) is True
+        except FileNotFoundError:
+            return True  # a copy
+        except (OSError, StorageError, CorruptCheckpoint):
+            return False
+
+    @property
+    def keeps_manifests(self) -> bool:
+        """For the writer: are the lists of segments up to date?"""
+        return _MANIFESTS in self._writer
+
+    def keep_manifests(self) -> None:
+        """From now on the lists of segments can be trusted. Raises OSError."""
+        if not self.keeps_manifests:
+            self._writer[_MANIFESTS] = True
+            self._write_writer()
 
     def note_broker(self, address: str | None) -> None:
         """Say at which host:port the writer serves the directory; None where it does no more."""
@@ -252,6 +252,17 @@ class Catalog:
                 path=self.path,
             )
 
+    def _no_directory(self) -> DirectoryError:
+        what = "is a file: a log is a directory"
+        try:
+            with contextlib.suppress(NotADirectoryError):  # it lies below one
+                self._fs.stat(self.path)
+        except FileNotFoundError:
+            what = "does not exist"
+        except OSError as error:  # it may well be a directory
+            what = f"cannot be read: {error.strerror}"
+        return DirectoryError(f"{self.path} {what}", path=self.path)
+
     def _not_a_log(self) -> NotALog:
         return NotALog(
             f"{self.path} is not an embedlog directory (it has files and no {FORMAT_FILE}); it is left as it "
@@ -269,34 +280,51 @@ class Catalog:
 
         Raises CorruptCheckpoint, StorageError.
         """
-        found = self._read_topics()
+        read = self._read_topics()
         while True:
-            topics, self.deleting = self._parse_topics(found)
+            topics, self.deleting = self._parse_topics(*read)
             stray = self._unclaimed({**topics, **self.deleting})
-            before, found = found, self._read_topics() if stray else found
-            if before == found:  # else its topic was made just now
+            before, read = read, self._read_topics() if stray else read
+            if before == read:  # else its topic was made just now
                 break
         if stray:
             raise CorruptCheckpoint(
-                f"{'missing' if found is None else 'too old, or emptied'}: {stray} holds records, and no "
+                f"{'missing' if read[0] is None else 'too old, or emptied'}: {stray} holds records, and no "
                 "topic claims them; restore the file from a backup, or move that directory away and "
                 "`embedlog import` its records",
                 path=self.file(TOPICS_FILE),
             )
         return topics
 
-    def _read_topics(self) -> dict[str, Any] | None:
+    def _read_topics(self) -> tuple[dict[str, Any] | None, bytes]:
+        """topics.json, and the bytes of its journal."""
+        found = self._topics_json()
+        while True:
+            self.journal_name = None if found is None else found.get("journal")
+            if found is None or not is_journal(self.journal_name):
+                return found, b""
+            try:
+                return found, self._fs.read_file(self.file(found["journal"]))
+            except FileNotFoundError:
+                before, found = found, self._topics_json()
+                if before == found:  # else another one has been begun
+                    reason = "it is missing: restore it, with topics.json, from a backup"
+                    raise CorruptCheckpoint(reason, path=self.file(before["journal"])) from None
+
+    def _topics_json(self) -> dict[str, Any] | None:
         try:
             return self.read_json(TOPICS_FILE)
         except FileNotFoundError:
             return None
 
-    def _parse_topics(self, found: dict[str, Any] | None) -> tuple[dict[str, Topic], dict[str, Topic]]:
+    def _parse_topics(
+        self, found: dict[str, Any] | None, journal: bytes
+    ) -> tuple[dict[str, Topic], dict[str, Topic]]:
         """The topics that exist, and those that are being deleted."""
         if found is None:
             return {}, {}
         path = self.file(TOPICS_FILE)
-        if found.get("version") != 1:
+        if found.get("version") not in (1, _WITH_JOURNAL):
             raise UnsupportedFormat(f"{path}: unknown version {shown(found.get('version'))}", path=self.path)
         try:
             stated, computed = found.get("crc32"), _crc(found)
@@ -310,8 +338,10 @@ class Catalog:
                 path=path,
             )
         try:
-            return _topics(found["topics"]), _topics(found.get("deleting", {}))
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            topics, deleting = dict(found["topics"]), dict(found.get("deleting", {}))
+            apply_changes(journal, computed, self.file(str(self.journal_name)), topics, deleting)
+            return topics_of(topics), topics_of(deleting)
+        except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
             raise CorruptCheckpoint(f"not a list of topics ({error})", path=path) from error
 
     def claimed(self, name: TopicPartition, topics: Mapping[str, Topic]) -> bool:
@@ -341,18 +371,16 @@ class Catalog:
         return None
 
     def save_topics(self, topics: Mapping[str, Topic], deleting: Mapping[str, Topic] | None = None) -> None:
-        """Durable on return. `deleting`: as it was, if it is not given. Raises OSError."""
-        deleting = self.deleting if deleting is None else deleting
-        going = {name: topic for name, topic in deleting.items() if name not in topics}
-        parts = [' "version": 1', f' "topics": {self._text(topics)}']
-        if going:
-            parts.append(f' "deleting": {self._text(going)}')
-        parts.insert(1, f' "crc32": {crc32(_braced(parts))}')
-        self._fs.write_file(self.file(TOPICS_FILE), _braced(parts))
-        for name in self._texts.keys() - topics.keys() - going.keys():
-            del self._texts[name]
-        self.deleting = going
-        self.changes += 1
+        """Write all of topics.json. Durable on return. Without `deleting` it stays as it was.
+
+        Raises OSError.
+        """
+        self._write_topics(topics, self._going(topics, deleting), None)
+
+    def fold_journal(self, topics: Mapping[str, Topic]) -> None:
+        """Write all topics to topics.json and drop the journal. Raises OSError."""
+        if self.journal_name is not None:
+            self.save_topics(topics)
 
     def replace_topics(
         self,
@@ -360,15 +388,66 @@ class Catalog:
         topics: Mapping[str, Topic],
         deleting: Mapping[str, Topic] | None = None,
     ) -> None:
-        """As `save_topics`, or all is as before. Raises StorageError."""
+        """Save a change of the topics durably, or leave everything as before. A long list is not rewritten.
+
+        Raises StorageError.
+        """
         try:
-            self.save_topics(topics, deleting)
+            self._save_change(before, topics, self._going(topics, deleting))
         except OSError as error:
             with contextlib.suppress(OSError):  # the new file may be there, and not durable: back to the old
                 self.save_topics(before)
-            raise StorageError(
-                f"the topics of {self.path} could not be saved: {error}", path=self.path
-            ) from error
+            raise storage_error(f"the topics of {self.path} could not be saved", error, self.path) from error
+
+    def _going(self, topics: Mapping[str, Topic], deleting: Mapping[str, Topic] | None) -> dict[str, Topic]:
+        deleting = self.deleting if deleting is None else deleting
+        return {name: topic for name, topic in deleting.items() if name not in topics}
+
+    def _save_change(
+        self, before: Mapping[str, Topic], topics: Mapping[str, Topic], going: dict[str, Topic]
+    ) -> None:
+        journal = self._journal
+        if journal is not None and journal.size < self._topics_bytes:
+            self._journal = None  # in case the write fails
+            journal.append(
+                {
+                    "topics": change_between(before, topics, entry_of),
+                    "deleting": change_between(self.deleting, going, entry_of),
+                }
+            )
+            self._journal = journal
+            self._saved(topics, going)
+        else:
+            many = self._topics_bytes >= JOURNAL_FROM
+            self._write_topics(topics, going, TopicsJournal(self._fs, self.path) if many else None)
+
+    def _write_topics(
+        self, topics: Mapping[str, Topic], going: dict[str, Topic], journal: TopicsJournal | None
+    ) -> None:
+        parts = [f' "version": {1 if journal is None else _WITH_JOURNAL}']
+        if journal is not None:
+            parts.append(f' "journal": {json.dumps(journal.name)}')
+        parts.append(f' "topics": {self._text(topics)}')
+        if going:
+            parts.append(f' "deleting": {self._text(going)}')
+        crc = crc32(_braced(parts))
+        parts.insert(1, f' "crc32": {crc}')
+        text = _braced(parts)
+        self._fs.write_file(self.file(TOPICS_FILE), text)
+        former, self.journal_name = self.journal_name, None
+        if former is not None:
+            with contextlib.suppress(OSError):  # the next open does it
+                self._fs.unlink(self.file(former))
+        self._journal, self._topics_bytes = journal, len(text)
+        if journal is not None:
+            self.journal_name, journal.crc = journal.name, crc
+        self._saved(topics, going)
+
+    def _saved(self, topics: Mapping[str, Topic], going: dict[str, Topic]) -> None:
+        for name in self._texts.keys() - topics.keys() - going.keys():
+            del self._texts[name]
+        self.deleting = going
+        self.changes += 1
 
     def _text(self, topics: Mapping[str, Topic]) -> str:
         """Topics as `_json` would write them there. A topic's part is made once: where there are a thousand,
@@ -422,34 +501,10 @@ class Catalog:
         return found
 
 
-def _topic(name: str, *, id: str, partitions: int, settings: dict[str, Any], gaps: bool) -> Topic:
-    """A topic as topics.json gives it. Raises TypeError or ValueError where it cannot be one."""
-    if not isinstance(id, str) or not isinstance(settings, dict) or not isinstance(gaps, bool):
-        raise TypeError(f"of {name!r}")
-    check_partition_count(partitions)
-    return Topic(name, id, partitions, TopicSettings.parse(settings), gaps)
-
-
-def _topics(found: dict[str, dict[str, Any]]) -> dict[str, Topic]:
-    return {check_topic_name(name): _topic(name, **topic) for name, topic in found.items()}
-
-
 def _described(topic: Topic) -> str:
     """A topic's line and those below it, within two braces of topics.json."""
-    entry = {
-        "id": topic.topic_id,
-        "partitions": topic.partitions,
-        "settings": topic.settings,
-        "gaps": topic.gaps,
-    }
+    entry = entry_of(topic)
     return f"{json.dumps(topic.name)}: {json.dumps(entry, indent=1)}".replace("\n", "\n  ")
-
-
-def check_partition_count(partitions: object) -> None:
-    """Raises InvalidArgument for what cannot be a topic's number of partitions."""
-    check_int("partitions", partitions)
-    if not 1 <= partitions <= MAX_PARTITIONS:  # type: ignore[operator]
-        raise InvalidArgument(f"partitions must be from 1 to {MAX_PARTITIONS:,}, not {shown(partitions)}")
 
 
 def _is_attempt(name: str) -> bool:

@@ -7,15 +7,16 @@ against them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypedDict
+from typing import Any, Final, TypedDict, cast
 
+from .arguments import renamed
 from .assignors import Assignor
-from .config import unknown_setting
 from .consumer import RebalanceCallback
-from .errors import InvalidType, UnknownSetting
+from .errors import InvalidType
 from .offset_store import OffsetStore
 from .partitioner import Partitioner
 from .producer import Callback, Encoder
+from .synonyms import CONSUMER_OPTIONS, PRODUCER_OPTIONS, Synonyms
 
 
 class ProducerOptions(TypedDict, total=False):
@@ -60,11 +61,22 @@ _CALLABLES: Final = frozenset(
 )
 
 
-def check_options(given: Mapping[str, object], known: Mapping[str, object]) -> None:
-    """Raises UnknownSetting for a name that is none of the known ones (it tells the nearest), InvalidType
-    for what is to be called and cannot be: that would come out only in another thread."""
-    for name, value in given.items():
-        if name not in known:
-            raise UnknownSetting(unknown_setting(name, tuple(known)))
+def producer_options(given: Mapping[str, object]) -> ProducerOptions:
+    """A producer's options as users type them, under their own names; raises as `_checked`."""
+    return cast(ProducerOptions, _checked(given, ProducerOptions.__annotations__, PRODUCER_OPTIONS))
+
+
+def consumer_options(given: Mapping[str, object]) -> ConsumerOptions:
+    """A consumer's options as users type them, under their own names; raises as `_checked`."""
+    return cast(ConsumerOptions, _checked(given, ConsumerOptions.__annotations__, CONSUMER_OPTIONS))
+
+
+def _checked(given: Mapping[str, object], known: Mapping[str, object], synonyms: Synonyms) -> dict[str, Any]:
+    """Raises UnknownSetting for an unknown name (it suggests the nearest), InvalidArgument for an option that
+    is given under two names, InvalidType for a callback that is not callable, which would otherwise show
+    only in another thread."""
+    options = renamed(given, known, synonyms)
+    for name, value in options.items():
         if name in _CALLABLES and value is not None and not callable(value):
             raise InvalidType(f"{name} must be callable, not {type(value).__name__}")
+    return options

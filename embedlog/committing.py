@@ -3,6 +3,10 @@
 Offsets live with the group's coordinator or in the user's `OffsetStore`; a consumer without a group has
 neither. Auto-commit never fails a consumer because its partitions went to others: they read on from what
 was committed before.
+
+A coordinator keeps the offsets of topics that a group's members read, so a member commits only positions that
+have moved. A standalone consumer's offsets expire offsets_retention_minutes after their last commit, so it
+commits all of its positions every time.
 """
 
 from __future__ import annotations
@@ -28,10 +32,17 @@ class Commits:
         store: where; None without a group.
         group: the name under which.
         auto: whether auto-commit is on; None: where there is a store.
+        standalone: whether the offsets live with a coordinator that does not know who reads the partitions.
     """
 
     def __init__(
-        self, store: OffsetStore | None, group: str | None, *, auto: bool | None, interval_ms: int
+        self,
+        store: OffsetStore | None,
+        group: str | None,
+        *,
+        auto: bool | None,
+        interval_ms: int,
+        standalone: bool = False,
     ) -> None:
         if auto is not None:
             check_flag("auto_commit", auto)
@@ -40,6 +51,7 @@ class Commits:
         self._store = store
         self._group = group or ""
         self._auto = auto if auto is not None else store is not None
+        self._standalone = standalone
         self._interval_s = as_seconds("auto_commit_interval_ms", interval_ms)
         self.due = time.monotonic() + self._interval_s if self._auto else _NEVER
 
@@ -65,13 +77,17 @@ class Commits:
             self._store.save(self._group, offsets)
             positions.committed(offsets)
 
+    def save_given(self, positions: Positions) -> None:
+        """Commit what was given out. Raises InvalidArgument without a group."""
+        self.save(positions.given(unchanged=self._standalone), positions)
+
     def auto(self, positions: Positions) -> None:
         """Commit what is done, if auto-commit is on."""
         if not self._auto:
             return
         self.due = time.monotonic() + self._interval_s
         try:
-            self.save(positions.done(), positions)
+            self.save(positions.done(unchanged=self._standalone), positions)
         except CommitFailed as error:
             _logger.warning("auto-commit: %s; those records will be read again", error)
 

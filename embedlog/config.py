@@ -1,19 +1,20 @@
 """Settings: one table that names, types, bounds and explains each; Kafka's names in Python's spelling.
 
-A setting may be typed with dots (`retention.ms`), as Kafka writes it, or with underscores
-(`retention_ms`), as a Python keyword needs it. A topic's own settings win over those given to
-`embedlog.open`, which win over the defaults here.
+A setting may be typed with dots (`retention.ms`), as Kafka writes it, with underscores (`retention_ms`), as a
+Python keyword needs it, or by one of the other names in synonyms.py. A topic's own settings win over those
+given to `embedlog.open`, which win over the defaults here.
 """
 
 from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Self
 
 from .errors import InvalidSetting, InvalidType, UnknownSetting, shown
+from .synonyms import LOG, TOPIC, Synonyms, plain
 
 UNLIMITED = -1
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -35,7 +36,7 @@ def _between(low: int, high: int) -> dict[str, Any]:
 
 
 _RULES: dict[str, dict[str, Any]] = {
-    "cleanup_policy": _choice("delete", "compact", "compact,delete", "delete,compact"),
+    "cleanup_policy": _choice("delete", "compact", "compact,delete", "delete,compact", ""),
     "compression_type": _choice(*COMPRESSION_TYPES),
     "delete_retention_ms": _between(0, MAX_INT64),
     "file_delete_delay_ms": _between(0, MAX_INT64),
@@ -71,6 +72,7 @@ class Settings:
     """What the two kinds of settings share: reading, checking and showing them."""
 
     rules: ClassVar[Mapping[str, Mapping[str, Any]]] = _RULES
+    synonyms: ClassVar[Synonyms] = {}
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
@@ -78,22 +80,46 @@ class Settings:
         return tuple(f.name for f in fields(cls))
 
     @classmethod
-    def parse(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Check settings as users give them: names with dots or underscores, values of the right type.
+    def resolved(cls, typed: str, value: Any) -> tuple[str, Any] | None:
+        """The setting that a name as users type it stands for, and the value in the setting's unit.
 
-        Text is accepted for numbers and truth values (a command line has nothing else). Returns them
-        with underscored names. Raises UnknownSetting, InvalidSetting or InvalidType.
+        None for an unknown name. Raises InvalidType for a value that cannot be converted.
         """
-        checks = {f.name: f for f in fields(cls)}
+        name = plain(typed)
+        meant = cls.synonyms.get(name)
+        if meant is None:
+            return (name, value) if name in cls.names() else None
+        if meant.unit != 1 and value is not None:
+            count = _converted(typed, value, int)
+            value = count if count < 0 else count * meant.unit
+        return meant.name, value
+
+    @classmethod
+    def parse(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Check settings as users give them: names as `resolved` knows them, values of the right type.
+
+        Text is accepted for numbers and truth values (a command line has nothing else). Returns them under
+        their own names. Raises UnknownSetting, InvalidType; InvalidSetting, also for a setting that is given
+        under two names.
+        """
+        defaults = {f.name: f.default for f in fields(cls)}
         parsed: dict[str, Any] = {}
         for typed, value in given.items():
-            name = typed.replace(".", "_").replace("-", "_")
-            field = checks.get(name)
-            if field is None:
-                raise UnknownSetting(unknown_setting(typed, tuple(checks)))
-            default = field.default
-            parsed[name] = _checked(typed, value, type(default), cls.rules.get(name, {}))
+            found = cls.resolved(typed, value)
+            if found is None:
+                raise UnknownSetting(unknown_setting(typed, defaults, cls.synonyms))
+            name, value = found
+            if name in parsed:
+                raise InvalidSetting(f"{name} is given twice, once as {typed}")
+            parsed[name] = _checked(typed, value, type(defaults[name]), cls.rules.get(name, {}))
         return parsed
+
+    @classmethod
+    def parse_changes(cls, given: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
+        """As `parse`, and the names of the settings whose value is None: these return to their defaults."""
+        (changes,) = sorted_settings(given, cls)
+        removed = frozenset(name for name, value in changes.items() if value is None)
+        return cls.parse({typed: value for typed, value in given.items() if value is not None}), removed
 
     def with_changes(self, given: Mapping[str, Any]) -> Self:
         """These settings with others on top (checked by `parse`)."""
@@ -107,6 +133,8 @@ class Settings:
 @dataclass(frozen=True)
 class TopicSettings(Settings):
     """A topic's settings. Times in milliseconds, sizes in bytes, -1 for no limit."""
+
+    synonyms: ClassVar[Synonyms] = TOPIC
 
     # What follows from them and each append asks for: worked out once, and no settings themselves.
     append_time: ClassVar[bool]
@@ -153,6 +181,8 @@ class TopicSettings(Settings):
 class LogSettings(Settings):
     """A whole log's settings."""
 
+    synonyms: ClassVar[Synonyms] = LOG
+
     group_initial_rebalance_delay_ms: int = 0
     group_max_session_timeout_ms: int = 1_800_000
     log_cleaner_backoff_ms: int = 15_000
@@ -169,9 +199,36 @@ class LogSettings(Settings):
 _TRUTHS = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False}
 
 
-def unknown_setting(typed: str, known: tuple[str, ...]) -> str:
-    """What to tell somebody who typed a name that is none of the known ones."""
-    near = difflib.get_close_matches(typed.replace(".", "_"), known, n=1, cutoff=0.5)
+def sorted_settings(given: Mapping[str, Any], *kinds: type[Settings]) -> tuple[dict[str, Any], ...]:
+    """Settings as users give them, sorted by kind, with their own names and units.
+
+    The first kind that knows a name gets it. Raises UnknownSetting for a name that none of them knows,
+    InvalidSetting for a setting that is given under two names, InvalidType.
+    """
+    found: tuple[dict[str, Any], ...] = tuple({} for _ in kinds)
+    for typed, value in given.items():
+        name, plain_value, of_kind = _resolved_by_one(typed, value, kinds, found)
+        if name in of_kind:
+            raise InvalidSetting(f"{name} is given twice, once as {typed}")
+        of_kind[name] = plain_value
+    return found
+
+
+def _resolved_by_one(
+    typed: str, value: Any, kinds: tuple[type[Settings], ...], found: tuple[dict[str, Any], ...]
+) -> tuple[str, Any, dict[str, Any]]:
+    for kind, of_kind in zip(kinds, found, strict=True):
+        resolved = kind.resolved(typed, value)
+        if resolved is not None:
+            return *resolved, of_kind
+    names = [name for kind in kinds for name in kind.names()]
+    raise UnknownSetting(unknown_setting(typed, names, [other for kind in kinds for other in kind.synonyms]))
+
+
+def unknown_setting(typed: str, known: Iterable[str], synonyms: Iterable[str] = ()) -> str:
+    """The message for a name that is neither a known one nor a synonym."""
+    known = tuple(known)
+    near = difflib.get_close_matches(plain(typed), (*known, *synonyms), n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"the settings are {', '.join(known)}"
     return f"unknown setting {shown(typed)}: {hint}"
 
@@ -183,7 +240,8 @@ def _checked(name: str, value: Any, wanted: type, rule: Mapping[str, Any]) -> An
         # "compact, delete" is one choice written with a space, as people do.
         value = value.replace(" ", "")
         if value not in rule["allowed"]:
-            raise InvalidSetting(f"{name} must be one of {', '.join(rule['allowed'])}, not {shown(value)}")
+            allowed = ", ".join(each or "'' (none)" for each in rule["allowed"])
+            raise InvalidSetting(f"{name} must be one of {allowed}, not {shown(value)}")
     elif "low" in rule and not rule["low"] <= value <= rule["high"]:
         raise InvalidSetting(
             f"{name} must be between {rule['low']:,} and {rule['high']:,}, not {shown(value)}"

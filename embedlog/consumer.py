@@ -45,6 +45,7 @@ from .errors import (
     InvalidArgument,
     InvalidType,
     TopicNotFound,
+    counted,
 )
 from .log_reader import DEFAULT_FETCH_BYTES, checked_isolation, time_ms
 from .membership import Assigned, MemberOffsets, Membership
@@ -55,6 +56,8 @@ from .positions import Position, Positions
 from .topic_watch import Topics, TopicWatch
 
 RebalanceCallback: TypeAlias = Callable[[tuple[TopicPartition, ...]], object]
+"""Called with the partitions that a group's consumer was assigned (on_assigned), gives up (on_revoked) or has
+lost (on_lost)."""
 
 RESETS: Final = ("earliest", "latest", "error")
 _FOREVER: Final = float("inf")
@@ -191,7 +194,7 @@ class Consumer(Closing):
             self._assign_all()
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else f"{len(self._positions)} partitions"
+        state = "closed" if self._closed else counted(len(self._positions), "partition")
         group = f", group {self._group}" if self._group is not None else ""
         return f"<embedlog.Consumer {self._watch}{group}: {state}>"
 
@@ -279,7 +282,7 @@ class Consumer(Closing):
         """
         with self._using():
             if offsets is None:
-                self._commits.save(self._positions.given(), self._positions)
+                self._commits.save_given(self._positions)
                 return
             given = as_commits(offsets)
             for tp in given:
@@ -396,6 +399,7 @@ class Consumer(Closing):
                     self._group,
                     auto=self._auto_commit,
                     interval_ms=self._commit_interval_ms,
+                    standalone=True,
                 )
             self._watch = TopicWatch(self._backend, (), _LONGEST_REFRESH_MS)
             self._assigned_by_hand = True

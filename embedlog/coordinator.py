@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from typing import Final
 
 from .arguments import as_topic_partition, check_committed, check_group, check_int
 from .backend import JoinResult
@@ -34,11 +35,13 @@ from .group_effects import (
 )
 from .group_protocol import PROTOCOL_TYPE, decode_subscription, same_topics
 from .groups import Group, Groups
-from .model import NO_TIMESTAMP, CommittedOffset, TopicPartition
-from .offsets import Offsets
+from .model import NO_TIMESTAMP, CommittedOffset, GroupMetadata, TopicPartition
+from .offsets import Offsets, positions
 from .store import Store
 
 logger = logging.getLogger(__name__)
+
+_LEAST_OFFSET: Final = -1 << 63
 
 REMOTE = "/"
 """What the client_host of a broker's clients begins with, as Kafka writes it; other members are this
@@ -178,13 +181,15 @@ class GroupCoordinator:
         generation: int = -1,
         group_instance_id: str | None = None,
         max_groups: int | None = None,
+        negative: bool = False,
     ) -> None:
         """Commit for a member, or, with no member id, for a group that has no members.
 
-        Raises TooManyGroups where it would be one more than max_groups, and what else a commit raises.
+        `negative` also accepts negative offsets, which clients commit to reset a position. Raises
+        TooManyGroups if the group would exceed max_groups, and whatever else a commit raises.
         """
         for name, committed in offsets.items():
-            _check_commit(name, committed)
+            _check_commit(name, committed, low=_LEAST_OFFSET if negative else 0)
         with self._lock:
             self._check_open()
             found = self._of_member(group, member_id) if member_id else self._group(group, max_groups)
@@ -196,6 +201,12 @@ class GroupCoordinator:
     def committed_offsets(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, CommittedOffset]:
+        return positions(self.stored_offsets(group, partitions))
+
+    def stored_offsets(
+        self, group: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """As `committed_offsets`, including negative offsets that clients have committed."""
         with self._lock:
             self._check_open()
             return self._offsets.of(group, partitions)
@@ -273,6 +284,18 @@ class GroupCoordinator:
             self._check_open()
             self._known(group)
             self._forget(group)
+
+    def adopt_group(self, group: str, metadata: GroupMetadata) -> None:
+        """Continue from the generation that a group without members had reached at another coordinator.
+
+        A group that has had members here stays as it is. Raises StorageError.
+        """
+        with self._lock:
+            self._check_open()
+            found = self._group(group, None)
+            if found.is_unused and not found.generation:
+                found.restore(metadata._replace(members=()), self._store.clock_ms())
+                self._offsets.save_metadata(group, found.metadata())
 
     @property
     def is_loaded(self) -> bool:
@@ -458,8 +481,8 @@ def _topics_read(group: GroupDescription) -> frozenset[str] | None:
     return frozenset(topic for subscription in subscriptions for topic in subscription.topics)
 
 
-def _check_commit(name: TopicPartition, committed: CommittedOffset) -> None:
+def _check_commit(name: TopicPartition, committed: CommittedOffset, *, low: int) -> None:
     topic, partition = as_topic_partition(name)
     check_topic_name(topic)
     check_int("partition", partition, low=0)
-    check_committed(name, committed)
+    check_committed(name, committed, low=low)

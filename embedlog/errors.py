@@ -100,6 +100,14 @@ def shown(given: object) -> str:
     return _shortened.repr(given)
 
 
+def counted(count: int, noun: str) -> str:
+    """A number with its noun: 1 record, 1,200 records, 2 entries."""
+    if count == 1:
+        return f"1 {noun}"
+    plural = noun[:-1] + "ies" if noun.endswith("ry") else noun + ("es" if noun.endswith("ch") else "s")
+    return f"{count:,} {plural}"
+
+
 class _Shortened(reprlib.Repr):
     """Looks at the beginning of what is long, and survives what has no repr."""
 
@@ -333,7 +341,7 @@ class StorageError(EmbedlogError):
 
 
 class DiskFull(StorageError):
-    """No room on the disk. Nothing was appended and no offset used; append again once there is room."""
+    """No room on the disk. Nothing was changed and no offset used; try again once there is room."""
 
 
 class LogFull(StorageError):
@@ -442,11 +450,11 @@ class CompressionUnavailable(EmbedlogError):
 
 
 class OutOfOrderSequence(EmbedlogError):
-    """A gap in a producer's sequence numbers: records between were lost on the way."""
+    """A batch does not continue its producer's sequence numbers: a gap, or an overlap."""
 
 
 class DuplicateSequence(EmbedlogError):
-    """A batch older than those remembered was sent again."""
+    """A broker has these records already, but does not say where. Only brokers before Kafka 1.0 say so."""
 
 
 class InvalidProducerEpoch(EmbedlogError):

@@ -53,6 +53,7 @@ ROOT_FILES: Final = (
 )
 
 LEADER_EPOCH_FILE: Final = "leader-epoch-checkpoint"
+SEGMENT_MANIFEST_FILE: Final = "segment-manifest"
 
 INDEX: Final = ".index"
 TIME_INDEX: Final = ".timeindex"

@@ -12,12 +12,13 @@ otherwise. Without published edges (a copied directory) the same check finds the
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias, TypeVar
 
-from .catalog import Catalog, Topic
+from .catalog import Catalog
 from .checkpoints import LeaderEpochs, read_offsets
 from .config import TopicSettings
 from .errors import (
@@ -51,8 +52,10 @@ from .model import (
 from .reading import Committed, End, Look, ReadablePartition, Version
 from .runs import intact_end
 from .segment import Files, Segment, list_segments
+from .segment_manifest import SegmentManifest, missing_to_readers, with_missing
 from .shared_state import Edges, State, StateReader
 from .swap import decided_names, pending_swaps, stand_in
+from .topic import Topic
 
 _OPEN_FILES: Final = 64
 _LISTING_TRIES: Final = 20
@@ -88,8 +91,9 @@ class Follower:
         self._closed = self._forked = False
         self._state: StateReader | None = None
         self._state_file: _Stamp | None = None
+        self._boot_id = self.fs.boot_id()
         self._topics: dict[str, Topic] = {}
-        self._topics_file: _Stamp | None = None
+        self._topics_file: tuple[_Stamp | None, _Stamp | None] = None, None  # and of its journal
         self._topics_fd = -1
         self._checkpoints: dict[str, tuple[_Stamp | None, dict[TopicPartition, int]]] = {}
         self._partitions: dict[TopicPartition, FollowedPartition] = {}
@@ -147,9 +151,17 @@ class Follower:
                 with contextlib.suppress(FileNotFoundError, ValueError):
                     self._state = StateReader(self.catalog.file(WRITER_STATE_FILE))
                 self._state_file = stamp
-            if self._state is None:
+            if (
+                self._state is None or self._state.superseded
+            ):  # with no new file yet: the log is being recovered
                 return 0, None
             return self._state.writer_id, self._state.load(name)
+
+    def flushed(self, name: TopicPartition) -> int:
+        """Up to where a partition is durable, according to its writer; 0 if that cannot be trusted."""
+        self.published(name)
+        with self._lock:
+            return self._state.flushed(name, self._boot_id) if self._state is not None else 0
 
     def checkpoint(self, file: str, name: TopicPartition) -> int | None:
         """A partition's offset in one of the checkpoint files."""
@@ -203,8 +215,9 @@ class Follower:
     def _refreshed(self) -> dict[str, Topic]:
         """The topics as the file has them now; lock held."""
         self.check_open()
-        stamp = self._stamp(TOPICS_FILE)
-        if stamp is not None and stamp == self._topics_file:
+        journal = self.catalog.journal_name
+        stamp = self._stamp(TOPICS_FILE), None if journal is None else self._stamp(journal)
+        if stamp[0] is not None and stamp == self._topics_file:
             return self._topics
         held = self._topics_fd
         try:
@@ -303,7 +316,7 @@ class FollowedPartition(ReadablePartition):
         return self._reading(super().readable_segments)
 
     def offsets(self) -> PartitionOffsets:
-        edges, _ = self._seen()
+        edges = self._seen()[0]
         return PartitionOffsets(
             edges.log_start_offset, edges.log_end_offset, min(edges.flushed_offset, edges.log_end_offset)
         )
@@ -315,8 +328,7 @@ class FollowedPartition(ReadablePartition):
 
     def _look(self) -> Look:
         for _ in range(_LISTING_TRIES):
-            edges, version = self._seen()
-            segments = self._segments
+            edges, version, segments = self._seen()
             if segments and segments[-1].base_offset == edges.last_segment:
                 break
             self._listed_for = None  # the writer rolled while we listed
@@ -365,8 +377,8 @@ class FollowedPartition(ReadablePartition):
                     raise StorageError(f"{self.name} cannot be read: {error}", path=self.directory) from error
                 raise
 
-    def _seen(self) -> tuple[Edges, Version]:
-        """The edges to go by, with the segments listed as they ask for. TopicNotFound, StorageError."""
+    def _seen(self) -> tuple[Edges, Version, tuple[Segment, ...]]:
+        """The edges to go by, and the segments listed for them. Raises TopicNotFound, StorageError."""
         for _ in range(_LISTING_TRIES):
             try:
                 return self._see()
@@ -375,25 +387,38 @@ class FollowedPartition(ReadablePartition):
                 failure = error
         raise StorageError(f"{self.name} cannot be read: {failure}", path=self.directory) from failure
 
-    def _see(self) -> tuple[Edges, Version]:
+    def _see(self) -> tuple[Edges, Version, tuple[Segment, ...]]:
         writer, edges = self._follower.published(self.name)
         # Only now: of a topic that was deleted and made again these may be the new one's.
         self._follower.check_current(self)
         with self._refresh_lock:
             if edges is None:
                 edges = self._scanned()
-                return edges, Version(0, edges.leader_epoch, self._scans, edges.last_segment)
+                version = Version(0, edges.leader_epoch, self._scans, edges.last_segment)
+                return edges, version, self._segments
             wanted = Version(writer, edges.leader_epoch, edges.layout_version, edges.last_segment)
             if wanted != self._listed_for:
-                self._list(self._names(), edges.last_segment)
+                manifest = self._manifest()
+                self._list(self._names(), manifest, edges.log_start_offset, edges.last_segment)
                 self._listed_for = wanted
+                edges = self._with_log_start(writer, edges)
             if writer != self._checked_writer:
                 checked = self._check_tail(edges)
                 self._cut_short = (edges, checked) if checked != edges else None
                 self._checked_writer = writer
             if self._cut_short is not None and self._cut_short[0] == edges:
                 edges = self._cut_short[1]
-            return edges, wanted
+            return edges, wanted, self._segments
+
+    def _with_log_start(self, writer: int, edges: Edges) -> Edges:
+        """The same edges with the log start as of after the listing, which may lack segments before it.
+
+        The writer publishes a log start before it renames segments away. Raises OSError: list again.
+        """
+        writer_now, now = self._follower.published(self.name)
+        if writer_now != writer or now is None or now.log_start_offset > edges.log_end_offset:
+            raise BlockingIOError(errno.EAGAIN, "the files changed while they were listed", self.directory)
+        return edges._replace(log_start_offset=max(now.log_start_offset, edges.log_start_offset))
 
     def _names(self) -> dict[str, int]:
         """The directory as it was at one moment: a listing may miss a file that is just being renamed."""
@@ -404,7 +429,20 @@ class FollowedPartition(ReadablePartition):
                 break
         return names
 
-    def _list(self, names: dict[str, int], last_segment: int | None) -> None:
+    def _manifest(self) -> SegmentManifest:
+        """The list of segments; read it before the directory."""
+        manifest = SegmentManifest(self._follower.fs, self.directory)
+        with contextlib.suppress(CorruptCheckpoint):
+            manifest.load()
+        return manifest
+
+    def _list(
+        self,
+        names: dict[str, int],
+        manifest: SegmentManifest,
+        log_start_offset: int,
+        last_segment: int | None,
+    ) -> None:
         """Take in a listing. Segments whose file was replaced must not be read through old descriptors."""
         self.let_go()
         self._scan = None
@@ -412,6 +450,10 @@ class FollowedPartition(ReadablePartition):
         swaps = pending_swaps(files, self.directory, names)
         names = decided_names(files, names, swaps)
         found = list_segments(files, self.directory, names, self.settings)
+        present = {segment.base_offset for segment in found}
+        missing = missing_to_readers(files.fs, self.directory, manifest, present, log_start_offset)
+        if missing and self._follower.catalog.manifests_trusted():
+            found = with_missing(files, self.directory, found, missing, self.settings)
         if last_segment is not None:
             found = [segment for segment in found if segment.base_offset <= last_segment]
         stand_in(self.directory, found, swaps)
@@ -431,7 +473,7 @@ class FollowedPartition(ReadablePartition):
             return edges
         active = self._segments[-1]
         size = min(edges.readable_bytes, active.size)
-        found = self._valid_end(active, size, self._recovery_point())
+        found = self._valid_end(active, size, self._durable_end())
         if found is None or found[0] >= edges.readable_bytes:
             return edges
         pos, end = found
@@ -447,19 +489,24 @@ class FollowedPartition(ReadablePartition):
     def _recovery_point(self) -> int:
         return self._follower.checkpoint(RECOVERY_POINT_FILE, self.name) or 0
 
+    def _durable_end(self) -> int:
+        """An invalid batch before this offset is damage, not a torn tail."""
+        return max(self._recovery_point(), self._follower.flushed(self.name))
+
     def _scanned(self) -> Edges:
         """Edges from the files alone: a directory that was copied, or a topic that was made just now."""
-        point = self._recovery_point()  # before the listing, in case that somebody is writing after all
+        point = self._durable_end()  # read before the listing: a writer may be active after all
+        manifest = self._manifest()
         names = self._names()
         if self._scan is not None and self._segments and self._scan[0] == (names, self._tail_stamp()):
             return self._scan[1]
-        self._list(names, None)
+        start = self._follower.checkpoint(LOG_START_FILE, self.name) or 0
+        self._list(names, manifest, start, None)
         self._listed_for = None
         if not self._segments:
             raise StorageError(f"{self.name}: there are no segments in {self.directory}", path=self.directory)
         active, stamp = self._segments[-1], self._tail_stamp()
         pos, end = self._valid_end(active, active.size, point) or (active.size, point)
-        start = self._follower.checkpoint(LOG_START_FILE, self.name) or 0
         first = self._segments[0].base_offset
         edges = Edges(
             start if first < start <= end else first,

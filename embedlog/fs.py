@@ -18,29 +18,44 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import resource
 import sys
 import threading
+import uuid
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 import portalocker
 
+from .errors import DiskFull, StorageError
+
 TEMPORARY: Final = ".tmp"  # behind the name of a file that is not whole yet: garbage after a crash
 _COPY_CHUNK: Final = 1 << 20
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 # O_NONBLOCK means nothing for a file; but a pipe of that name would keep us waiting for its other end.
 _OPENING: Final = os.O_CLOEXEC | os.O_NONBLOCK
 
 if sys.platform == "darwin":
+    import ctypes
     import fcntl
 
     def _sync(fd: int) -> None:
         # fsync on macOS stops at the drive's cache; F_FULLFSYNC does not.
         fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+
+    def _boot_id() -> str:
+        text, size = ctypes.create_string_buffer(64), ctypes.c_size_t(64)
+        ctypes.CDLL(None).sysctlbyname(b"kern.bootsessionuuid", text, ctypes.byref(size), None, 0)
+        return text.value.decode()
 else:
 
     def _sync(fd: int) -> None:
         os.fdatasync(fd)
+
+    def _boot_id() -> str:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
 
 
 class Entry(NamedTuple):
@@ -155,6 +170,10 @@ class FileSystem:
         stat = os.statvfs(path)
         return stat.f_bavail * stat.f_frsize
 
+    def spare_bytes(self, path: str) -> int:
+        """How many bytes may be written ahead of need."""
+        return self.free_bytes(path)
+
     def total_bytes(self, path: str) -> int:
         stat = os.statvfs(path)
         return stat.f_blocks * stat.f_frsize
@@ -179,6 +198,13 @@ class FileSystem:
         entries.sort()
         return entries
 
+    def boot_id(self) -> bytes:
+        """16 bytes that identify this boot of the machine; zeros if the system has none."""
+        try:
+            return uuid.UUID(_boot_id()).bytes
+        except (OSError, ValueError):
+            return bytes(16)
+
     # -- whole small files -----------------------------------------------------------------------
 
     def read_file(self, path: str, limit: int = 64 << 20) -> bytes:
@@ -192,11 +218,11 @@ class FileSystem:
         finally:
             self.close(fd)
 
-    def write_file(self, path: str, data: bytes, *, durable: bool = True) -> None:
+    def write_file(self, path: str, data: bytes, *, durable: bool = True, name_durable: bool = True) -> None:
         """Replace a small file atomically and durably: temporary file, fsync, rename, fsync the directory.
 
-        Where it is not to be durable a crash of the machine may leave the old one, the new one, or nothing
-        of use.
+        Without `durable`, a crash of the machine may leave the old one, the new one, or nothing of use;
+        without `name_durable`, the old or the new one.
         """
         temporary = path + TEMPORARY
         with self.gone_on_error(temporary):
@@ -208,13 +234,23 @@ class FileSystem:
             finally:
                 self.close(fd)
             self.rename(temporary, path)
-        if durable:
+        if durable and name_durable:
             self.sync_dir(os.path.dirname(path))
 
     def copy_range(
-        self, source: str, destination: str, start: int, end: int, *, durable: bool = True
+        self,
+        source: str,
+        destination: str,
+        start: int,
+        end: int,
+        *,
+        durable: bool = True,
+        progress: Callable[[int], object] | None = None,
     ) -> None:
-        """Copy bytes start..end of one file into a new one, durably (the directory is the caller's)."""
+        """Copy bytes start..end of one file into a new one, durably (the directory is the caller's).
+
+        progress: called with the size of each chunk copied.
+        """
         reading = self.open_read(source)
         try:
             with self.gone_on_error(destination):
@@ -231,6 +267,8 @@ class FileSystem:
                             break
                         self.pwrite_all(writing, chunk, pos - start)
                         pos += len(chunk)
+                        if progress is not None:
+                            progress(len(chunk))
                     if durable:
                         self.sync(writing)
                 finally:
@@ -270,6 +308,22 @@ class FileSystem:
             if (ours.st_dev, ours.st_ino) == (named.st_dev, named.st_ino):
                 return fd
             os.close(fd)
+
+
+def default_open_files() -> int:
+    """How many descriptors a log holds by default: half of what the process may."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 4096 if soft == resource.RLIM_INFINITY else min(max(soft // 2, 32), 4096)
+
+
+def no_room(error: OSError) -> bool:
+    """Did the system have no room: on the disk, in a quota, or in what one file may hold?"""
+    return error.errno in _NO_ROOM
+
+
+def storage_error(message: str, error: OSError, path: str) -> StorageError:
+    """What to raise from an error of the system's: DiskFull where there was no room."""
+    return (DiskFull if no_room(error) else StorageError)(f"{message}: {error}", path=path)
 
 
 def _name_it(error: OSError, path: str) -> None:
@@ -408,4 +462,5 @@ class Descriptors:
     def _close(self, handle: ReadHandle) -> None:
         fd, handle.fd = handle.fd, -1
         if fd >= 0:
-            self._fs.close(fd)
+            with contextlib.suppress(OSError):  # nothing was written to it, and it is closed all the same
+                self._fs.close(fd)

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 from .codec import HEADER_SIZE, NONE, codec_number
+from .codec.plain_encoding import not_bytes
 from .codec.varint import varint_size
 from .config import MAX_INT64, MIB, TopicSettings
 from .errors import EmbedlogError, InvalidArgument, InvalidType, RecordTooLarge, shown
@@ -51,15 +52,7 @@ def as_bytes(given: object, what: str) -> bytes | None:
             return bytes(given)
         except ValueError as error:  # a memoryview that was released
             raise InvalidArgument(f"{what} cannot be read: {error}") from None
-    if isinstance(given, str):
-        raise InvalidType(
-            f"{what} must be bytes, not str: encode it ({what.split()[-1]}.encode()), "
-            "or give the log an encoder"
-        )
-    raise InvalidType(
-        f"{what} must be bytes (or bytearray, memoryview, None), not {type(given).__name__}: turn it into "
-        "bytes (json.dumps(...).encode(), say), or give the log an encoder"
-    )
+    raise not_bytes(what, given)
 
 
 def as_headers(given: GivenHeaders | None) -> Headers:

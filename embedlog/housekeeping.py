@@ -3,22 +3,20 @@
 Each task is a function that does what is due and says in how many milliseconds it wants to run again
 (None: when woken). Between tasks the thread sleeps; with nothing to do it sleeps for good.
 
-Invariants: tasks run one at a time; a task that raises is logged and tried again after a while, and
-harms no other; `stop` returns when the running task has ended.
+Invariants: tasks run one at a time; a task that raises is logged and noted (background_failures.py), tried
+again after a while, and harms no other; `stop` returns when the running task has ended.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
 from typing import Final
 
+from .background_failures import BackgroundFailures
 from .unbroken import unbroken
 from .waiting import Bell, Milestone
-
-logger = logging.getLogger(__name__)
 
 Task = Callable[[], "int | None"]
 
@@ -28,8 +26,9 @@ _RETRY_MS: Final = 1_000
 class Housekeeping:
     """A named thread with tasks. All methods are safe between threads."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, failures: BackgroundFailures) -> None:
         self._name = name
+        self._failures = failures
         self._lock = threading.Lock()
         self._bell = Bell()
         self._tasks: dict[str, Task] = {}
@@ -77,12 +76,9 @@ class Housekeeping:
     def _run(self) -> None:
         try:
             while (name := self._next()) is not None:
-                try:
+                delay_ms: int | None = _RETRY_MS
+                with self._failures.tolerated("running", name, Exception):
                     delay_ms = self._tasks[name]()
-                except Exception:
-                    # A background task has nobody to raise to; the next run may succeed.
-                    logger.exception("%s: %s failed, trying again", self._name, name)
-                    delay_ms = _RETRY_MS
                 if delay_ms is not None:
                     self.wake(name, delay_ms)
         finally:

@@ -22,22 +22,27 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from .arguments import as_path, check_choice
+from .arguments import as_path, check_choice, check_flag
 from .codec import NONE, RecordTuple, codec_number, decode, encode_batch, filter_batch, read_header, scan
 from .errors import CorruptRecord, DirectoryError, InvalidArgument, NotALog
 from .filenames import INTERNAL_TOPICS, check_not_internal, check_topic_name
 from .import_source import FORMATS, VERSION_07, Batch, Messages, Problem, read_source
+from .imported_groups import GroupsImport, GroupsSource, import_groups
+from .local import WriterBackend
 from .log import Log
 from .model import CREATE_TIME, LOG_APPEND_TIME, Record, TopicPartition
+from .offsets import OFFSETS_TOPIC
 from .partition import Partition
 from .store import Store
 
 _SEGMENT: Final = re.compile(r"(\d{1,20})\.(?:kafka|log)\Z", re.ASCII)
 _PARTITION: Final = re.compile(r"(?P<topic>.+)[-_](?P<number>\d{1,10})\Z", re.ASCII)
+_INTERNAL: Final = INTERNAL_TOPICS | {"__cluster_metadata", "__share_group_state"}
 _BATCH_RECORDS: Final = 1000
 _BATCH_BYTES: Final = 512 << 10
 _APPEND_BYTES: Final = 1 << 20
@@ -72,11 +77,13 @@ class PartitionImport(NamedTuple):
 
 
 class ImportReport(NamedTuple):
-    """What an import did. `skipped` are directories that were left out, and why."""
+    """What an import did. `skipped` are directories that were left out, and why; `groups` is None without a
+    `__consumer_offsets` beside the source's topics, or with groups=False."""
 
     partitions: tuple[PartitionImport, ...]
     skipped: tuple[str, ...]
     seconds: float
+    groups: GroupsImport | None = None
 
     @property
     def records(self) -> int:
@@ -85,8 +92,9 @@ class ImportReport(NamedTuple):
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """All partitions' problems."""
-        return tuple(problem for partition in self.partitions for problem in partition.problems)
+        """All partitions' problems, and those of the groups."""
+        of_groups = () if self.groups is None else self.groups.problems
+        return tuple(problem for each in self.partitions for problem in each.problems) + of_groups
 
 
 def import_files(
@@ -97,6 +105,7 @@ def import_files(
     format: str | None = None,
     compression: str | int | None = None,
     on_damage: str = "stop",
+    groups: bool = True,
     progress: Progress | None = None,
 ) -> ImportReport:
     """Copy log files of Kafka (0.7 to today) into an open log.
@@ -111,6 +120,8 @@ def import_files(
             that is "producer" what the source has. Record batches stay as they are.
         on_damage: "stop" raises at damage that has valid entries behind it (what is before it has been
             imported), "skip" goes on behind it and reports it.
+        groups: also import the offsets that groups have committed for the imported partitions, from the
+            `__consumer_offsets` in the same directory (imported_groups.py).
         progress: called with (bytes done, bytes in all) of the source.
 
     Offsets are kept, but for 0.7's, which were byte positions: those partitions must be empty, and begin
@@ -121,29 +132,49 @@ def import_files(
     DirectoryError or NotALog (nothing to import), ReadOnly, and what appending raises.
     """
     started = time.perf_counter()
-    store = log._writer()
+    store, backend = log._writer(), log.backend
+    assert isinstance(backend, WriterBackend)
     if format is not None:
         check_choice("format", format, FORMATS)
     check_choice("on_damage", on_damage, ("stop", "skip"))
+    check_flag("groups", groups)
     codec = None if compression is None else codec_number(compression)
-    found, skipped = _found(as_path(source, "source"), store.path, topic)
-    _make_room(store, found)
-    total = sum(os.path.getsize(path) for files in found.values() for path in files)
+    found = _found(as_path(source, "source"), store.path, topic, groups)
+    read = GroupsSource()
+    for files in found.groups:
+        read.read(files, skips_damage=on_damage == "skip")
+    _make_room(store, found.files)
+    total = sum(os.path.getsize(path) for files in found.files.values() for path in files)
     done = 0
     imported = []
-    for name, files in found.items():
+    for name, files in found.files.items():
         partition = store.partition(*name)
         copying = _Copying(store, partition, codec, on_damage == "skip", done, total, progress)
         imported.append(copying.run(files, format))
         done += imported[-1].bytes
-    return ImportReport(tuple(imported), tuple(skipped), time.perf_counter() - started)
+    taken = None
+    if found.groups:
+        kept = {TopicPartition(each.topic, each.partition) for each in imported if each.offsets_kept}
+        taken = import_groups(read, backend.coordinator, kept, found.renamed)
+        log.flush()
+    return ImportReport(tuple(imported), tuple(found.skipped), time.perf_counter() - started, taken)
 
 
 # -- finding -----------------------------------------------------------------------------------------------
 
 
-def _found(source: str, target: str, topic: str | None) -> tuple[dict[TopicPartition, list[str]], list[str]]:
-    """The files of each target partition, in order, and the directories left out."""
+class _Found(NamedTuple):
+    """What a source has: files of each target partition, in order; directories left out; files of each
+    partition of `__consumer_offsets`; source topic -> name here."""
+
+    files: dict[TopicPartition, list[str]]
+    skipped: Sequence[str] = ()
+    groups: Sequence[list[str]] = ()
+    renamed: Mapping[str, str] = MappingProxyType({})
+
+
+def _found(source: str, target: str, topic: str | None, with_groups: bool) -> _Found:
+    """Look into a source. Raises DirectoryError, NotALog, InvalidArgument."""
     if topic is not None:
         check_topic_name(topic)
     if not os.path.exists(source):
@@ -151,12 +182,13 @@ def _found(source: str, target: str, topic: str | None) -> tuple[dict[TopicParti
     if os.path.commonpath([source, target]) == target:
         raise InvalidArgument(f"{source} is (in) the log that is to be imported into")
     if os.path.isfile(source):
-        return {_target(os.path.dirname(source), topic): [source]}, []
+        return _Found({_target(os.path.dirname(source), topic): [source]})
     files = _segments(source)
     if files:
-        return {_target(source, topic): files}, []
+        return _Found({_target(source, topic): files})
     by_source: dict[TopicPartition, list[str]] = {}
     skipped = []
+    groups = []
     for entry in sorted(os.listdir(source)):
         directory = os.path.join(source, entry)
         match = _PARTITION.match(entry)
@@ -164,7 +196,9 @@ def _found(source: str, target: str, topic: str | None) -> tuple[dict[TopicParti
         if match is None or not files:
             continue
         name = TopicPartition(match["topic"], int(match["number"]))
-        if name.topic in INTERNAL_TOPICS:
+        if name.topic == OFFSETS_TOPIC and with_groups:
+            groups.append(files)
+        elif name.topic in _INTERNAL:
             skipped.append(f"{directory}: an internal topic of the broker that wrote it")
         elif name in by_source:
             raise InvalidArgument(f"{directory}: another directory beside it is partition {name} as well")
@@ -172,7 +206,8 @@ def _found(source: str, target: str, topic: str | None) -> tuple[dict[TopicParti
             by_source[name] = files
     topics = {name.topic for name in by_source}
     if topic is not None and topic in topics:
-        return {name: files for name, files in by_source.items() if name.topic == topic}, skipped
+        only = {name: files for name, files in by_source.items() if name.topic == topic}
+        return _Found(only, skipped, groups)
     if topic is not None and len(topics) > 1:
         raise InvalidArgument(
             f"{source} has the topics {', '.join(sorted(topics))}, and not {topic!r}: import one partition's "
@@ -180,7 +215,9 @@ def _found(source: str, target: str, topic: str | None) -> tuple[dict[TopicParti
         )
     if not by_source:
         raise NotALog(f"{source} holds no log files: neither <number>.kafka nor <number>.log", path=source)
-    return {name._replace(topic=topic or name.topic): files for name, files in by_source.items()}, skipped
+    renamed = {name.topic: topic or name.topic for name in by_source}
+    here = {name._replace(topic=renamed[name.topic]): files for name, files in by_source.items()}
+    return _Found(here, skipped, groups, renamed)
 
 
 def _segments(directory: str) -> list[str]:
@@ -299,7 +336,7 @@ class _Copying:
         self._finish()
         raise CorruptRecord(
             f"{problem.reason}; {self._records + self._records_present:,} records before it are imported "
-            '(on_damage="skip" goes on behind the damage)',
+            '(on_damage="skip" continues after the damage)',
             path=problem.path,
             pos=problem.pos,
         )

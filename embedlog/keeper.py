@@ -27,6 +27,9 @@ class Keeper(Protocol):
     def became_dirty(self, partition: GrowingPartition) -> None:
         """It has records that are not flushed yet."""
 
+    def flushed(self, partition: GrowingPartition) -> None:
+        """Its records are durable, but its recovery point lags behind: it may move soon."""
+
     def rolled(self, partition: GrowingPartition) -> None:
         """A segment is sealed and durable: the recovery point may move."""
 
@@ -35,13 +38,10 @@ class Keeper(Protocol):
 
     @property
     def bounded(self) -> bool:
-        """Is there a limit to the log's bytes? Without one nobody counts what appends add to them."""
+        """Is there a limit to the log's bytes? Without one `make_room` is not called."""
 
     def make_room(self, size: int) -> None:
-        """Before an append of `size` bytes. Raises LogFull."""
-
-    def grew(self, size: int) -> None:
-        """The log's segments have grown by `size` bytes, or are about to shrink."""
+        """Before the files grow by `size` bytes. Raises LogFull."""
 
     def closed(self, name: TopicPartition) -> EmbedlogError:
         """Why a partition is closed: with its topic, or with the log (which may also be raised)."""
@@ -49,4 +49,5 @@ class Keeper(Protocol):
     def log_start_moved(self) -> None:
         """Make the log start offsets durable. Raises OSError."""
 
-    def unlink_later(self, paths: list[str], delay_ms: int) -> None: ...
+    def unlink_later(self, paths: list[str], delay_ms: int) -> None:
+        """Unlink files after a delay, or as soon as their space is needed."""

@@ -16,7 +16,7 @@ from .backend import Interrupt, Lane
 from .backup import backup
 from .config import TopicSettings
 from .coordinator import GroupCoordinator
-from .errors import InvalidArgument, ReadOnly, StorageError, TopicNotFound
+from .errors import InvalidArgument, ReadOnly, StorageError, TopicNotFound, counted
 from .filenames import FORGETTING_OFFSETS, check_not_internal
 from .follower import Follower
 from .model import (
@@ -31,7 +31,7 @@ from .model import (
     TopicPartition,
 )
 from .reading import ReadablePartition
-from .recovery import RecoveryReport
+from .recovery_report import RecoveryReport
 from .short_way import ShortCut
 from .store import Store
 from .waiting import Bell
@@ -122,7 +122,8 @@ class EngineBackend:
     def summary(self) -> str:
         health = self.health()
         return (
-            f"{health.topics} topics, {health.partitions} partitions, {health.bytes:,} bytes, "
+            f"{counted(health.topics, 'topic')}, {counted(health.partitions, 'partition')}, "
+            f"{counted(health.bytes, 'byte')}, "
             f"mode {health.mode!r}, {health.status}"
         )
 
@@ -130,9 +131,10 @@ class EngineBackend:
         """See `Log.health`."""
         names = self._engine.topics()
         edges = [offsets for name in names for offsets in self._engine.offsets(name).values()]
-        refusing, damage = self._trouble()
+        refusing, damage, failing = self._trouble()
+        disk_bytes, used_fraction, is_full = self._disk()
         return Health(
-            "degraded" if refusing or damage else "ok",
+            "degraded" if refusing or damage or failing else "full" if is_full else "ok",
             self.path,
             self.mode,
             len(names),
@@ -142,11 +144,18 @@ class EngineBackend:
             sum(edge.log_end_offset - edge.flushed_offset for edge in edges),
             refusing,
             damage,
+            failing,
+            disk_bytes,
+            used_fraction,
         )
 
-    def _trouble(self) -> tuple[dict[TopicPartition, str], list[str]]:
-        """Which partitions refuse appends and why; what recovery found damaged."""
-        return {}, []
+    def _trouble(self) -> tuple[dict[TopicPartition, str], list[str], list[str]]:
+        """Which partitions refuse appends and why; what is damaged; what fails in the background."""
+        return {}, [], []
+
+    def _disk(self) -> tuple[int, float, bool]:
+        """Bytes on disk, as a fraction of max_bytes, and whether an append was refused for lack of room."""
+        return -1, 0.0, False
 
     def _bytes(self, names: list[str]) -> int:
         """Bytes of the segments of some topics."""
@@ -252,10 +261,11 @@ class WriterBackend(EngineBackend):
 
     def compact(self, topic: str) -> int:
         store = self._store
-        if not store.topic_settings(topic).compacts:
+        settings = store.topic_settings(topic)
+        if not settings.compacts:
             raise InvalidArgument(
-                f"topic {topic!r} keeps every record (cleanup_policy=delete): alter_topic(..., "
-                'cleanup_policy="compact") first'
+                f"topic {topic!r} is not compacted (cleanup_policy={settings.cleanup_policy!r}): "
+                'alter_topic(..., cleanup_policy="compact") first'
             )
         pace = store.upkeep.pace()
         return sum(
@@ -280,12 +290,16 @@ class WriterBackend(EngineBackend):
         finally:
             self._attendant.abandon()
 
-    def _trouble(self) -> tuple[dict[TopicPartition, str], list[str]]:
+    def _trouble(self) -> tuple[dict[TopicPartition, str], list[str], list[str]]:
         refusing = {name: why for name, (_, why) in self._store.trouble().items()}
-        return refusing, self._store.recovery.damage
+        return refusing, self._store.recovery.damage, self._store.upkeep.failures.reasons()
+
+    def _disk(self) -> tuple[int, float, bool]:
+        quota = self._store.upkeep.quota
+        return quota.used(), quota.used_fraction, quota.is_full
 
     def _bytes(self, names: list[str]) -> int:
-        return self._store.upkeep.bytes
+        return sum(partition.size for partition in self._store.partitions())
 
 
 class ReaderBackend(EngineBackend):
@@ -340,7 +354,11 @@ class ReaderBackend(EngineBackend):
             return True
         directories = [self._engine.directory(name) for name in positions]
         with contextlib.ExitStack() as stack:
-            watch = stack.enter_context(Watch(directories))
+            try:
+                watch = stack.enter_context(Watch(directories))
+            except OSError as error:  # no descriptor left
+                message = f"{self._engine.path}: waiting for records failed: {error}"
+                raise StorageError(message, path=self._engine.path) from error
             if interrupt is not None:
                 stack.enter_context(interrupt.waking(watch.wake))
             while not ready():

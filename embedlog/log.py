@@ -18,7 +18,7 @@ from .appender import Given, append, append_many
 from .arguments import as_path, check_flag, check_int
 from .arrow import read_arrow
 from .backend import LogBackend, Owner
-from .client_options import ConsumerOptions, ProducerOptions, check_options
+from .client_options import ConsumerOptions, ProducerOptions, consumer_options, producer_options
 from .closing import Closing
 from .consumer import Consumer
 from .errors import InvalidGroup, TopicNotFound, UnsupportedByBackend
@@ -36,7 +36,8 @@ from .model import (
 )
 from .partitioner import Partitioner, StickyPartitioner
 from .producer import Producer
-from .recovery import PartitionRecovery, RecoveryReport
+from .recovery_report import PartitionRecovery, RecoveryReport
+from .retention import name_policies
 from .short_way import many_by_short_cut, one_by_short_cut
 from .store import Store
 from .topic_watch import Topics
@@ -109,6 +110,7 @@ class Log(Closing):
         """
         owner = self._owner()
         check_flag("exist_ok", exist_ok)
+        name_policies(settings)
         return owner.create_topic(name, partitions, settings, exist_ok=exist_ok)
 
     def topics(self, *, internal: bool = False) -> list[str]:
@@ -135,7 +137,9 @@ class Log(Closing):
         Of `__consumer_offsets` only when it is flushed. Raises TopicNotFound, InvalidSetting, UnknownSetting,
         InvalidTopicName, StorageError, ReadOnly.
         """
-        return self._owner().alter_topic(name, settings)
+        owner = self._owner()
+        name_policies(settings)
+        return owner.alter_topic(name, settings)
 
     def create_partitions(self, name: str, partitions: int) -> TopicDescription:
         """Raise the number of partitions to `partitions`. Keys may go to other partitions from then on.
@@ -231,9 +235,9 @@ class Log(Closing):
 
         Raises UnknownSetting, InvalidArgument, InvalidType, ReadOnly, Closed.
         """
-        check_options(options, ProducerOptions.__annotations__)
-        self._owner().check_producer(options)
-        producer = Producer(self.backend, **options)
+        checked = producer_options(options)
+        self._owner().check_producer(checked)
+        producer = Producer(self.backend, **checked)
         self._clients.add(producer)
         return producer
 
@@ -344,14 +348,14 @@ class Log(Closing):
         The options are those of embedlog.Consumer. Raises UnknownSetting, InvalidArgument, InvalidType,
         InvalidGroup, TopicNotFound, Closed.
         """
-        check_options(options, ConsumerOptions.__annotations__)
-        if group is not None and self.backend.coordinator is None and options.get("offset_store") is None:
+        checked = consumer_options(options)
+        if group is not None and self.backend.coordinator is None and checked.get("offset_store") is None:
             raise InvalidGroup(
                 "a process that only reads cannot join a group: its offsets need a store of their own, e.g. "
                 'offset_store=embedlog.FileOffsetStore("billing.offsets")'
             )
         self.backend.check_open()
-        consumer = Consumer(self.backend, topics, group, **options)
+        consumer = Consumer(self.backend, topics, group, **checked)
         self._clients.add(consumer)
         return consumer
 

@@ -34,6 +34,7 @@ T = TypeVar("T")
 
 IsolationLevel: TypeAlias = Literal["read_uncommitted", "read_committed"]
 Where: TypeAlias = Literal["earliest", "latest"] | int | datetime
+"""Where reading begins or ends: an edge of the log, an offset, or the first record at or after a time."""
 
 DEFAULT_FETCH_BYTES: Final = 1 << 20
 # The first fetch; each further one is four times as large, up to max_bytes: whoever wants one record does

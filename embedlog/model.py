@@ -197,7 +197,15 @@ class GroupMetadata(NamedTuple):
 
 
 class Health(NamedTuple):
-    """How a log is. `status` is "ok", or "degraded" where a partition refuses appends or data is damaged."""
+    """How a log is.
+
+    `status` is "ok"; "degraded" if a partition refuses appends, data is damaged, or background work fails
+    (`failing` says what, and why: no space on disk, a delete policy that raises); "full" if max_bytes left no
+    room for an append, and still does not.
+
+    `bytes` counts records only. `disk_bytes` is everything the log takes on disk, and `used_fraction` is that
+    divided by max_bytes; -1 and 0.0 without max_bytes, and in a process that only reads.
+    """
 
     status: str
     path: str
@@ -209,3 +217,6 @@ class Health(NamedTuple):
     unflushed_records: int
     refusing: dict[TopicPartition, str]
     damage: list[str]
+    failing: list[str]
+    disk_bytes: int
+    used_fraction: float

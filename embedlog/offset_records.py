@@ -8,6 +8,7 @@
       1          ... as 0, then int64 expire_timestamp (-1: the topic's default)
       2          ... as 0
       3          int16 version, int64 offset, int32 leader_epoch, string metadata, int64 commit_timestamp
+      4          ... as 3, with a compact string, and tagged fields at the end (the topic id)
 
     group value
       0..3       int16 version, string protocol_type, int32 generation, nullable string protocol,
@@ -37,6 +38,7 @@ from .primitives import Reader, array, bytes_, int16, int32, int64, string
 OFFSET_KEY_VERSION: Final = 1
 GROUP_KEY_VERSION: Final = 2
 OFFSET_VALUE_VERSION: Final = 3
+_NEWEST_OFFSET_VALUE: Final = 4
 GROUP_VALUE_VERSION: Final = 3
 
 _LEAST_MEMBER_BYTES: Final = 18  # three empty strings, a session timeout, two empty byte fields
@@ -120,18 +122,20 @@ def encode_offset_value(committed: CommittedOffset) -> bytes:
 
 
 def decode_offset_value(value: bytes) -> CommittedOffset:
-    """A committed offset of any version 0 to 3; version 1's own expiry time is read over.
+    """A committed offset of any version 0 to 4; version 1's own expiry time is read over.
 
     Raises CorruptRecord for an unknown version, bytes that do not fit or bytes left over.
     """
     reader = Reader(value)
-    version = _version(reader, OFFSET_VALUE_VERSION, "an offset commit")
+    version = _version(reader, _NEWEST_OFFSET_VALUE, "an offset commit")
     offset = reader.int64("offset")
     leader_epoch = reader.int32("leader epoch") if version >= 3 else NO_EPOCH
-    metadata = reader.string("metadata")
+    metadata = reader.compact_string("metadata") if version >= 4 else reader.string("metadata")
     commit_timestamp_ms = reader.int64("commit timestamp")
     if version == 1:
         reader.int64("expire timestamp")
+    if version >= 4:
+        reader.skip_tagged_fields()
     _check_end(reader)
     return CommittedOffset(offset, leader_epoch, metadata, commit_timestamp_ms)
 

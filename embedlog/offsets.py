@@ -68,6 +68,11 @@ class LoadedGroups:
         return sorted(self.offsets.keys() | self.metadata.keys())
 
 
+def positions(offsets: GroupOffsets) -> GroupOffsets:
+    """Without negative offsets: these ask for a reset, which is the same as having none."""
+    return {name: offset for name, offset in offsets.items() if offset.offset >= 0}
+
+
 def load_groups(partitions: Sequence[ReadablePartition]) -> LoadedGroups:
     """Read the whole topic. A record that cannot be understood is passed over, and logged.
 

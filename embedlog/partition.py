@@ -14,12 +14,12 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from .appending import GrowingPartition, Opened
 from .codec import scan
 from .config import MAX_INT64, TopicSettings
-from .errors import FlushFailed, InvalidArgument, OffsetOutOfRange, StorageError, shown
+from .errors import CorruptRecord, FlushFailed, InvalidArgument, OffsetOutOfRange, StorageError, shown
 from .filenames import SWAP
 from .index import IndexBuilder
 from .keeper import Keeper
@@ -27,10 +27,13 @@ from .model import AbortedTransaction, Appended, TopicPartition
 from .producer_state import Producer
 from .reading import End
 from .segment import Files, Segment, total_size
+from .segment_manifest import SegmentManifest, Summary, summarize
 from .shared_state import State
 from .swap import cleaned_path, commit_swap
 
 logger = logging.getLogger(__name__)
+
+_SUMMARIES_AT_ONCE: Final = 100  # each time the list is written
 
 
 class Cleanable(NamedTuple):
@@ -61,6 +64,7 @@ class Partition(GrowingPartition):
         super().__init__(name, directory, files, settings, keeper, opened)
         self.upkeep_lock = threading.Lock()
         self.compaction_lock = threading.Lock()
+        self._unsummarized: set[Segment] = set()  # could not be read; used by the background only
 
     @contextlib.contextmanager
     def exclusively(self) -> Iterator[Callable[[bytearray], Appended]]:
@@ -111,7 +115,7 @@ class Partition(GrowingPartition):
         there are gaps. Else as `append`."""
         if self._state is not State.ONLINE:
             raise self._refusal()
-        self._keeper.make_room(len(batches))
+        self._make_room(len(batches))
         with self._append_lock:
             appended, waits = self._append(batches, None, as_is=True)
         for wake in self._listeners:
@@ -138,7 +142,7 @@ class Partition(GrowingPartition):
         if not headers or [header.base_offset for header in headers[1:]] != following:
             raise InvalidArgument("an append must be whole record batches, with no gaps between them")
         first = headers[0].base_offset
-        self._keeper.make_room(len(batches))
+        self._make_room(len(batches))
         with self.upkeep_lock:
             with self._append_lock:
                 begins = self._skip_to(first)
@@ -228,11 +232,12 @@ class Partition(GrowingPartition):
             gone = [segment for segment, after in following if after.base_offset <= self._log_start_offset]
             if not moves and not gone:  # some may be left from a deletion that a crash interrupted
                 return 0
-            self._keeper.grew(-total_size(gone))
             self._segments = self._segments[len(gone) :]
             self._layout_version += 1
             self._ledger.forget_before(self._log_start_offset)
             self.publish()
+        if gone:
+            self._manifest.deleted(self._segments[0].base_offset)
         try:
             return self._remove(gone)
         except OSError as error:
@@ -299,6 +304,7 @@ class Partition(GrowingPartition):
             for segment in old:
                 held.enter_context(segment.held())
             try:
+                self._manifest.release(new.base_offset, new.next_offset)
                 deleted = commit_swap(self._files, self.directory, new.base_offset, new.next_offset)
             except OSError as error:
                 raise self._swap_failed(old, error) from error
@@ -307,10 +313,10 @@ class Partition(GrowingPartition):
             new.keep_indexes(indexes)
             with self._append_lock:
                 first = self._segments.index(old[0])
-                self._keeper.grew(new.size - sum(segment.size for segment in old))
                 self._segments = (*self._segments[:first], new, *self._segments[first + len(old) :])
                 self._layout_version += 1
                 self.publish()
+                self._manifest.adopt(self._segments)
         for segment in old:
             segment.forget()
         self._keeper.unlink_later(deleted, self.settings.file_delete_delay_ms)
@@ -319,6 +325,8 @@ class Partition(GrowingPartition):
     def _swap_failed(self, old: Sequence[Segment], error: OSError) -> StorageError:
         fs = self._files.fs
         if fs.exists(cleaned_path(self._files, self.directory, old[0].base_offset)):
+            with self._append_lock:
+                self._manifest.adopt(self._segments)
             return StorageError(f"{self.name}: {error}; nothing has changed", path=self.directory)
         pending = True
         with contextlib.suppress(OSError):
@@ -327,6 +335,42 @@ class Partition(GrowingPartition):
             if not pending or not fs.exists(segment.path):
                 segment.was_renamed()
         return self.fail(f"putting compacted segments in place failed ({error})")
+
+    @property
+    def manifest(self) -> SegmentManifest:
+        """The list of its segments on disk."""
+        return self._manifest
+
+    def summarize(self, step: Callable[[int], None], stopped: Callable[[], bool]) -> None:
+        """Write what rolls have added to the list, then read and summarize the sealed segments that lack it.
+
+        `step` is called with the size of each step, and may sleep. A segment that is damaged or cannot be
+        read gets no summary. Raises only what `step` raises.
+        """
+        self._manifest.save()
+        known = self._manifest.summaries
+        found: dict[Segment, Summary] = {}
+        for segment in self._segments[:-1]:
+            if segment.base_offset in known or segment in self._unsummarized:
+                continue
+            if self._state is not State.ONLINE or stopped():
+                break
+            try:
+                found[segment] = summarize(segment, step)
+            except (CorruptRecord, OSError) as error:
+                if segment in self._segments:  # else it was deleted or compacted meanwhile
+                    logger.error("%s cannot be summarized: %s", segment.path, error)
+                    self._unsummarized.add(segment)
+            if len(found) >= _SUMMARIES_AT_ONCE:
+                self._note_summaries(found)
+                found = {}
+        if found:
+            self._note_summaries(found)
+
+    def _note_summaries(self, found: dict[Segment, Summary]) -> None:
+        with self.upkeep_lock:
+            there = found.keys() & set(self._segments)  # not compacted meanwhile
+            self._manifest.note({segment.base_offset: found[segment] for segment in there})
 
     def _remove(self, segments: list[Segment]) -> int:
         freed = total_size(segments)
@@ -378,6 +422,7 @@ class Partition(GrowingPartition):
                         clean = False
                 if active.builder is not None:
                     active.seal(self._keeper.now_ms())
+                self._manifest.save()
                 self._let_go()
                 self._state = State.CLOSED
                 self._why = "the log is closed"

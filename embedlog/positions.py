@@ -232,20 +232,20 @@ class Positions:
         for position in self._all.values():
             position.settle()
 
-    def done(self) -> dict[TopicPartition, CommittedOffset]:
-        """What is done and not yet committed."""
+    def done(self, *, unchanged: bool) -> dict[TopicPartition, CommittedOffset]:
+        """How far each partition is done; with `unchanged` even if that is committed already."""
         return {
             p.tp: CommittedOffset(p.done, p.done_epoch)
             for p in self._all.values()
-            if p.done >= 0 and p.done != p.committed
+            if p.done >= 0 and (unchanged or p.done != p.committed)
         }
 
-    def given(self) -> dict[TopicPartition, CommittedOffset]:
-        """What was given out and is not yet committed, whether or not the application came back."""
+    def given(self, *, unchanged: bool) -> dict[TopicPartition, CommittedOffset]:
+        """The same for what was given out, whether or not the application has come back."""
         return {
             p.tp: CommittedOffset(p.offset, p.epoch)
             for p in self._all.values()
-            if p.offset >= 0 and p.offset != p.committed
+            if p.offset >= 0 and (unchanged or p.offset != p.committed)
         }
 
     def committed(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:

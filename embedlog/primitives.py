@@ -1,9 +1,12 @@
-"""Kafka's primitive types, read within bounds: integers, strings, bytes and arrays of the classic encoding.
+"""Kafka's primitive types, read within bounds: integers, strings, bytes and arrays of the classic encoding;
+compact strings and tagged fields of the flexible one.
 
     int16, int32, int64     big-endian, signed
     string                  int16 length, UTF-8 bytes; length -1 is null where null is allowed
     bytes                   int32 length, bytes; length -1 is null where null is allowed
     array of T              int32 count, T, T, ...; count -1 is null and reads as empty
+    compact string          unsigned varint of length + 1 (0: null), UTF-8 bytes
+    tagged fields           unsigned varint count; each: varint tag, varint length, bytes
 
 Every length is checked against what remains before anything is allocated, so a hostile length costs
 nothing; whatever does not fit is a CorruptRecord that names its byte position.
@@ -16,6 +19,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, TypeVar
 
+from .codec.varint import decode_unsigned
 from .config import MAX_STRING_BYTES
 from .errors import CorruptRecord, InvalidArgument, shown
 
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_MAX_VARINT_BYTES = 5
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
@@ -66,13 +71,22 @@ class Reader:
     def nullable_string(self, what: str) -> str | None:
         """A string or None. Raises CorruptRecord for a bad length or bad UTF-8."""
         pos = self.pos
-        data = self._sized(self.int16(what), what, pos)
-        if data is None:
-            return None
-        try:
-            return data.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise CorruptRecord(f"{what} is not UTF-8: {error.reason}", pos=pos) from None
+        return self._text(self._sized(self.int16(what), what, pos), what, pos)
+
+    def compact_string(self, what: str) -> str:
+        """A string of the flexible encoding, not null. Raises CorruptRecord as `string` does."""
+        pos = self.pos
+        text = self._text(self._sized(self._unsigned() - 1, what, pos), what, pos)
+        if text is None:
+            raise CorruptRecord(f"{what} is null", pos=pos)
+        return text
+
+    def skip_tagged_fields(self) -> None:
+        """Skip fields that a newer version may have added. Raises CorruptRecord."""
+        for _ in range(self._unsigned()):
+            pos = self.pos
+            self._unsigned()
+            self._sized(self._unsigned(), "a tagged field", pos)
 
     def bytes_(self, what: str) -> bytes:
         """Bytes that may not be null. Raises CorruptRecord for null or a bad length."""
@@ -97,6 +111,18 @@ class Reader:
         if count < -1 or count * item_bytes > self.remaining:
             raise CorruptRecord(f"{what} counts {count} items where {self.remaining} bytes remain", pos=pos)
         return [read() for _ in range(count)]
+
+    def _unsigned(self) -> int:
+        value, self.pos = decode_unsigned(self._data, self.pos, len(self._data), _MAX_VARINT_BYTES, 32)
+        return value
+
+    def _text(self, data: bytes | None, what: str, pos: int) -> str | None:
+        if data is None:
+            return None
+        try:
+            return data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise CorruptRecord(f"{what} is not UTF-8: {error.reason}", pos=pos) from None
 
     def _integer(self, form: struct.Struct, what: str) -> int:
         if self.remaining < form.size:

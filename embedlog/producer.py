@@ -58,6 +58,8 @@ from .waiting import Bell, Milestone
 
 Callback: TypeAlias = Callable[[RecordMetadata | None, BaseException | None], object]
 Encoder: TypeAlias = Callable[[Any], Any]
+"""Turns a value or key into bytes, or None."""
+
 _Row: TypeAlias = tuple[bytes | None, bytes | None, Headers, int]
 
 LINGER_MS = 5

@@ -10,18 +10,20 @@ from __future__ import annotations
 import contextlib
 import os
 from bisect import bisect_left
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
 from .codec import COMMIT, BatchHeader, control_type, decode, read_header
+from .errors import CorruptRecord, OutOfOrderSequence
 from .filenames import SNAPSHOT, TXN_INDEX
 from .model import AbortedTransaction, TopicPartition
 from .producer_state import ABORTED_SIZE, FIRST_MIRROR_ID, Producer, ProducerState, SentBatch, encode_aborted
-from .segment import Files
+from .segment import Files, Segment
 from .short_way import LedgerFields
 
 _SNAPSHOTS_KEPT: Final = 2
+_RECALLED_BYTES: Final = 16 << 20  # of the log to read, once, for a producer that a snapshot names
 
 
 class ProducerLedger(LedgerFields):
@@ -46,13 +48,23 @@ class ProducerLedger(LedgerFields):
 
     # -- appends ---------------------------------------------------------------------------------------
 
-    def repeated(self, batches: bytearray, positions: list[int]) -> SentBatch | None:
+    def repeated(
+        self, batches: bytearray, positions: list[int], segments: Sequence[Segment]
+    ) -> SentBatch | None:
         """The first sending of a batch that is sent again; None where all are new.
 
-        Raises OutOfOrderSequence, DuplicateSequence, InvalidProducerEpoch.
+        Raises OutOfOrderSequence, InvalidProducerEpoch.
         """
         for pos in positions:
-            sent = self._state.check(read_header(batches, pos))
+            header = read_header(batches, pos)
+            try:
+                sent = self._state.check(header)
+            except OutOfOrderSequence:
+                producer = self._state.producers[header.producer_id]
+                if header.producer_epoch != producer.epoch or producer.remembers_all():
+                    raise
+                producer.recall(_batches_before(producer, header.producer_id, segments))
+                sent = self._state.check(header)
             if sent is not None:
                 return sent
         return None
@@ -187,3 +199,30 @@ def commits_transaction(buffer: bytes | bytearray, header: BatchHeader, name: To
     """Is this control batch a commit marker (else an abort marker)?"""
     records = decode(buffer, header, *name)
     return bool(records) and records[0].key is not None and control_type(records[0].key) == COMMIT
+
+
+def _batches_before(producer: Producer, producer_id: int, segments: Sequence[Segment]) -> list[SentBatch]:
+    """The batches of a producer's epoch before the first remembered one, in order, as the log has them.
+
+    A snapshot names the last batch only, but the others may be sent again after a restart. Looks back at most
+    _RECALLED_BYTES, and skips what cannot be read.
+    """
+    first, left = producer.batches[0].base_offset, _RECALLED_BYTES
+    found: list[SentBatch] = []
+    for segment in reversed(segments):
+        if segment.base_offset >= first or left <= 0:
+            continue
+        with contextlib.suppress(OSError, CorruptRecord):
+            end = segment.locate(first, segment.size)
+            (_, positions), _ = segment.entries()
+            entry = bisect_left(positions, end - left)
+            start = positions[entry] if end > left and entry < len(positions) else 0
+            left -= end - start
+            found[:0] = [
+                SentBatch.of(header)
+                for header in segment.sequenced(start, end)
+                if header.producer_id == producer_id
+                and header.producer_epoch == producer.epoch
+                and header.base_sequence >= 0
+            ]
+    return found

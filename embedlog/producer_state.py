@@ -1,9 +1,10 @@
 """What a partition remembers of idempotent and transactional producers, so that a retry is no duplicate.
 
 Per producer id: its epoch, its last five batches as (first sequence, last sequence, last offset), and
-where its open transaction began. A batch that repeats one of the five is answered with the offsets of
-the first time; one that leaves a gap is refused; one of an older epoch is fenced. (Kafka 2.7 design,
-section 5.3.1: duplicates are found by producer id, epoch and sequence.)
+where its open transaction began. A batch that repeats one of the five exactly is answered with the original
+offsets; any other batch that does not continue the sequence is refused, whether it leaves a gap or overlaps
+known sequences; one of an older epoch is fenced. (Kafka 2.7 design, section 5.3.1: duplicates are found by
+producer id, epoch and sequence.) No batch is refused as a duplicate: clients take that to mean delivered.
 
     <offset>.snapshot (Kafka's format): version i16 = 1 | crc32c u32 of what follows | count i32 |
         entries: producer id i64 | epoch i16 | last sequence i32 | last offset i64 | offset delta i32 |
@@ -11,6 +12,9 @@ section 5.3.1: duplicates are found by producer id, epoch and sequence.)
 
     <base offset>.txnindex (Kafka's format): an entry for each aborted transaction
         version i16 = 0 | producer id i64 | first offset i64 | last offset i64 | last stable offset i64
+
+A snapshot names only each producer's last batch. The others are looked up in the log once a batch arrives
+that does not continue the sequence (producer_ledger.py).
 
 The state is a function of the log: a snapshot at offset N is the state before the record N, and reading
 the batches from N on brings it up to date. Not safe between threads: the append lock guards it.
@@ -23,7 +27,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from .codec import BatchHeader, crc32c
-from .errors import CorruptCheckpoint, DuplicateSequence, InvalidProducerEpoch, OutOfOrderSequence
+from .errors import CorruptCheckpoint, InvalidProducerEpoch, OutOfOrderSequence
 from .model import AbortedTransaction
 
 _SNAPSHOT_HEADER: Final = struct.Struct(">hIi")
@@ -46,6 +50,17 @@ class SentBatch(NamedTuple):
     last_offset: int
     timestamp_ms: int
 
+    @classmethod
+    def of(cls, header: BatchHeader) -> SentBatch:
+        """A batch as the log has it."""
+        return cls(
+            header.base_sequence,
+            header.last_sequence,
+            header.base_offset,
+            header.last_offset,
+            header.max_timestamp_ms,
+        )
+
 
 @dataclass(slots=True)
 class Producer:
@@ -55,6 +70,16 @@ class Producer:
     batches: list[SentBatch] = field(default_factory=list)
     transaction_start: int = -1
     coordinator_epoch: int = -1
+    from_snapshot: bool = field(default=False, compare=False)  # which names the last batch only
+
+    def remembers_all(self) -> bool:
+        """Are these all the batches that are to be remembered?"""
+        return not self.from_snapshot or len(self.batches) >= _BATCHES_REMEMBERED
+
+    def recall(self, earlier: list[SentBatch]) -> None:
+        """Add the batches of this epoch that the log has before the first one here."""
+        self.batches = [*earlier, *self.batches][-_BATCHES_REMEMBERED:]
+        self.from_snapshot = False
 
 
 class ProducerState:
@@ -67,7 +92,7 @@ class ProducerState:
     def check(self, header: BatchHeader) -> SentBatch | None:
         """May this batch be appended? The first sending of it where it is a duplicate, else None.
 
-        Raises InvalidProducerEpoch, OutOfOrderSequence or DuplicateSequence.
+        Raises InvalidProducerEpoch or OutOfOrderSequence.
         """
         producer = self.producers.get(header.producer_id)
         if producer is None:
@@ -88,12 +113,10 @@ class ProducerState:
             expected = (producer.batches[-1].last_sequence + 1) % _SEQUENCES
         if header.base_sequence == expected:
             return None
-        text = (
+        raise OutOfOrderSequence(
             f"producer {header.producer_id}: the batch begins with sequence {header.base_sequence}, "
             f"the next one is {expected}"
         )
-        behind = (expected - header.base_sequence) % _SEQUENCES
-        raise (DuplicateSequence if behind < _SEQUENCES // 2 else OutOfOrderSequence)(text)
 
     def update(self, header: BatchHeader, *, commits: bool | None = None) -> AbortedTransaction | None:
         """Take in an appended batch. `commits` tells a control batch's kind (True commit, False abort).
@@ -120,14 +143,7 @@ class ProducerState:
         if header.is_transactional and producer.transaction_start < 0:
             producer.transaction_start = header.base_offset
         if header.base_sequence >= 0:
-            sent = SentBatch(
-                header.base_sequence,
-                header.last_sequence,
-                header.base_offset,
-                header.last_offset,
-                header.max_timestamp_ms,
-            )
-            producer.batches = [*producer.batches[1 - _BATCHES_REMEMBERED :], sent]
+            producer.batches = [*producer.batches[1 - _BATCHES_REMEMBERED :], SentBatch.of(header)]
         return None
 
     def first_unstable_offset(self) -> int | None:
@@ -170,7 +186,9 @@ class ProducerState:
             if sequence >= 0:
                 first = (sequence - delta) % _SEQUENCES
                 batches.append(SentBatch(first, sequence, offset - delta, offset, timestamp))
-            state.producers[producer_id] = Producer(epoch, batches, started, coordinator_epoch)
+            state.producers[producer_id] = Producer(
+                epoch, batches, started, coordinator_epoch, from_snapshot=bool(batches)
+            )
         return state
 
 

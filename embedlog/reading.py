@@ -14,10 +14,11 @@ from __future__ import annotations
 import struct
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Final, NamedTuple, TypeAlias
 
-from .codec import HEADER_SIZE, BatchHeader, decode, loops, scan
+from .codec import HEADER_SIZE, BatchHeader, decode_pieces, loops, scan
 from .dividing import divide
 from .errors import CorruptRecord, EmbedlogError, LogTruncated, OffsetOutOfRange, StorageError
 from .model import (
@@ -318,7 +319,7 @@ class ReadablePartition(ABC):
             for header in segment.from_time(time_ms, end, may_have_gaps=self.may_have_gaps):
                 if header.is_control:
                     continue
-                for record in self._decode(segment, header):
+                for record in chain.from_iterable(self._decode(segment, header)):
                     if record.timestamp_ms >= time_ms and record.offset >= look.log_start_offset:
                         return OffsetAndTimestamp(record.offset, record.timestamp_ms, header.leader_epoch)
         return None
@@ -337,11 +338,12 @@ class ReadablePartition(ABC):
             for header in segment.from_time(largest + 1, end, may_have_gaps=self.may_have_gaps):
                 if header.is_control or header.last_offset < look.log_start_offset:
                     continue
-                times = [header.max_timestamp_ms]
+                latest = header.max_timestamp_ms
                 if header.base_offset < look.log_start_offset:
-                    records = self._decode(segment, header)
-                    times = [r.timestamp_ms for r in records if r.offset >= look.log_start_offset]
-                largest = max(largest, *times)
+                    records = chain.from_iterable(self._decode(segment, header))
+                    later = (r.timestamp_ms for r in records if r.offset >= look.log_start_offset)
+                    latest = max(later, default=-1)
+                largest = max(largest, latest)
         return self.offset_for_time(largest) if largest >= 0 else None
 
     def offsets_before(self, time_ms: int, max_offsets: int) -> list[int]:
@@ -452,7 +454,8 @@ class ReadablePartition(ABC):
             return segment, pos, data, next_offset
         return None
 
-    def _decode(self, segment: Segment, header: BatchHeader) -> list[Record]:
+    def _decode(self, segment: Segment, header: BatchHeader) -> Iterator[list[Record]]:
+        """The batch's records piece by piece: it may hold millions."""
         data = segment.pread(header.size, header.pos)
         checked = scan(data)
         if checked.error is not None or not checked.headers:
@@ -464,7 +467,7 @@ class ReadablePartition(ABC):
                 offset=header.base_offset,
                 last_offset=header.last_offset,
             )
-        return decode(data, checked.headers[0], *self.name)
+        return decode_pieces(data, checked.headers[0], *self.name)
 
 
 def _epoch_start(epoch: tuple[int, int]) -> int:

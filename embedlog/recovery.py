@@ -3,15 +3,19 @@
 After a clean end nothing is read but the directory. Otherwise, for each partition:
 
     1  Leftovers of interrupted work go (*.recovering, *.cleaned, *.tmp, *.deleted); a compaction that
-       had got as far as *.swap is completed.
+       had got as far as *.swap is completed. A listed segment without a file (segment_manifest.py) is
+       damage and ends recovery here: nothing is changed.
     2  The records before the recovery point are durable: they are not read. Damage there is bit rot and
        not a crash; it is reported, nothing is cut, and the partition refuses appends until `repair`.
     3  From the recovery point on, each batch must fit its file, match its CRC, and continue offsets and
        epochs. The first that does not ends the log. What lies behind it is set aside in a *.cut file
-       and reported, and so is a valid batch found in there.
+       and reported, and so is a valid batch found in there. If the writer was killed and the machine has not
+       been restarted since, its flushed offset is known and may be past the recovery point: an invalid batch
+       before it is damage, too.
     4  The page cache cannot be trusted after a crash that a failed fsync may have caused: the valid tail
        is written into a new segment, fsynced and renamed into place; then the old one is cut.
-    5  Indexes of the segments read are made anew; producer state comes from a snapshot and the tail.
+    5  Indexes of the segments read are rebuilt, and so are missing ones; producer state comes from a snapshot
+       and the tail.
 
 Each step may be repeated: recovery that is killed starts again and ends the same. A segment that another
 one overlaps (killed within step 4) ends where the other begins. (Kafka 2.7 design, section 5.4, "Guarantees";
@@ -25,8 +29,7 @@ import contextlib
 import logging
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -37,15 +40,17 @@ from .codec.sniff import identify
 from .config import TopicSettings
 from .cutting import cut, set_aside
 from .epoch_history import check_epochs, intact, load_epochs
-from .errors import CorruptIndex, CorruptRecord, NotALog
-from .filenames import CLEANED, DELETED, INDEX, RECOVERING, SWAP, TIME_INDEX
+from .errors import CorruptCheckpoint, CorruptIndex, CorruptRecord, NotALog, counted
+from .filenames import CLEANED, DELETED, INDEX, RECOVERING, SEGMENT_MANIFEST_FILE, SWAP, TIME_INDEX
 from .fs import TEMPORARY
 from .index import UNBOUNDED, IndexBuilder, IndexFiles
 from .lanes import Lanes
 from .model import TopicPartition
 from .producer_recovery import ProducerRecovery
-from .runs import Runs
+from .recovery_report import PartitionRecovery
+from .runs import Runs, intact_end
 from .segment import Files, Segment, create_segment, list_segments
+from .segment_manifest import Missing, SegmentManifest, with_missing
 from .swap import finish_swaps
 from .tail import Tail, moved
 from .walking import count_batches
@@ -70,42 +75,6 @@ class CleanEnd(NamedTuple):
     size: int
     created_ms: int
     begins_epoch: int = 0
-
-
-@dataclass(slots=True)
-class PartitionRecovery:
-    """What recovery did to one partition. `cut_path` is None where nothing but zeros was cut."""
-
-    topic: str
-    partition: int
-    segments_read: int = 0
-    batches_read: int = 0
-    bytes_read: int = 0
-    log_end_offset: int = 0
-    bytes_rewritten: int = 0
-    bytes_cut: int = 0
-    cut_reason: str = ""
-    cut_path: str | None = None
-    indexes_rebuilt: int = 0
-    damage: list[str] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class RecoveryReport:
-    """What opening found: `clean` when the last writer had closed in order; else a line a partition."""
-
-    clean: bool = True
-    duration_ms: float = 0.0
-    partitions: list[PartitionRecovery] = field(default_factory=list)
-
-    @property
-    def bytes_cut(self) -> int:
-        return sum(partition.bytes_cut for partition in self.partitions)
-
-    @property
-    def damage(self) -> list[str]:
-        """Descriptions of what is damaged; empty where nothing is."""
-        return [text for partition in self.partitions for text in partition.damage]
 
 
 class _Sequenced(NamedTuple):
@@ -133,27 +102,45 @@ def open_partition(
     *,
     clean: CleanEnd | None,
     recovery_point: int,
+    flushed_offset: int = 0,
     log_start_offset: int | None,
     may_have_gaps: bool,
     now_ms: int,
     progress: Progress | None = None,
+    manifest_trusted: bool = True,
 ) -> tuple[Opened, PartitionRecovery | None]:
     """Open a partition's directory for writing, recovering it unless it ended clean.
 
     Args:
         clean: what the closing writer noted, None after a crash.
         recovery_point: the offset before which everything is durable (from the checkpoint, else 0).
+        flushed_offset: the same, as a killed writer had published it; perhaps further on. An invalid batch
+            before it is damage, but producer state is rebuilt from the recovery point on.
         log_start_offset: the first readable offset (from the checkpoint), None for that of the files.
         may_have_gaps: compaction may have left gaps between batches.
         progress: called with (partition, bytes done, bytes in all) while the tail is read.
+        manifest_trusted: the last writer kept the list of segments.
 
     Raises:
-        NotALog: a segment is of another format; nothing was changed.
+        NotALog: a file of another format is in place of durable records; nothing was changed.
         OSError: from the system.
     """
-    return _Opening(
-        name, directory, files, settings, recovery_point, log_start_offset, may_have_gaps, now_ms, progress
-    ).open(clean)
+    opening = _Opening(
+        name,
+        directory,
+        files,
+        settings,
+        recovery_point,
+        flushed_offset,
+        log_start_offset,
+        may_have_gaps,
+        now_ms,
+        progress,
+    )
+    segments = opening.segments()
+    if SEGMENT_MANIFEST_FILE in opening.names:
+        opening.read_manifest(manifest_trusted)
+    return opening.open(segments, clean)
 
 
 class _Opening:
@@ -166,6 +153,7 @@ class _Opening:
         files: Files,
         settings: TopicSettings,
         recovery_point: int,
+        flushed_offset: int,
         log_start_offset: int | None,
         may_have_gaps: bool,
         now_ms: int,
@@ -177,20 +165,43 @@ class _Opening:
         self.fs = files.fs
         self.settings = settings
         self.recovery_point = recovery_point
+        self.durable_end = max(recovery_point, flushed_offset)
         self.log_start_offset = log_start_offset
         self.may_have_gaps = may_have_gaps
         self.now_ms = now_ms
         self.progress = progress
         self.epochs = LeaderEpochs(files.fs, directory)
+        self.manifest = SegmentManifest(files.fs, directory)
         self.report = PartitionRecovery(*name)
         self.names: Collection[str] = ()
 
-    def open(self, clean: CleanEnd | None) -> tuple[Opened, PartitionRecovery | None]:
-        segments = self.segments()
+    def read_manifest(self, trusted: bool) -> None:
+        try:
+            self.manifest.load()
+        except CorruptCheckpoint as error:
+            logger.warning("rebuilding the list of segments of %s: %s", self.name, error)
+        if not trusted:
+            self.manifest.distrust()
+
+    def open(
+        self, segments: list[Segment], clean: CleanEnd | None
+    ) -> tuple[Opened, PartitionRecovery | None]:
+        present = {segment.base_offset for segment in segments}
+        missing = self.manifest.missing(present, self.log_start_offset or 0)
+        if missing:
+            return self.incomplete(segments, missing, clean), self.report
+        opened, report = self.open_complete(segments, clean)
+        if opened.damage is None:
+            self.manifest.adopt(opened.segments)
+        return opened, report
+
+    def open_complete(
+        self, segments: list[Segment], clean: CleanEnd | None
+    ) -> tuple[Opened, PartitionRecovery | None]:
         if not segments:
             base = self.log_start_offset or 0
             segments = [create_segment(self.files, self.directory, base, self.settings, self.now_ms)]
-            if self.recovery_point <= base:  # else records are missing that were durable
+            if self.durable_end <= base:  # else records are missing that were durable
                 clean = CleanEnd(base, base, 0, self.now_ms)
         last = segments[-1]
         if clean is not None and (last.base_offset, last.size) == (clean.last_segment, clean.size):
@@ -199,6 +210,8 @@ class _Opening:
             last.next_offset = clean.log_end_offset
             end, begins_epoch = clean.log_end_offset, bool(clean.begins_epoch)
             return self.opened(segments, end, end, [], new_epoch=begins_epoch), None
+        if clean is not None or last.base_offset < self.durable_end:
+            self.refuse_foreign(last)
         with Lanes() as lanes:
             opened = self.recover(segments, lanes)
         self.report.log_end_offset = opened.log_end_offset
@@ -220,10 +233,33 @@ class _Opening:
             self.fs.unlink(self.path(name))
         return list_segments(self.files, self.directory, self.names, self.settings)
 
+    # -- missing segments --------------------------------------------------------------------------------
+
+    def incomplete(self, segments: list[Segment], missing: list[Missing], clean: CleanEnd | None) -> Opened:
+        """Changes nothing and does not recover the tail; the existing segments can be read."""
+        load_epochs(self.epochs, segments, self.name)
+        segments = with_missing(self.files, self.directory, segments, missing, self.settings)
+        last = segments[-1]
+        if missing[-1].next_offset is None:
+            end = max(self.recovery_point, last.base_offset)
+        elif clean is not None and (last.base_offset, last.size) == (clean.last_segment, clean.size):
+            end = clean.log_end_offset
+        else:
+            end = max(intact_end(last.pread_into, 0, last.size)[1], last.base_offset)
+        first = missing[0]
+        path = self.path(self.files.layout.segment(first.base_offset))
+        behind = end if first.next_offset is None else first.next_offset
+        damage = f"{path}: {first.reason} (offsets {first.base_offset:,} to {behind - 1:,})"
+        if len(missing) > 1:
+            damage += f"; also missing: {counted(len(missing) - 1, 'more segment')}"
+        self.report.log_end_offset = end
+        self.report.damage.append(damage)
+        # The recovery point stays: the log past it was not checked.
+        return self.damaged(segments, end, damage)._replace(flushed_offset=self.recovery_point)
+
     # -- recovery --------------------------------------------------------------------------------------
 
     def recover(self, segments: list[Segment], lanes: Lanes) -> Opened:
-        self.refuse_foreign(segments[-1])
         load_epochs(self.epochs, segments, self.name)
         check_epochs(self.epochs, segments, self.name)
         self.drop_empty(segments)
@@ -233,7 +269,8 @@ class _Opening:
             damage = self.end_segment(segments[number - 1], segments[number])
             if damage is not None:
                 return self.damaged(segments, start, damage)
-        builder, pos, expected, damage = self.find_recovery_point(segments[number], start)
+        gaps = self.may_have_gaps and number + 1 < len(segments)
+        builder, pos, expected, damage = self.find_recovery_point(segments[number], start, gaps)
         if damage is not None:
             return self.damaged(segments, start, damage)
         start = expected
@@ -271,7 +308,15 @@ class _Opening:
                 if tail.superseded:
                     cut(self.files, segment, tail.end)
                 self.write_indexes(segment, builder)
+        if expected < self.durable_end:
+            problem = tail.problem or "the segment ends"
+            damage = (
+                f"{segment.path} at byte {tail.end:,}: {problem}; records up to {self.durable_end - 1:,} had "
+                "been made durable"
+            )
+            return self.damaged(segments, self.durable_end, damage, start, replay)
         segments[-1].next_offset = expected
+        self.complete_indexes(segments[:number])
         if tail.problem is not None:
             self.set_aside(segments[-1], tail)
         if tail.end > pos:
@@ -283,6 +328,10 @@ class _Opening:
         return self.opened(segments, start, expected, replay, new_epoch=True)
 
     def refuse_foreign(self, segment: Segment) -> None:
+        """Raises NotALog if the file, whose beginning had been durable, now begins in another format.
+
+        Past the recovery point only record batches count: a torn one may look like anything.
+        """
         kind = identify(segment.pread(min(segment.size, _SNIFFED), 0))
         if kind in ("message-set-v0", "message-set-v1", "0.7"):
             raise NotALog(
@@ -316,7 +365,7 @@ class _Opening:
 
         Returns damage found on the way.
         """
-        builder, pos, _, damage = self.find_recovery_point(segment, following.base_offset)
+        builder, pos, _, damage = self.find_recovery_point(segment, following.base_offset, self.may_have_gaps)
         if damage is None and pos < segment.size:
             if not moved(segment, pos, following):
                 return f"{segment.path} has {segment.size - pos:,} bytes too many at byte {pos:,}"
@@ -324,8 +373,11 @@ class _Opening:
             self.write_indexes(segment, builder)
         return damage
 
-    def find_recovery_point(self, segment: Segment, offset: int) -> _Start:
-        """Where the batch with an offset begins; what lies before it is durable, and not read."""
+    def find_recovery_point(self, segment: Segment, offset: int, may_end_before: bool) -> _Start:
+        """Where the batch with an offset begins; what lies before it is durable, and not read.
+
+        may_end_before: compaction may have removed its last records, as never those of the last segment.
+        """
         damage = ""
         indexed = self.trusted_entries(segment, offset)
         for builder in (indexed, self.builder(segment.base_offset)):
@@ -356,7 +408,7 @@ class _Opening:
                     return _Start(builder, pos, offset, None)
                 damage = str(error)
                 continue
-            if expected == offset or (self.may_have_gaps and 0 <= expected < offset):
+            if expected == offset or (may_end_before and 0 <= expected < offset):
                 return _Start(builder, pos, offset, None)
             damage = (
                 f"{segment.path} ends at offset {max(expected, segment.base_offset):,}: "
@@ -447,13 +499,30 @@ class _Opening:
             IndexFiles(self.fs, stem + INDEX, stem + TIME_INDEX).replace(builder.offsets, builder.times)
         self.files.indexes.forget(segment.path)
 
+    def complete_indexes(self, segments: list[Segment]) -> None:
+        """Rebuild the index files of sealed segments that a killed compaction or deletion removed."""
+        for segment in segments:
+            stem = self.files.layout.stem(segment.base_offset)
+            if not (stem + INDEX in self.names and stem + TIME_INDEX in self.names):
+                segment.rebuild_indexes()
+                self.report.indexes_rebuilt += 1
+
     # -- the result ------------------------------------------------------------------------------------
 
-    def damaged(self, segments: list[Segment], end_offset: int, damage: str) -> Opened:
+    def damaged(
+        self,
+        segments: list[Segment],
+        end_offset: int,
+        damage: str,
+        checked_from: int | None = None,
+        replay: Sequence[_Sequenced] = (),
+    ) -> Opened:
         """Nothing is changed; what can be read is readable, appends are refused."""
-        segments[-1].next_offset = max(end_offset, segments[-1].base_offset)
-        end = max(end_offset, segments[-1].base_offset)
-        opened = self.opened(segments, end, end, [], new_epoch=True)
+        end = max(end_offset, segments[-1].base_offset, self.durable_end)
+        segments[-1].next_offset = end
+        opened = self.opened(
+            segments, end if checked_from is None else checked_from, end, replay, new_epoch=True
+        )
         return opened._replace(damage=damage, flushed_offset=end_offset)
 
     def opened(
@@ -461,7 +530,7 @@ class _Opening:
         segments: list[Segment],
         checked_from: int,
         log_end_offset: int,
-        replay: list[_Sequenced],
+        replay: Sequence[_Sequenced],
         *,
         new_epoch: bool,
     ) -> Opened:
@@ -484,6 +553,7 @@ class _Opening:
             producers,
             aborted,
             None,
+            self.manifest,
         )
 
     def path(self, name: str) -> str:

@@ -3,13 +3,15 @@
 Recovery never cuts what was durable: a partition damaged before its recovery point refuses appends, and
 reading at the damage raises. Repair takes the damage out, so that reading and appending go on around it:
 
-    1  The partition is read from end to end (walking.py); what is wrong in each segment is planned.
-    2  Its topic is marked as one that may have gaps, the clean-shutdown note forgets the partition, and the
-       recovery point comes down to what will be there: all durable, before a byte is touched.
+    1  The partition is read from end to end, and each batch's records are decoded (walking.py); what is wrong
+       in each segment is planned.
+    2  Its topic is marked as one that may have gaps, the clean-shutdown note forgets the partition, the
+       recovery point comes down to what will be there, and the list of segments (segment_manifest.py) names
+       those that exist and stay unchanged: all durable, before a byte is touched.
     3  Each damaged stretch is copied into a *.cut file, fsynced. A missing one has nothing to set aside.
     4  The segment without them is written to *.recovering, fsynced, and renamed over the old one. Never in
-       place: a backup may share the old file. A wrong base offset or leader epoch of a batch that is
-       otherwise valid (they are outside its CRC) is put right on the way.
+       place: a backup may share the old file. A wrong base offset, leader epoch or largest timestamp of a
+       batch that is otherwise valid is put right on the way.
     5  Its indexes are made anew; where the log's end came down, so does the leader-epoch history's.
 
 Killed at any step it is run again and ends the same: a *.cut file is never written over with other bytes,
@@ -27,9 +29,9 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from .arguments import as_path, check_flag, check_partition
-from .catalog import Catalog, Topic
+from .catalog import Catalog
 from .checkpoints import LeaderEpochs, read_offsets, write_offsets
-from .codec.record_batch import assign
+from .codec.record_batch import assign, set_max_timestamp
 from .config import TopicSettings
 from .cutting import keep_aside
 from .errors import CorruptCheckpoint, StorageError, TopicNotFound
@@ -49,7 +51,10 @@ from .index import IndexCache
 from .lanes import Lanes
 from .model import TopicPartition
 from .segment import Files, Segment, list_segments
+from .segment_manifest import Missing, SegmentManifest, disagreement
+from .shared_state import flushed_offsets, retract
 from .swap import finish_swaps
+from .topic import Topic
 from .walking import Damage, Mislabelled, SegmentWalk, Stretch
 
 _OPEN_FILES: Final = 16
@@ -69,7 +74,7 @@ class SetAside(NamedTuple):
 
 
 class Relabelled(NamedTuple):
-    """A batch whose base offset or leader epoch was put right: its records are kept."""
+    """A batch whose base offset, leader epoch or largest timestamp was put right: its records are kept."""
 
     segment: str
     pos: int
@@ -79,7 +84,9 @@ class Relabelled(NamedTuple):
 
 
 class RepairReport(NamedTuple):
-    """What was done, or with dry_run would be. `offsets_gone` are (first, last) of records that are lost."""
+    """What was done, or with dry_run would be. `offsets_gone` are (first, last) of records that are lost;
+    `relisted` are (path, reason) of segments that were missing or had changed since they were sealed, and are
+    now listed as they are."""
 
     topic: str
     partition: int
@@ -90,11 +97,12 @@ class RepairReport(NamedTuple):
     relabelled: tuple[Relabelled, ...]
     offsets_gone: tuple[tuple[int, int], ...]
     segments_rewritten: int
+    relisted: tuple[tuple[str, str], ...] = ()
 
     @property
     def changed(self) -> bool:
         """Was there anything to repair?"""
-        return bool(self.set_aside or self.relabelled or self.offsets_gone)
+        return bool(self.set_aside or self.relabelled or self.offsets_gone or self.relisted)
 
 
 class _Plan(NamedTuple):
@@ -104,6 +112,7 @@ class _Plan(NamedTuple):
     keep: list[tuple[int, int]]
     damage: list[Damage]
     labels: list[Mislabelled]
+    counts: list[tuple[int, int]]  # batches and records of each stretch
 
 
 def repair_partition(
@@ -168,6 +177,8 @@ class _Repair:
         self._set_aside: list[SetAside] = []
         self._relabelled: list[Relabelled] = []
         self._gone: list[tuple[int, int]] = []
+        self._manifest = SegmentManifest(fs, self._directory)
+        self._disagreeing: set[int] = set()
         self._lanes = Lanes()
 
     def run(self) -> RepairReport:
@@ -188,21 +199,27 @@ class _Repair:
             names = fs.names(directory)
         segments = list_segments(self._files, directory, names, self._settings)
         history_lost = self._history_is_lost(segments)
-        durable, start = self._checkpoint(RECOVERY_POINT_FILE), self._checkpoint(LOG_START_FILE)
-        plans, end = self._planned(segments, durable, start)
+        flushed = flushed_offsets(fs, self._catalog.file(WRITER_STATE_FILE))
+        durable = max(self._checkpoint(RECOVERY_POINT_FILE), flushed.get(self._name, 0))
+        start = self._checkpoint(LOG_START_FILE)
+        missing = self._missing(segments, start)
+        plans, end = self._planned(segments, missing, durable, start)
         if not history_lost and self._history_contradicts(plans):
             # The records agree with each other: the file is wrong, not they.
             history_lost = True
             self._history.entries = ()
             self._gone = []
-            plans, end = self._planned(segments, durable, start)
+            plans, end = self._planned(segments, missing, durable, start)
         new_start = max(start, segments[0].base_offset if segments else end)
         rewrites = [plan for plan in plans if plan.damage or plan.labels or self._is_shared_end(plan, plans)]
+        relisted = self._relisted(missing, plans, rewrites)
         if self._dry_run:
             for plan in rewrites:
                 self._note(plan, [""] * len(plan.damage))
-        elif rewrites or self._gone or history_lost:
-            self._prepare(end, new_start)
+        elif rewrites or self._gone or history_lost or relisted:
+            self._prepare(end, new_start, segments[-1].base_offset if segments else end)
+            changing = {plan.segment.base_offset for plan in rewrites}
+            self._manifest.relist(segments, changing | self._disagreeing)
             for plan in rewrites:
                 self._note(
                     plan,
@@ -222,11 +239,14 @@ class _Repair:
             tuple(self._relabelled),
             tuple(self._gone),
             0 if self._dry_run else len(rewrites),
+            relisted,
         )
 
     # -- 1: what is wrong --------------------------------------------------------------------------------
 
-    def _planned(self, segments: list[Segment], durable: int, start: int) -> tuple[list[_Plan], int]:
+    def _planned(
+        self, segments: list[Segment], missing: list[Missing], durable: int, start: int
+    ) -> tuple[list[_Plan], int]:
         """A plan for each segment, and the offset behind the last record that stays."""
         if not segments:
             end = max(durable, start)
@@ -239,6 +259,10 @@ class _Repair:
             following = segments[number + 1].base_offset if number + 1 < len(segments) else None
             if not self._may_have_gaps:
                 self._lose(expected, segment.base_offset)
+            else:
+                for each in missing:
+                    if each.next_offset is not None and expected <= each.base_offset < segment.base_offset:
+                        self._lose(each.base_offset, each.next_offset)
             expected = end = max(expected, segment.base_offset)
             walk = SegmentWalk(
                 segment.pread_into,
@@ -250,11 +274,13 @@ class _Repair:
                 log_end=None,
                 durable_end=durable,
                 lanes=self._lanes,
+                records=True,
             )
-            plan = _Plan(segment, [], [], [])
+            plan = _Plan(segment, [], [], [], [])
             for found in walk:
                 if isinstance(found, Stretch):
                     plan.keep.append((found.pos, found.end))
+                    plan.counts.append((found.batches, found.records))
                     end = found.next_offset
                 elif isinstance(found, Mislabelled):
                     plan.keep.append((found.pos, found.pos + found.header.size))
@@ -270,6 +296,31 @@ class _Repair:
             plans.append(plan)
             expected = walk.expected
         return plans, end
+
+    def _missing(self, segments: list[Segment], start: int) -> list[Missing]:
+        """Read the list of segments; return those without a file."""
+        if self._catalog.manifests_trusted():
+            with contextlib.suppress(CorruptCheckpoint):  # the next open rebuilds it
+                self._manifest.load()
+        return self._manifest.missing({segment.base_offset for segment in segments}, start)
+
+    def _relisted(
+        self, missing: list[Missing], plans: list[_Plan], rewrites: list[_Plan]
+    ) -> tuple[tuple[str, str], ...]:
+        """(path, reason) of the segments that are not as listed."""
+        stem = self._files.layout.segment
+        found = [(os.path.join(self._directory, stem(each.base_offset)), each.reason) for each in missing]
+        summaries = self._manifest.summaries
+        for plan in plans[:-1]:
+            noted = summaries.get(plan.segment.base_offset)
+            if noted is None or plan in rewrites:
+                continue
+            batches, records = (sum(column) for column in zip((0, 0), *plan.counts, strict=True))
+            reason = disagreement(plan.segment, noted, batches, records)
+            if reason is not None:
+                found.append((plan.segment.path, reason))
+                self._disagreeing.add(plan.segment.base_offset)
+        return tuple(found)
 
     def _is_shared_end(self, plan: _Plan, plans: list[_Plan]) -> bool:
         """Is it to be appended to again, and a file that a backup has too?"""
@@ -313,7 +364,7 @@ class _Repair:
 
     # -- 2: what has to be known before a byte is touched ------------------------------------------------
 
-    def _prepare(self, end: int, start: int) -> None:
+    def _prepare(self, end: int, start: int, last_segment: int) -> None:
         topic = self._topics[self._name.topic]
         if self._gone and not topic.gaps:
             marked = Topic(topic.name, topic.topic_id, topic.partitions, topic.settings, True)
@@ -322,12 +373,12 @@ class _Repair:
         if ends is not None:
             ends.pop(self._name, None)
             self._catalog.note_clean_shutdown(ends)
-        # What the last writer published is about to be wrong.
-        with contextlib.suppress(FileNotFoundError):
-            self._fs.unlink(self._catalog.file(WRITER_STATE_FILE))
-        self._write_checkpoint(RECOVERY_POINT_FILE, lambda offset: min(offset, end))
+        # Producer state and aborted transactions are rebuilt from the start of the last segment.
+        self._write_checkpoint(RECOVERY_POINT_FILE, lambda offset: min(offset, last_segment, end))
         self._write_checkpoint(CLEANER_FILE, lambda offset: min(offset, end))
         self._write_checkpoint(LOG_START_FILE, lambda offset: max(offset, start))
+        # What the last writer published is about to be wrong.
+        retract(self._fs, self._catalog.file(WRITER_STATE_FILE), self._name)
 
     def _write_checkpoint(self, file: str, change: Callable[[int], int]) -> None:
         path = self._catalog.file(file)
@@ -356,6 +407,8 @@ class _Repair:
                     data = bytearray(segment.pread(min(size, stop - pos), pos))
                     if label is not None:
                         assign(data, label.base_offset, label.leader_epoch)
+                        if label.max_timestamp_ms != label.header.max_timestamp_ms:
+                            set_max_timestamp(data, label.max_timestamp_ms)
                     fs.pwrite_all(fd, data, at)
                     at += len(data)
             fs.sync(fd)

@@ -11,7 +11,9 @@ so that what is left is one stretch of the log. Of several policies any one suff
     record_timestamp    the largest timestamp of its records is more than retention_ms ago (Kafka 2.7)
     bytes               without it at least retention_bytes are left (all of them)
 
-Anything else is a function of your own, "package.module:function", of the shape of `DeletePolicy`.
+Anything else is a function of your own, "package.module:function", of the shape of `DeletePolicy`. It is
+imported when the program itself names it (`name_policies`), never because topics.json does: a directory
+that came from elsewhere must not choose what code runs.
 
 Invariants: with the default settings (-1) nothing is ever deleted; only a topic whose cleanup_policy has
 "delete" loses segments; the active segment goes only by being rolled first, and the log start is durable
@@ -21,16 +23,16 @@ before any file is renamed (partition.advance_log_start).
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Final, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 from .config import TopicSettings
 from .errors import InvalidSetting, shown
 from .partition import Partition
 from .segment import Segment
 from .shared_state import State
+from .synonyms import plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +104,27 @@ POLICIES: Final[dict[str, DeletePolicy]] = {
     "bytes": by_bytes,
 }
 
+_named: Final[dict[str, DeletePolicy]] = {}  # by the program, in this process
 
-@lru_cache(maxsize=64)
+
+def name_policies(settings: Mapping[str, Any]) -> None:
+    """Import the delete policies among settings that the program gives: from now on logs may use them.
+
+    Raises InvalidSetting for an unknown name, or a "package.module:function" that cannot be had; InvalidType.
+    """
+    for typed, value in settings.items():
+        if plain(typed) == "delete_policy" and value is not None:
+            for name in _split(TopicSettings.parse({typed: value})["delete_policy"]):
+                if name not in POLICIES:
+                    _named[name] = _guarded(name, _imported(name))
+
+
 def policy_by_name(names: str) -> DeletePolicy:
     """The policy that a `delete_policy` setting names; several, separated by commas: any of them suffices.
 
-    Raises InvalidSetting for an unknown name, or a "package.module:function" that cannot be had.
+    Imports nothing. Raises InvalidSetting for a name that is neither shipped nor named by the program.
     """
-    policies = [_one_policy(name.strip()) for name in names.split(",")]
+    policies = [_known(name) for name in _split(names)]
 
     def any_of(segments: Sequence[SegmentInfo], settings: TopicSettings, now_ms: int) -> int:
         return max(policy(segments, settings, now_ms) for policy in policies)
@@ -145,13 +160,7 @@ def _expired(policy: DeletePolicy, partition: Partition, segments: Sequence[Segm
     active = segments[-1]
     if active.size:
         infos.append(_info(partition, active, active=True))
-    count = policy(infos, partition.settings, now_ms)
-    if not isinstance(count, int) or not 0 <= count <= len(infos):
-        raise InvalidSetting(
-            f"delete_policy {partition.settings.delete_policy!r} must say how many of {len(infos)} segments "
-            f"may go, not {shown(count)}; none was deleted"
-        )
-    return count
+    return policy(infos, partition.settings, now_ms)
 
 
 def _info(partition: Partition, segment: Segment, *, active: bool) -> SegmentInfo:
@@ -170,13 +179,45 @@ def _info(partition: Partition, segment: Segment, *, active: bool) -> SegmentInf
 def _never_deletes(settings: TopicSettings) -> bool:
     """Spares reading a thousand partitions' indexes for nothing: the shipped policies need a limit."""
     limited = settings.retention_ms >= 0 or settings.retention_bytes >= 0
-    return not limited and all(name.strip() in POLICIES for name in settings.delete_policy.split(","))
+    return not limited and all(name in POLICIES for name in _split(settings.delete_policy))
 
 
-def _one_policy(name: str) -> DeletePolicy:
-    shipped = POLICIES.get(name)
-    if shipped is not None:
-        return shipped
+def _split(names: str) -> list[str]:
+    return [name.strip() for name in names.split(",")]
+
+
+def _known(name: str) -> DeletePolicy:
+    policy = POLICIES.get(name) or _named.get(name)
+    if policy is None:
+        raise InvalidSetting(
+            f"delete_policy {shown(name)} stands in topics.json, and this program has not named it: nothing "
+            "is deleted. To use it, give it to embedlog.open, create_topic or alter_topic; to be rid of it, "
+            "alter_topic(..., delete_policy=None)"
+        )
+    return policy
+
+
+def _guarded(name: str, policy: DeletePolicy) -> DeletePolicy:
+    """A policy of the program's own, whose every failure is an InvalidSetting that names it."""
+
+    def guarded(segments: Sequence[SegmentInfo], settings: TopicSettings, now_ms: int) -> int:
+        try:
+            count = policy(segments, settings, now_ms)
+        except Exception as error:  # whatever the function does
+            raise InvalidSetting(
+                f"delete_policy {shown(name)} raised {type(error).__name__}: {error}; none was deleted"
+            ) from error
+        if not isinstance(count, int) or not 0 <= count <= len(segments):
+            raise InvalidSetting(
+                f"delete_policy {shown(name)} must return how many of {len(segments)} segments may go, not "
+                f"{shown(count)}; none was deleted"
+            )
+        return count
+
+    return guarded
+
+
+def _imported(name: str) -> DeletePolicy:
     module, _, function = name.partition(":")
     if not module or not function:
         raise InvalidSetting(

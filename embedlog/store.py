@@ -19,24 +19,24 @@ import contextlib
 import functools
 import logging
 import os
-import resource
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from .abreast import abreast
+from .abreast import abreast, uncollected
 from .appending import Opened
-from .catalog import Catalog, Topic, check_partition_count, new_id
+from .catalog import Catalog
 from .checkpoints import read_offsets
 from .config import LogSettings, TopicSettings
+from .disk_usage import blocks, counting
 from .errors import (
     Closed,
     CorruptCheckpoint,
     EmbedlogError,
     ForkedHandle,
-    InvalidArgument,
+    NotALog,
     PartitionFailed,
     PartitionNotFound,
     StorageError,
@@ -53,16 +53,19 @@ from .filenames import (
     check_not_internal,
     check_topic_name,
 )
-from .fs import Descriptors, FileSystem
+from .fs import Descriptors, FileSystem, default_open_files, storage_error
 from .index import IndexCache
 from .model import PartitionOffsets, TopicDescription, TopicPartition
 from .partition import Partition
 from .publication import roll_forward
-from .recovery import CleanEnd, PartitionRecovery, Progress, RecoveryReport, open_partition
-from .retention import policy_by_name
+from .recovery import CleanEnd, Progress, open_partition
+from .recovery_report import PartitionRecovery, RecoveryReport
+from .retention import name_policies
 from .segment import Files
-from .shared_state import State, StateWriter
+from .shared_state import State, WriterState
+from .topic import Topic, check_more_partitions, check_partition_count, new_id
 from .topic_directories import TopicDirectories
+from .unbroken import whole
 from .upkeep import Upkeep
 
 logger = logging.getLogger(__name__)
@@ -106,32 +109,33 @@ class Store:
         """
         self.settings = settings or LogSettings()
         self.defaults = TopicSettings().with_changes(topic_settings or {})
-        policy_by_name(self.defaults.delete_policy)
-        self.fs = fs or FileSystem()
+        name_policies(topic_settings or {})
+        uncounted = fs or FileSystem()
+        self.disk = counting(uncounted, path, self.settings.max_bytes)
+        self.fs: FileSystem = self.disk or uncounted
         self.clock_ms = clock_ms
         self.topics_lock = threading.RLock()  # held while topics come, change or go
         self._progress = progress
         self._topics: dict[str, Topic] = {}
         self.by_topic: dict[str, tuple[Partition, ...]] = {}
-        self._state: StateWriter | None = None
-        self._writer_id = int.from_bytes(os.urandom(8), "little") >> 1
         self._closed = self._forked = False
         self.recovery = RecoveryReport()
         self.catalog = Catalog(self.fs, path)
         self._directories = TopicDirectories(self.fs, self.catalog)
+        self._writer_state = WriterState(self.fs, self.catalog.file(WRITER_STATE_FILE))
         self.upkeep = Upkeep(self)
         self.descriptors = Descriptors(self.fs, max(self.max_open_files() // 4, 8))
         self.catalog.create(layout)
         self.catalog.load(layout)
         self._lock_fd = self.catalog.lock()
         try:
-            self.catalog.note_writer(self.clock_ms(), passing=passing)
+            self.catalog.note_writer(self.clock_ms(), passing=passing, max_bytes=self.settings.max_bytes)
             self._files = Files(self.fs, self.descriptors, IndexCache(), self.catalog.layout)
             self._open()
         except BaseException as error:
             self._release()
             if isinstance(error, OSError):
-                raise StorageError(f"{path} cannot be opened: {error}", path=path) from error
+                raise storage_error(f"{path} cannot be opened", error, path) from error
             raise
         if background:
             self.upkeep.start()
@@ -145,28 +149,25 @@ class Store:
 
     def max_open_files(self) -> int:
         """How many descriptors the log may hold: the setting, or half of what the process may."""
-        if self.settings.max_open_files > 0:
-            return self.settings.max_open_files
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        return 4096 if soft == resource.RLIM_INFINITY else min(max(soft // 2, 32), 4096)
+        return self.settings.max_open_files if self.settings.max_open_files > 0 else default_open_files()
 
     # -- opening ---------------------------------------------------------------------------------------
 
+    @uncollected()
     def _open(self) -> None:
         started = time.perf_counter()
+        self.upkeep.quota.measure()
         self._topics = self.catalog.load_topics()
         clean = self.catalog.take_clean_shutdown()
         if not self._topics:
             clean = {}
         self.recovery.clean = clean is not None
-        if clean is None:
-            # What the dead writer told readers is about to be wrong: until we tell them they see the files.
-            with contextlib.suppress(FileNotFoundError):
-                self.fs.unlink(self.catalog.file(WRITER_STATE_FILE))
+        flushed = self._writer_state.take_over() if clean is None else {}
         recovery_points = self._checkpoint(RECOVERY_POINT_FILE)
         log_starts = self._checkpoint(LOG_START_FILE)
         for topic in list(self.catalog.deleting.values()):
             self._finish_deletion(topic)
+        self.catalog.fold_journal(self._topics)
         self._directories.clear_leftovers({**self._topics, **self.catalog.deleting})
         self._note_gaps()
         settings = {topic.name: self.settings_of(topic) for topic in self._topics.values()}
@@ -178,21 +179,27 @@ class Store:
                 # Closing wrote both. Neither file has a checksum: each is the other's.
                 point = min(end.log_end_offset, end.log_end_offset if point is None else point)
                 end = None
-            start = log_starts.get(name)
-            return self._open_partition(name, topic, settings[name.topic], end, point or 0, start)
+            start, durable = log_starts.get(name), flushed.get(name, 0)
+            return self._open_partition(name, topic, settings[name.topic], end, point or 0, start, durable)
 
         names = [name for topic in self._topics.values() for name in topic.names()]
-        opened = dict(
-            zip(names, abreast(open_one, names) if clean is None else map(open_one, names), strict=True)
-        )
+        try:
+            found = abreast(open_one, names) if clean is None else list(map(open_one, names))
+        except NotALog:
+            if clean is not None:  # so that the next open finds what this one did
+                with contextlib.suppress(OSError):
+                    self.catalog.note_clean_shutdown(clean)
+            raise
+        opened = dict(zip(names, found, strict=True))
         for topic in self._topics.values():
             self.by_topic[topic.name] = tuple(opened[name][0] for name in topic.names())
         self.recovery.partitions += [report for _, report in opened.values() if report is not None]
+        self.catalog.keep_manifests()
         self.upkeep.adopt(self.partitions())
         roll_forward(self)
         for text in self.recovery.damage:
             logger.error("damaged: %s", text)
-        self._tell_readers()
+        self._writer_state.replace(self.partitions())
         self.recovery.duration_ms = (time.perf_counter() - started) * 1000
 
     def _note_gaps(self) -> None:
@@ -218,6 +225,7 @@ class Store:
         clean: CleanEnd | None,
         recovery_point: int,
         log_start_offset: int | None,
+        flushed_offset: int = 0,
     ) -> tuple[Partition, PartitionRecovery | None]:
         directory = self.directory(name)
         gaps = topic.gaps or settings.compacts
@@ -229,10 +237,12 @@ class Store:
                 settings,
                 clean=clean,
                 recovery_point=recovery_point,
+                flushed_offset=flushed_offset,
                 log_start_offset=log_start_offset,
                 may_have_gaps=gaps,
                 now_ms=self.clock_ms(),
                 progress=self._progress,
+                manifest_trusted=self.catalog.keeps_manifests,
             )
         except FileNotFoundError:
             if self.fs.exists(directory):
@@ -241,23 +251,6 @@ class Store:
         partition = Partition(name, directory, self._files, settings, self.upkeep, opened)
         partition.may_have_gaps = gaps
         return partition, report
-
-    def _tell_readers(self) -> None:
-        """Publish all partitions in a new state file, and retire the one before."""
-        names, path = [p.name for p in self.partitions()], self.catalog.file(WRITER_STATE_FILE)
-        try:
-            state = StateWriter(self.fs, path, self._writer_id, names)
-        except OSError:
-            if self._state is None:
-                raise
-            # The old one still tells of what is in it; of a new partition readers see the files.
-            logger.exception("%s: readers cannot be told of a change of topics", self.path)
-            return
-        for partition in self.partitions():
-            partition.publish_through(state.slot(partition.name))
-        if self._state is not None:
-            self._state.supersede()
-        self._state = state
 
     # -- topics ----------------------------------------------------------------------------------------
 
@@ -299,11 +292,20 @@ class Store:
         check_topic_name(name)
         check_partition_count(partitions)
         checked = TopicSettings.parse(settings)
-        policy_by_name(checked.get("delete_policy", self.defaults.delete_policy))
+        while not self._create_topic(name, partitions, checked, exist_ok, topic_id):
+            self.upkeep.tell_of_deletions()
+        return self.describe_topic(name)
+
+    @whole
+    def _create_topic(
+        self, name: str, partitions: int, checked: dict[str, Any], exist_ok: bool, topic_id: str | None
+    ) -> bool:
+        """False while the deletion of an earlier topic of that name is unfinished."""
         with self.topics_lock:
             self.check_open()
             if name in self._topics and exist_ok:
-                return self.describe_topic(name)
+                self.upkeep.settings_changed()  # the program may just have named the topic's delete_policy
+                return True
             if name in self._topics:
                 raise TopicExists(
                     f"topic {name!r} exists already: exist_ok=True takes it as it is, alter_topic changes it"
@@ -315,20 +317,20 @@ class Store:
                     "messages, and try again",
                     path=self.path,
                 )
+            if self.upkeep.has_to_tell_of(name):
+                return False
             compacts = self.defaults.with_changes(checked).compacts
             self._add_partitions(Topic(name, topic_id or new_id(), partitions, checked, compacts), 0)
-        return self.describe_topic(name)
+            return True
 
+    @whole
     def create_partitions(self, name: str, partitions: int) -> TopicDescription:
         """Raise a topic's number of partitions to `partitions`. Keys may from then on go elsewhere."""
         check_partition_count(partitions)
         with self.topics_lock:
             topic = self.topic(name)
             check_not_internal(name, "with more partitions groups would not find their offsets")
-            if partitions <= topic.partitions:
-                raise InvalidArgument(
-                    f"topic {name!r} has {topic.partitions} partitions: the new number must be larger"
-                )
+            check_more_partitions(name, topic.partitions, partitions)
             self._add_partitions(replace(topic, partitions=partitions), topic.partitions)
         return self.describe_topic(name)
 
@@ -340,6 +342,7 @@ class Store:
         def begin(name: TopicPartition) -> None:
             begun[name], _ = self._open_partition(name, topic, settings, None, 0, None)
 
+        self.upkeep.make_room(blocks(1) * (topic.partitions - first))  # of their directories
         try:
             self.upkeep.forget(topic.names()[first:])
             for name in topic.names()[first:]:
@@ -355,25 +358,22 @@ class Store:
                     for directory in made:
                         self._directories.remove(directory)
             if isinstance(error, OSError):
-                message = f"topic {topic.name!r} could not be made: {error}"
-                raise StorageError(message, path=self.path) from error
+                message = f"{self.path}: topic {topic.name!r} could not be made"
+                raise storage_error(message, error, self.path) from error
             raise
         added = [begun[name] for name in topic.names()[first:]]
         self.by_topic[topic.name] = (*self.by_topic.get(topic.name, ()), *added)
         self._topics[topic.name] = topic
         self.upkeep.adopt(added)
-        self._tell_readers()
+        self._writer_state.replace(self.partitions())
 
     def _save_topics(self, topics: Mapping[str, Topic], deleting: Mapping[str, Topic] | None = None) -> None:
         self.catalog.replace_topics(self._topics, topics, deleting)
 
+    @whole
     def alter_topic(self, name: str, settings: Mapping[str, Any]) -> TopicDescription:
         """Change a topic's settings; a value of None returns one to its default."""
-        given = TopicSettings.parse({key: value for key, value in settings.items() if value is not None})
-        dropped = {
-            key.replace(".", "_").replace("-", "_") for key, value in settings.items() if value is None
-        }
-        TopicSettings.parse({key: getattr(self.defaults, key, None) for key in dropped})
+        given, dropped = TopicSettings.parse_changes(settings)
         with self.topics_lock:
             topic = self.topic(name)
             if not {*given, *dropped} <= _OF_INTERNAL_TOPICS:
@@ -381,7 +381,6 @@ class Store:
             kept = {key: value for key, value in topic.settings.items() if key not in dropped}
             altered = Topic(name, topic.topic_id, topic.partitions, {**kept, **given}, topic.gaps)
             resolved = self.settings_of(altered)
-            policy_by_name(resolved.delete_policy)
             altered = replace(altered, gaps=topic.gaps or resolved.compacts)
             self._save_topics({**self._topics, name: altered})
             self._topics[name] = altered
@@ -391,11 +390,11 @@ class Store:
         self.upkeep.settings_changed()
         return self.describe_topic(name)
 
+    @whole
     def mark_gaps(self, name: str, gaps: bool = True) -> None:
         """From now on gaps between a topic's offsets are no damage (repair, import), or (False) are again."""
         with self.topics_lock:
-            topic = self.topic(name)
-            marked = Topic(name, topic.topic_id, topic.partitions, topic.settings, gaps)
+            marked = replace(self.topic(name), gaps=gaps)
             self._save_topics({**self._topics, name: marked})
             self._topics[name] = marked
             for partition in self.by_topic[name]:
@@ -403,33 +402,37 @@ class Store:
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic: gone, durably, on return; its files go after file_delete_delay_ms."""
+        self._delete_topic(name)
+        self.upkeep.tell_of_deletions()
+
+    @whole
+    def _delete_topic(self, name: str) -> None:
         with self.topics_lock:
             topic = self.topic(name)
             check_not_internal(name, FORGETTING_OFFSETS)
             remaining = {key: value for key, value in self._topics.items() if key != name}
             self._save_topics(remaining, {**self.catalog.deleting, name: topic})
             self._topics = remaining
-            with self.upkeep.room_lock:  # or it would count, and nobody could drop it
-                for partition in self.by_topic.pop(name):
-                    partition.publish_through(None)  # the file they have slots in goes
-                    partition.close()
-                    self.upkeep.dismiss(partition)
-            self._tell_readers()
+            for partition in self.by_topic.pop(name):
+                partition.publish_through(None)  # the file they have slots in goes
+                partition.close()
+                self.upkeep.dismiss(partition)
+            self._writer_state.replace(self.partitions())
             self._finish_deletion(topic)
-        self.upkeep.topic_deleted(name)
+            self.upkeep.topic_deleted(name)
 
     def _finish_deletion(self, topic: Topic) -> bool:
         """The directories of a deleted topic lose its name now, and go later. False: some kept it."""
         retired = self._directories.retire(topic)
         for path in retired:
             delay_ms = self.settings_of(topic).file_delete_delay_ms
-            self.upkeep.later(delay_ms, functools.partial(self._directories.remove, path))
+            self.upkeep.quota.remove_later(path, delay_ms, functools.partial(self._directories.remove, path))
         if len(retired) < topic.partitions:
             return False
         left = {name: other for name, other in self.catalog.deleting.items() if name != topic.name}
         try:
-            self.catalog.save_topics(self._topics, left)
-        except OSError:
+            self._save_topics(self._topics, left)
+        except StorageError:
             logger.exception("topic %s is deleted; the next open looks for its directories again", topic.name)
         return True
 
@@ -491,9 +494,8 @@ class Store:
         try:
             partition.reopen(recover)
         except OSError as error:
-            raise StorageError(
-                f"{partition.name} cannot be reopened: {error}", path=partition.directory
-            ) from error
+            message = f"{partition.name} cannot be reopened"
+            raise storage_error(message, error, partition.directory) from error
         self.upkeep.recovered(partition)
         return reports[0] if reports else None
 
@@ -534,6 +536,7 @@ class Store:
             try:
                 points = {partition.name: partition.recovery_point for partition in self.partitions()}
                 self.upkeep.write_recovery_points(points)
+                self.catalog.fold_journal(self._topics)
                 self.catalog.note_clean_shutdown(ends)
             except OSError:
                 logger.exception("%s: closing; the next open will check the tail", self.path)
@@ -543,12 +546,11 @@ class Store:
             self._release()
 
     def _release(self) -> None:
-        if self._state is not None:
-            self._state.close()
-            self._state = None
+        self._writer_state.close()
         self.descriptors.close()
         fd, self._lock_fd = self._lock_fd, -1
-        self.fs.close(fd)
+        with contextlib.suppress(OSError):  # nothing was written to it, and it is closed all the same
+            self.fs.close(fd)
 
     def abandon(self) -> None:
         """In a forked child: let go of our copies of descriptors (the parent keeps the lock)."""
@@ -558,8 +560,7 @@ class Store:
             partition.abandon()
         self.by_topic, self._topics = {}, {}
         self.descriptors.abandon()
-        if self._state is not None:
-            self._state.abandon()
+        self._writer_state.abandon()
         if self._lock_fd >= 0:  # closed, its number is somebody else's
             os.close(self._lock_fd)
 

@@ -21,11 +21,13 @@ import os
 from collections.abc import Mapping
 from typing import Final
 
-from .catalog import Catalog, Topic
-from .errors import CorruptCheckpoint
+from .catalog import Catalog
+from .errors import CorruptCheckpoint, counted
 from .filenames import INDEX, ROOT_FILES, TIME_INDEX, TOPICS_FILE
 from .fs import TEMPORARY, FileSystem
 from .model import TopicPartition
+from .topic import Topic
+from .topics_journal import is_journal
 
 logger = logging.getLogger(__name__)
 
@@ -46,8 +48,9 @@ class TopicDirectories:
     def missing(self, name: TopicPartition, topic: Topic) -> CorruptCheckpoint:
         """The error for a partition that has no directory."""
         return CorruptCheckpoint(
-            f"topic {name.topic!r} is to have {topic.partitions} partitions, but {self.path(name)} is "
-            "missing: put it back, or make an empty directory of that name to begin the partition anew",
+            f"topic {name.topic!r} is to have {counted(topic.partitions, 'partition')}, but "
+            f"{self.path(name)} is missing: put it back, or make an empty directory of that name to begin "
+            "the partition anew",
             path=self._catalog.file(TOPICS_FILE),
         )
 
@@ -96,11 +99,11 @@ class TopicDirectories:
     def clear_leftovers(self, topics: Mapping[str, Topic]) -> None:
         """Remove what a kill, or a disk without room, has left of creations, deletions and small files.
 
-        `topics` are those that stand in topics.json. Raises OSError.
+        `topics` are those that stand in topics.json, which no journal may continue. Raises OSError.
         """
         for name in self._fs.names(self._catalog.path):
             path = os.path.join(self._catalog.path, name)
-            if name.endswith(TEMPORARY) and name.startswith(ROOT_FILES):
+            if is_journal(name) or (name.endswith(TEMPORARY) and name.startswith(ROOT_FILES)):
                 self._fs.unlink(path)
                 continue
             partition = self._catalog.layout.parse_partition_directory(name)

@@ -17,12 +17,14 @@ in the order in which they were asked for, so whoever asks for one must hold no 
 from __future__ import annotations
 
 import _thread
+import functools
 import os
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -71,6 +73,16 @@ def unbroken(work: Callable[[], T]) -> T:
     errand = _Errand(work)
     _errands.put(errand)
     return errand.wait()
+
+
+def whole(work: Callable[P, T]) -> Callable[P, T]:
+    """Decorator: Ctrl-C ends only the wait for the function, which is completed. See `unbroken`."""
+
+    @functools.wraps(work)
+    def done_whole(*args: P.args, **kwargs: P.kwargs) -> T:
+        return unbroken(lambda: work(*args, **kwargs))
+
+    return done_whole
 
 
 def _start_worker() -> bool:

@@ -3,7 +3,8 @@
 Two threads, so that a long compaction never delays a flush:
 
     flusher   flush partitions that are dirty for flush_ms, then write the recovery point, once for all
-    cleaner   roll by age, delete by the policies, compact, unlink what waited long enough
+    cleaner   roll by age, delete by the policies, compact, unlink what waited long enough (quota.py),
+              summarize what was sealed (segment_manifest.py)
 
 It is also the partitions' `Keeper`: they tell it what happened, quickly and under their own locks, and it
 acts later. Invariants: the recovery point in the file is never ahead of what is durable; the log start is
@@ -13,34 +14,35 @@ durable before a segment is renamed away; nothing is deleted but by a policy som
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, KeysView, Mapping
 from typing import Final, Protocol
 
 from .abreast import abreast
 from .appending import GrowingPartition
+from .background_failures import BackgroundFailures
 from .catalog import Catalog
 from .checkpoints import read_offsets, write_offsets
 from .compaction import compact, should_compact
 from .config import LogSettings
-from .errors import CorruptCheckpoint, EmbedlogError, LogFull, StorageError, TopicNotFound
-from .filenames import CLEANER_FILE, INTERNAL_TOPICS, LOG_START_FILE, RECOVERY_POINT_FILE
+from .disk_usage import CountingFileSystem
+from .errors import CorruptCheckpoint, EmbedlogError, StorageError, TopicNotFound
+from .filenames import CLEANER_FILE, LOG_START_FILE, RECOVERY_POINT_FILE
 from .fs import FileSystem
 from .housekeeping import Housekeeping, Task
 from .model import TopicPartition
 from .pacing import Pace, Throttle
 from .partition import Partition
+from .quota import Quota
 from .retention import apply_retention
-from .segment import Segment, total_size
 from .shared_state import State
 from .short_way import Tally
 
-logger = logging.getLogger(__name__)
-
 _ROLL_CHECK_MS: Final = 60_000
 _RECHECK_MS: Final = 1_000
+_SUMMARY_BYTES_PER_SECOND: Final = 64 << 20  # not urgent, and a log of an older version may be large
+_RECOVERY_POINT_MS: Final = 1_000  # how soon it follows a flush by an append or log.flush()
 
 
 class Kept(Protocol):
@@ -48,6 +50,7 @@ class Kept(Protocol):
 
     settings: LogSettings
     fs: FileSystem
+    disk: CountingFileSystem | None
     catalog: Catalog
 
     @property
@@ -68,33 +71,40 @@ class Upkeep:
 
     def __init__(self, store: Kept) -> None:
         self._store = store
-        self._flusher = Housekeeping("embedlog-flusher")
-        self._cleaner = Housekeeping("embedlog-cleaner")
+        self.failures = BackgroundFailures()
+        self._flusher = Housekeeping("embedlog-flusher", self.failures)
+        self._cleaner = Housekeeping("embedlog-cleaner", self.failures)
         self._lock = threading.Lock()
         self._dirty: dict[GrowingPartition, int] = {}  # since when
+        self._ahead: dict[GrowingPartition, int] = {}  # flushed past their recovery points, since when
         self._recovery_points: dict[TopicPartition, int] = {}
         self._points_moved = False
         self._appending: dict[GrowingPartition, None] = {}  # holds a descriptor for its active segment
-        self.bounded = store.settings.max_bytes >= 0
-        self._bytes = 0  # counted where they are bounded only
-        self.room_lock = threading.Lock()  # held while records are dropped to make room, and while topics go
+        self.quota = Quota(store, self.failures, lambda delay_ms: self._cleaner.wake("unlink", delay_ms))
+        self.bounded = self.quota.bounded
+        self.make_room = self.quota.make_room
+        self.unlink_later = self.quota.unlink_later
         self.appends = Tally()
-        self._uncounted: list[Segment] = []  # found at opening, not in _bytes yet
-        self._later: list[tuple[float, Callable[[], None]]] = []
         self._cleaned_up_to: dict[TopicPartition, int] = {}
+        self._has_read_cleaned_up_to = False
         # One writer at a time for each checkpoint, with what is true when its turn has come.
         self._recovery_file_lock = threading.Lock()
         self._cleaner_file_lock = threading.Lock()
         self._log_start_lock = threading.Lock()
+        self._named: dict[str, KeysView[TopicPartition]] = {}  # the partitions in each checkpoint, once known
         self.in_background = False
         self._stopping = False
         self._topic_listeners: list[Callable[[str], None]] = []
+        self._deleted_topics: list[str] = []  # the listeners have not been told of these yet
+        self._telling = threading.Lock()
         self._throttle = Throttle(store.settings.log_cleaner_io_max_bytes_per_second)
+        self._summary_throttle = Throttle(_SUMMARY_BYTES_PER_SECOND)
         self._flusher.add("flush", self._flush_cycle)
         self._cleaner.add("roll", self._roll_old)
         self._cleaner.add("retention", self._retain)
         self._cleaner.add("compaction", self._compact)
-        self._cleaner.add("delayed", self._run_delayed)
+        self._cleaner.add("unlink", self.quota.unlink_due)
+        self._cleaner.add("summaries", self._summarize)
 
     def start(self) -> None:
         self.in_background = True
@@ -105,6 +115,7 @@ class Upkeep:
         """End both threads, and flush; what else waited for its time is left for the next open."""
         self._stopping = True
         self._throttle.wake()
+        self._summary_throttle.wake()
         self._cleaner.stop()
         self._flusher.stop()
         with contextlib.suppress(StorageError):  # which closing the partition will find out
@@ -113,7 +124,7 @@ class Upkeep:
     def run_all(self) -> None:
         """All of it now, in the calling thread."""
         with self._lock:
-            self._dirty = dict.fromkeys(self._dirty, 0)
+            self._dirty, self._ahead = dict.fromkeys(self._dirty, 0), dict.fromkeys(self._ahead, 0)
         self._flusher.run_all()
         self._cleaner.run_all()
 
@@ -123,13 +134,27 @@ class Upkeep:
         return lambda delay_ms: self._flusher.wake(name, delay_ms)
 
     def when_topic_deleted(self, listener: Callable[[str], None]) -> None:
-        """Call it with the name of each topic that is deleted from now on, before deleting it returns."""
+        """Call it with the name of each topic that is deleted from now on, before deleting it returns.
+
+        If Ctrl-C ends `delete_topic`, it is called before a topic of that name is created again.
+        """
         self._topic_listeners.append(listener)
 
     def topic_deleted(self, name: str) -> None:
-        """Tell the listeners. The caller holds no lock that they may need."""
-        for listener in self._topic_listeners:
-            listener(name)
+        """A topic is gone: the listeners have to be told."""
+        self._deleted_topics.append(name)
+
+    def has_to_tell_of(self, name: str) -> bool:
+        """Do the listeners still have to be told that a topic of that name was deleted?"""
+        return name in self._deleted_topics
+
+    def tell_of_deletions(self) -> None:
+        """Tell the listeners of deleted topics. The caller holds no lock that they may need."""
+        with self._telling:
+            for name in tuple(self._deleted_topics):
+                for listener in self._topic_listeners:
+                    listener(name)
+                self._deleted_topics.remove(name)
 
     # -- the keeper's side -------------------------------------------------------------------------------
 
@@ -142,27 +167,28 @@ class Upkeep:
         Damaged ones keep their recovery point too: without it the next open would take bit rot for a tail
         that a crash tore, and cut it.
         """
-        if not self._cleaned_up_to:
+        if not self._has_read_cleaned_up_to:
+            self._has_read_cleaned_up_to = True
             with contextlib.suppress(CorruptCheckpoint):  # then all of the log is dirty: more work, no harm
                 path = self._store.catalog.file(CLEANER_FILE)
                 self._cleaned_up_to = read_offsets(self._store.fs, path)
         with self._lock:
-            for partition in partitions:
-                self._recovery_points[partition.name] = partition.recovery_point
-                self._uncounted += partition.segments()[:-1]
-                self._bytes += partition.segments()[-1].size
+            points = {partition.name: partition.recovery_point for partition in partitions}
+            self._recovery_points.update(points)
             self._points_moved = True
-        self._flusher.wake("flush")
+        if any(points.values()):  # a new partition's, 0, is implied if the file does not name it
+            self._flusher.wake("flush")
 
     def dismiss(self, partition: Partition) -> None:
         """A partition that was closed, to go with its topic."""
         with self._lock:
             self._dirty.pop(partition, None)
+            self._ahead.pop(partition, None)
             self._appending.pop(partition, None)
             self._recovery_points.pop(partition.name, None)
             self._cleaned_up_to.pop(partition.name, None)
-            self._bytes -= partition.size
             self._points_moved = True
+        self.failures.forget(partition.name)
         self._flusher.wake("flush")
 
     def forget(self, names: Collection[TopicPartition]) -> None:
@@ -184,16 +210,27 @@ class Upkeep:
             self.log_start_moved()
 
     def _speaks_of(self, names: Collection[TopicPartition], checkpoint: str) -> bool:
-        try:
-            found = read_offsets(self._store.fs, self._store.catalog.file(checkpoint))
-        except CorruptCheckpoint:
-            return True
-        return any(name in found for name in names)
+        """Does a checkpoint name one of these partitions? Reads it once: only this process writes it."""
+        if checkpoint not in self._named:
+            try:
+                found = read_offsets(self._store.fs, self._store.catalog.file(checkpoint))
+            except CorruptCheckpoint:
+                return True
+            self._named[checkpoint] = found.keys()
+        return not self._named[checkpoint].isdisjoint(names)
+
+    def _write(self, checkpoint: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Replace a checkpoint; under its lock. Raises OSError."""
+        self._named.pop(checkpoint, None)
+        write_offsets(self._store.fs, self._store.catalog.file(checkpoint), offsets)
+        self._named[checkpoint] = offsets.keys()
 
     def recovered(self, partition: Partition) -> None:
         """A partition was reopened."""
+        self.failures.forget(partition.name)
         with self._lock:
             self._dirty.pop(partition, None)
+            self._ahead.pop(partition, None)
             self._appending.pop(partition, None)
             self._recovery_points[partition.name] = partition.recovery_point
             self._points_moved = True
@@ -214,6 +251,15 @@ class Upkeep:
             self._dirty[partition] = self.now_ms()
         self._flusher.wake("flush", partition.settings.flush_ms)
 
+    def flushed(self, partition: GrowingPartition) -> None:
+        with self._lock:
+            if partition in self._ahead:
+                return
+            first = not self._ahead
+            self._ahead[partition] = self.now_ms()
+        if first:
+            self._flusher.wake("flush", _RECOVERY_POINT_MS)
+
     def rolled(self, partition: GrowingPartition) -> None:
         with self._lock:
             self._recovery_points[partition.name] = partition.segments()[-1].base_offset
@@ -221,6 +267,7 @@ class Upkeep:
         self._flusher.wake("flush")
         self._cleaner.wake("retention", _RECHECK_MS)
         self._cleaner.wake("compaction", _RECHECK_MS)
+        self._cleaner.wake("summaries", _RECHECK_MS)
 
     def opened_for_append(self, partition: GrowingPartition) -> None:
         """Bound the descriptors: those that opened longest ago give theirs up, if nobody appends to them."""
@@ -237,41 +284,6 @@ class Upkeep:
                 with self._lock:
                     self._appending.pop(other, None)
 
-    def make_room(self, size: int) -> None:
-        limit = self._store.settings.max_bytes
-        if limit < 0 or self.bytes + size <= limit:
-            return
-        if self._store.settings.on_full == "drop_oldest" and size <= limit:
-            with self.room_lock:  # in turns, so that nobody drops, or misses, what another has chosen
-                while (held := self._bytes) + size > limit:
-                    if not self._drop_oldest() and self._bytes == held:
-                        raise self._full(size)
-            # Appends that are under way may have found the same room: they are no reason to fail.
-            return
-        raise self._full(size)
-
-    def _full(self, size: int) -> LogFull:
-        return LogFull(
-            f"{self._store.path} holds {self._bytes:,} bytes and may hold {self._store.settings.max_bytes:,} "
-            f"(max_bytes): no room for {size:,} more; nothing was appended",
-            path=self._store.path,
-        )
-
-    def grew(self, size: int) -> None:
-        with self._lock:
-            self._bytes += size
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of records in all partitions."""
-        if not self.bounded:
-            return sum(partition.size for partition in self._store.partitions())
-        if self._uncounted:
-            with self._lock:
-                self._bytes += total_size(self._uncounted)
-                self._uncounted = []
-        return self._bytes
-
     def closed(self, name: TopicPartition) -> TopicNotFound:
         """What somebody is told who was on the way to a partition when it was closed. Raises Closed."""
         self._store.check_open()
@@ -280,22 +292,7 @@ class Upkeep:
     def log_start_moved(self) -> None:
         with self._log_start_lock:
             starts = {p.name: p.offsets().log_start_offset for p in self._store.partitions()}
-            path = self._store.catalog.file(LOG_START_FILE)
-            write_offsets(self._store.fs, path, {name: at for name, at in starts.items() if at})
-
-    def unlink_later(self, paths: list[str], delay_ms: int) -> None:
-        def unlink() -> None:
-            for path in paths:
-                with contextlib.suppress(FileNotFoundError):
-                    self._store.fs.unlink(path)
-
-        self.later(delay_ms, unlink)
-
-    def later(self, delay_ms: int, action: Callable[[], None]) -> None:
-        """Run an action after a while; a crash or close before that leaves it to the next open."""
-        with self._lock:
-            self._later.append((time.monotonic() + delay_ms / 1000, action))
-        self._cleaner.wake("delayed", delay_ms)
+            self._write(LOG_START_FILE, {name: at for name, at in starts.items() if at})
 
     # -- flushing --------------------------------------------------------------------------------------
 
@@ -304,12 +301,18 @@ class Upkeep:
         with self._lock:
             # A clock that was set back says nothing about how long they have waited: flush them.
             due = [p for p, since in self._dirty.items() if not 0 <= now - since < p.settings.flush_ms]
+            flushed_ms = now - min(self._ahead.values(), default=now)
+            if not 0 <= flushed_ms < _RECOVERY_POINT_MS:
+                due = list(dict.fromkeys((*due, *self._ahead)))
+                self._ahead.clear()
             for partition in due:
-                del self._dirty[partition]
+                self._dirty.pop(partition, None)
         abreast(self._checkpoint, due)
         with self._lock:
             moved, self._points_moved = self._points_moved, False
             waits = [max(p.settings.flush_ms - (now - since), 1) for p, since in self._dirty.items()]
+            if self._ahead:
+                waits.append(max(_RECOVERY_POINT_MS - flushed_ms, 1))
         if moved:
             try:
                 self._save_recovery_points()
@@ -319,19 +322,23 @@ class Upkeep:
         return min(waits, default=None)
 
     def _checkpoint(self, partition: GrowingPartition) -> None:
-        try:
+        at = -1
+        with self._tolerated("flushing", partition):
             at = partition.checkpoint()
-        except StorageError:
-            logger.exception("flushing %s", partition.name)
+        if at < 0:
+            with self._lock:
+                self._ahead.pop(partition, None)
             if partition.state is State.ONLINE:  # a file beside the records: there may be room later
                 with self._lock:
                     self._dirty.setdefault(partition, self.now_ms())
             return
         with self._lock:
+            if partition.recovery_point <= at:
+                self._ahead.pop(partition, None)
             # A closed one is of a topic that was deleted; another may have its name by now.
             if partition.name in self._recovery_points and partition.state is not State.CLOSED:
-                self._recovery_points[partition.name] = at
-                self._points_moved = True
+                self._points_moved |= at > self._recovery_points[partition.name]
+                self._recovery_points[partition.name] = max(at, self._recovery_points[partition.name])
 
     def flush(self) -> None:
         """Everything appended before the call is durable on return. Raises FlushFailed (the first)."""
@@ -356,7 +363,7 @@ class Upkeep:
 
     def write_recovery_points(self, points: Mapping[TopicPartition, int]) -> None:
         """Replace the checkpoint. Raises OSError."""
-        write_offsets(self._store.fs, self._store.catalog.file(RECOVERY_POINT_FILE), points)
+        self._write(RECOVERY_POINT_FILE, points)
 
     # -- cleaning --------------------------------------------------------------------------------------
 
@@ -380,9 +387,9 @@ class Upkeep:
         pace = self.pace()
         for partition in self._store.partitions():
             pace()
-            if partition.settings.deletes:
-                with self._tolerated("retention of", partition):
-                    apply_retention(partition, now)
+            with self._tolerated("retention of", partition):
+                apply_retention(partition, now)
+        self.quota.measure()
         return self._store.settings.log_retention_check_interval_ms
 
     def _compact(self) -> int:
@@ -394,6 +401,19 @@ class Upkeep:
                 with self._tolerated("compaction of", partition):
                     self.compact_partition(partition, self._throttle, pace, force=False)
         return settings.log_cleaner_backoff_ms
+
+    def _summarize(self) -> None:
+        pace = self.pace()
+        throttle = self._summary_throttle if self.in_background else None
+
+        def step(size: int) -> None:
+            pace()
+            if throttle is not None:
+                throttle(size)
+
+        for partition in self._store.partitions():
+            pace()
+            partition.summarize(step, lambda: self._stopping)
 
     def pace(self) -> Pace:
         """What a thread is to call between the small steps of its background work."""
@@ -431,40 +451,11 @@ class Upkeep:
     def _save_cleaned_up_to(self) -> None:
         known = {partition.name for partition in self._store.partitions()}
         points = {name: at for name, at in self._cleaned_up_to.items() if name in known}
-        write_offsets(self._store.fs, self._store.catalog.file(CLEANER_FILE), points)
+        self._write(CLEANER_FILE, points)
 
-    def _run_delayed(self) -> int | None:
-        now = time.monotonic()
-        with self._lock:
-            due = [action for at, action in self._later if at <= now]
-            self._later = [(at, action) for at, action in self._later if at > now]
-            next_at = min((at for at, _ in self._later), default=None)
-        for action in due:
-            action()
-        return None if next_at is None else max(int((next_at - now) * 1000), 1)
-
-    def _drop_oldest(self) -> bool:
-        """Let the segment go whose records are oldest, whichever partition it is in. False: none can go."""
-        oldest: list[tuple[int, Partition, Segment]] = []
-        for partition in self._store.partitions():
-            if partition.name.topic not in INTERNAL_TOPICS:
-                with self._tolerated("looking for the oldest records of", partition):
-                    first = next((segment for segment in partition.segments() if segment.size), None)
-                    if first is not None:
-                        oldest.append((first.largest_timestamp_ms, partition, first))
-        for _, partition, first in sorted(oldest, key=lambda each: each[0]):
-            with self._tolerated("dropping the oldest records of", partition):
-                if partition.drop_up_to(first):
-                    return True
-        return False
-
-    @contextlib.contextmanager
-    def _tolerated(self, doing: str, partition: Partition) -> Iterator[None]:
-        """One partition's trouble is logged, and keeps nobody else's upkeep from being done."""
-        try:
-            yield
-        except (EmbedlogError, OSError):
-            logger.exception("%s %s", doing, partition.name)
+    def _tolerated(self, doing: str, partition: GrowingPartition) -> contextlib.AbstractContextManager[None]:
+        """Log and record one partition's failure, so that upkeep of the others goes on."""
+        return self.failures.tolerated(doing, partition.name, EmbedlogError, OSError)
 
 
 def _no_rest(_: float) -> None:

@@ -2,6 +2,7 @@
 
 For each partition, from the first segment to the published end:
 
+    segments     listed ones exist, and hold what they held when they were sealed (segment_manifest.py)
     batches      CRC, header, offsets and epochs that continue (walking.py); deep: the records inside too
     indexes      each offset entry points to a batch at or before its offset, each time entry bears the
                  largest timestamp up to its offset
@@ -21,14 +22,11 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Final, NamedTuple
 
 from .arguments import as_path, check_flag, check_int
 from .checkpoints import LeaderEpochs, read_offsets
-from .codec import decode, read_header
-from .codec.loops import check_run
-from .errors import CorruptCheckpoint, CorruptIndex, CorruptRecord, InvalidArgument, StorageError
+from .errors import CorruptCheckpoint, CorruptIndex, InvalidArgument, StorageError
 from .filenames import (
     CLEAN_SHUTDOWN_FILE,
     CLEANED,
@@ -46,12 +44,13 @@ from .filenames import (
 from .follower import Follower
 from .fs import TEMPORARY, Entry, FileSystem
 from .index import UNBOUNDED
-from .index_check import Agreed, IndexCheck
+from .index_check import IndexCheck
 from .lanes import Lanes
 from .model import TopicPartition
 from .producer_state import ProducerState, decode_aborted
-from .runs import Run, read_bytes
+from .runs import read_bytes
 from .segment import Segment, list_segments
+from .segment_manifest import MissingSegment, SegmentManifest, disagreement, missing_to_readers, with_missing
 from .shared_state import Edges
 from .swap import decided_names, pending_swaps, stand_in
 from .walking import Damage, Mislabelled, SegmentWalk, Stretch
@@ -149,7 +148,7 @@ def verify_log(
     Args:
         path: the log's directory; it may be open for writing elsewhere.
         topic, partition: only these.
-        deep: also open every batch and look at its records.
+        deep: also decode every batch's records, as readers and repair do.
         progress: called with (bytes done, bytes in all).
         fs: the system calls; for tests.
 
@@ -247,13 +246,6 @@ def _layout_version(follower: Follower, name: TopicPartition) -> tuple[int, int]
     return writer, edges.layout_version if edges is not None else -1
 
 
-class _Looked(NamedTuple):
-    """What was seen in a run: how the index agrees with it, and whether (deep) its records are good."""
-
-    indexes: Agreed | None
-    records: bool
-
-
 class _Check:
     """One partition's check."""
 
@@ -279,13 +271,18 @@ class _Check:
         self._settings = follower.topic_settings(name.topic)
         self._gaps = topic.gaps or self._settings.compacts
         self._history = LeaderEpochs(self._fs, self._directory)
+        self._manifest = SegmentManifest(self._fs, self._directory)
         self._standing_in: set[int] = set()
         self.closed = follower.fs.exists(follower.catalog.file(CLEAN_SHUTDOWN_FILE))
 
     def run(self) -> None:
         """Raises FileNotFoundError where a file was deleted meanwhile, OSError."""
-        durable = self._checkpoint(RECOVERY_POINT_FILE)  # before the edges: those then reach at least as far
+        # Before the edges: those then reach at least as far.
+        durable = max(self._checkpoint(RECOVERY_POINT_FILE), self._follower.flushed(self._name))
         _, edges = self._follower.published(self._name)
+        if self._follower.catalog.manifests_trusted():
+            with self._judged():
+                self._manifest.load()
         try:
             entries = self._fs.list(self._directory)
         except FileNotFoundError:
@@ -301,6 +298,10 @@ class _Check:
         swaps = pending_swaps(files, self._directory, names) if self._gaps else []
         segments = list_segments(files, self._directory, decided_names(files, names, swaps), self._settings)
         stand_in(self._directory, segments, swaps)
+        present = {segment.base_offset for segment in segments}
+        with self._judged():
+            missing = missing_to_readers(self._fs, self._directory, self._manifest, present, start)
+            segments = with_missing(files, self._directory, segments, missing, self._settings)
         self._standing_in = {swap.base_offset for swap in swaps}
         if edges is not None:
             segments = [segment for segment in segments if segment.base_offset <= edges.last_segment]
@@ -325,6 +326,7 @@ class _Check:
                 self.find(DAMAGE, self._directory, "there are no segments", lost=(start, lost))
             return lost
         expected = min(start, segments[0].base_offset)
+        summaries = self._manifest.summaries
         for number, segment in enumerate(segments):
             is_last = number == len(segments) - 1
             # A segment may begin behind a gap; but the log start is only moved up to where one begins.
@@ -332,6 +334,12 @@ class _Check:
                 reason = f"offsets {expected:,} to {segment.base_offset - 1:,} are missing before it"
                 self.find(DAMAGE, segment.path, reason, lost=(expected, segment.base_offset))
             expected = max(expected, segment.base_offset)
+            if isinstance(segment, MissingSegment):
+                end = max(durable, edges.log_end_offset if edges is not None else 0)
+                behind = max(end, expected) if is_last else segment.next_offset
+                self.find(DAMAGE, segment.path, segment.missing.reason, lost=(expected, behind))
+                expected = behind
+                continue
             size, log_end = segment.size, None
             if is_last and edges is not None and edges.last_segment == segment.base_offset:
                 size, log_end = edges.readable_bytes, edges.log_end_offset
@@ -346,10 +354,18 @@ class _Check:
                 log_end=log_end,
                 durable_end=durable,
                 lanes=self._lanes,
-                look=partial(self._look, indexes),
+                records=self._deep,
+                look=indexes.look,
             )
+            found, batches, records = len(self.findings), self.batches, self.records
             try:
                 self._verify_segment(segment, walk, indexes, durable if is_last else None)
+                noted = summaries.get(segment.base_offset)
+                if noted is not None and not is_last and len(self.findings) == found:
+                    so_many = self.batches - batches, self.records - records
+                    differs = disagreement(segment, noted, *so_many)
+                    if differs is not None:
+                        self.find(DAMAGE, segment.path, differs)
             except FileNotFoundError:
                 raise
             except OSError as error:
@@ -379,6 +395,8 @@ class _Check:
             elif isinstance(found, Mislabelled):
                 header = found.header
                 lost = (found.base_offset, found.base_offset + header.last_offset_delta + 1)
+                if found.is_readable:
+                    lost = (0, 0)
                 self.find(DAMAGE, segment.path, found.reason, pos=found.pos, size=header.size, lost=lost)
                 indexes.passed_over(found.pos, found.pos + header.size)
                 self.bytes += header.size
@@ -388,7 +406,7 @@ class _Check:
                 tail = found
             self._progress(self.bytes)
         if tail is not None:
-            torn = durable is not None and tail.first_offset >= durable
+            torn = durable is not None and tail.first_offset >= durable and not tail.crc_matches
             self._damaged(TORN_TAIL if torn else DAMAGE, segment, tail)
         if walk.superseded_at is not None:
             reason = "from here on the next segment stands for it: the next open completes that"
@@ -399,36 +417,11 @@ class _Check:
         size = damage.end - damage.pos
         self.find(kind, segment.path, damage.reason, pos=damage.pos, size=size, lost=lost)
 
-    def _look(self, indexes: IndexCheck, buffer: bytearray, at: int, run: Run) -> _Looked:
-        """What there is to see in a run while its bytes are at hand. May be called in any thread."""
-        stop = at + run.end - run.pos
-        return _Looked(indexes.look(buffer, at, run), self._deep and check_run(buffer, at, stop) == stop)
-
     def _verify_stretch(self, segment: Segment, found: Stretch, indexes: IndexCheck) -> None:
-        """Only where something was wrong at the first look, or nobody has looked, the bytes are read."""
-        looked = found.looked if isinstance(found.looked, _Looked) else _Looked(None, False)
-        agrees = indexes.agree(looked.indexes)
-        if agrees and (looked.records or not self._deep):
-            return
-        data = read_bytes(segment.pread_into, found.pos, found.end - found.pos)
-        if not agrees:
-            indexes.compare(data, found.pos)
-        if self._deep:
-            self._verify_records(segment, data, found.pos)
-
-    def _verify_records(self, segment: Segment, data: bytearray, pos: int) -> None:
-        """Those of the batches from byte `pos` on."""
-        at = check_run(data, 0, len(data))
-        while at < len(data):
-            header = read_header(data, at)
-            try:
-                records = decode(data, header, *self._name)
-                if any(record.timestamp_ms > header.max_timestamp_ms for record in records):
-                    raise CorruptRecord("a record is later than the batch's largest timestamp")
-            except CorruptRecord as error:
-                lost = (header.base_offset, header.next_offset)
-                self.find(DAMAGE, segment.path, error.reason, pos=pos + at, size=header.size, lost=lost)
-            at = check_run(data, at + header.size, len(data))
+        """Reads the bytes only if an entry looked wrong at first, or was not checked yet."""
+        agreed = found.looked if isinstance(found.looked, tuple) else None
+        if not indexes.agree(agreed):
+            indexes.compare(read_bytes(segment.pread_into, found.pos, found.end - found.pos), found.pos)
 
     # -- what stands beside ----------------------------------------------------------------------------
 

@@ -14,6 +14,11 @@ before and behind it.
 Base offset and leader epoch are outside a batch's CRC. A batch that is otherwise valid, and in which one of
 them is not what the neighbours and the partition's history say, is `Mislabelled`: its records are all there.
 
+Asked for `records`, a walk also decodes those of every batch, within the bound that readers have. A batch
+whose CRC matches and whose records cannot be decoded is `Damage` by itself. One with a record that is later
+than its largest timestamp can be read: it is `Mislabelled`. `verify --deep` and `repair` both ask for that:
+the one finds, and the other mends, whatever a reader calls corrupt.
+
 Invariants: every byte up to the size is in exactly one of these (or behind `superseded_at`); offsets never go
 back from one stretch to the next. A batch of more than half of resync's window, right behind one whose length
 is damaged, may be taken for damaged too.
@@ -25,12 +30,13 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
-from .codec import HEADER_SIZE, LARGEST_BATCH, BatchHeader, read_header, scan
+from .codec import HEADER_SIZE, LARGEST_BATCH, NONE, BatchHeader, decode, read_header, recompressed, scan
+from .codec.loops import check_run
 from .codec.rules import ANY_EPOCH, ANY_OFFSET, Marking, Rules
 from .errors import CorruptRecord
 from .lanes import Lanes, Look
 from .resync import Neighbours, next_batch
-from .runs import CUT_SHORT, ReadInto, Runs, read_bytes
+from .runs import CUT_SHORT, ReadInto, Run, Runs, read_bytes
 
 _CHUNK: Final = 1 << 20
 _MAX_SPAN: Final = 1 << 31
@@ -49,19 +55,28 @@ class Stretch(NamedTuple):
 
 
 class Mislabelled(NamedTuple):
-    """A batch with valid records under a wrong base offset or leader epoch; those that would be right."""
+    """A batch with valid records under a wrong base offset, leader epoch or largest timestamp; those that
+    would be right."""
 
     pos: int
     header: BatchHeader
     base_offset: int
     leader_epoch: int
+    max_timestamp_ms: int
     reason: str
+
+    @property
+    def is_readable(self) -> bool:
+        """Do readers get its records as it is?"""
+        header = self.header
+        return (self.base_offset, self.leader_epoch) == (header.base_offset, header.leader_epoch)
 
 
 class Damage(NamedTuple):
     """Bytes pos..end of a file are no valid batches (none, where only records are missing between them).
 
-    The offsets first_offset..last_offset are lost by it; last_offset is first_offset - 1 where none are.
+    The offsets first_offset..last_offset are lost by it; last_offset is first_offset - 1 where none are. With
+    `crc_matches` the batch is as it was written, and its records cannot be decoded: recovery keeps it.
     """
 
     pos: int
@@ -69,6 +84,7 @@ class Damage(NamedTuple):
     first_offset: int
     last_offset: int
     reason: str
+    crc_matches: bool = False
 
 
 Finding: TypeAlias = Stretch | Mislabelled | Damage
@@ -81,6 +97,13 @@ class _Open:
     pos: int
     end: int
     reason: str
+
+
+class _Looked(NamedTuple):
+    """What was seen in a run: by the caller's `look`, and whether all its records are as they should be."""
+
+    seen: object
+    records_good: bool
 
 
 class SegmentWalk:
@@ -98,6 +121,7 @@ class SegmentWalk:
         log_end: int | None,
         durable_end: int,
         lanes: Lanes,
+        records: bool,
         look: Look | None = None,
     ) -> None:
         """
@@ -111,6 +135,7 @@ class SegmentWalk:
             log_end: for the last segment the log's end, None where only the records tell it.
             durable_end: the log reaches at least as far.
             lanes: for what is long.
+            records: decode each batch's records, too.
             look: called with runs (Runs), whose `marking` tells the largest timestamp before each.
         """
         self.expected = self._first = expected
@@ -124,6 +149,7 @@ class SegmentWalk:
         self._behind = next_segment if next_segment is not None else max(log_end or 0, durable_end)
         self._open: _Open | None = None
         self._lanes = lanes
+        self._records = records
         self._look = look
         self._largest_ms = -1
 
@@ -157,12 +183,19 @@ class SegmentWalk:
             if self._next_segment is not None:
                 rules = rules._replace(limit_offset=min(rules.limit_offset, self._next_segment))
             marking = Marking(largest_timestamp_ms=self._largest_ms)
-            runs = Runs(self._read_into, pos, self._size, rules, marking, look=self._look, lanes=self._lanes)
+            look = self._looked_into if self._records else self._look
+            runs = Runs(self._read_into, pos, self._size, rules, marking, look=look, lanes=self._lanes)
             for run in runs:
                 found = run.scanned
                 self.expected = found.rules.next_offset
                 self._largest_ms = found.marking.largest_timestamp_ms
-                yield Stretch(run.pos, run.end, self.expected, found.batches, found.records, run.looked)
+                stretch = Stretch(run.pos, run.end, self.expected, found.batches, found.records, run.looked)
+                if isinstance(run.looked, _Looked):
+                    stretch = stretch._replace(looked=run.looked.seen)
+                    if not run.looked.records_good:
+                        yield from self._opened(stretch)
+                        continue
+                yield stretch
             pos = runs.pos
             if pos == began or self.expected < until:
                 break
@@ -228,16 +261,17 @@ class SegmentWalk:
                     i += 1
                     continue
                 reason = f"the batch says leader epoch {header.leader_epoch}, the history says {wanted}"
-                label = Mislabelled(pos + header.pos, header, header.base_offset, wanted, reason)
+                place = (header.base_offset, wanted, header.max_timestamp_ms)
+                label = Mislabelled(pos + header.pos, header, *place, reason)
             else:
                 label = self._relabelled(pos, header, follower)
             if i > start:
-                yield self._stretch(pos, headers[start:i])
+                yield from self._opened(self._stretch(pos, headers[start:i]))
             start = i
             if self.superseded_at is not None:
                 return
             if label is not None:
-                yield label
+                yield self._label_opened(label)
                 self.expected = label.base_offset + header.last_offset_delta + 1
             elif header.base_offset > self.expected and not self._contradicted(header, follower):
                 # Nothing is wrong with the batch itself: what should be before it is missing.
@@ -252,7 +286,7 @@ class SegmentWalk:
             i += 1
             start = i
         if len(headers) > start:
-            yield self._stretch(pos, headers[start:])
+            yield from self._opened(self._stretch(pos, headers[start:]))
 
     def _stretch(self, pos: int, headers: list[BatchHeader]) -> Stretch:
         """Batches whose headers' `pos` count from byte `pos` on."""
@@ -307,7 +341,50 @@ class SegmentWalk:
         )
         epoch, _ = self._epoch_span(self.expected)
         epoch = header.leader_epoch if epoch < 0 else epoch
-        return Mislabelled(pos + header.pos, header, self.expected, epoch, reason)
+        place = (self.expected, epoch, header.max_timestamp_ms)
+        return Mislabelled(pos + header.pos, header, *place, reason)
+
+    # -- records ---------------------------------------------------------------------------------------
+
+    def _looked_into(self, buffer: bytearray, at: int, run: Run) -> _Looked:
+        """May be called in any thread."""
+        stop = at + run.end - run.pos
+        seen = self._look(buffer, at, run) if self._look is not None else None
+        return _Looked(seen, check_run(buffer, at, stop) == stop)
+
+    def _opened(self, stretch: Stretch) -> Iterator[Finding]:
+        """The stretch; with `records`, divided where the records of a batch are not as they should be."""
+        if not self._records:
+            yield stretch
+            return
+        data = read_bytes(self._read_into, stretch.pos, stretch.end - stretch.pos)
+        headers = scan(data, check_crc=False).headers
+        start, good = 0, check_run(data, 0, len(data))
+        for i, header in enumerate(headers):
+            if header.pos < good:
+                continue
+            wrong = _wrong_records(data, header, stretch.pos)
+            if wrong is not None:
+                if i > start:
+                    yield self._stretch(stretch.pos, headers[start:i])
+                yield wrong
+                start = i + 1
+            good = check_run(data, header.pos + header.size, len(data))
+        if not start:
+            yield stretch
+        elif start < len(headers):
+            yield self._stretch(stretch.pos, headers[start:])
+
+    def _label_opened(self, label: Mislabelled) -> Mislabelled | Damage:
+        """The same; with `records`, after a look at those."""
+        if not self._records:
+            return label
+        data = self._read(label.header.size, label.pos)
+        header = label.header._replace(pos=0, base_offset=label.base_offset)
+        wrong = _wrong_records(data, header, label.pos)
+        if isinstance(wrong, Mislabelled):
+            return label._replace(max_timestamp_ms=wrong.max_timestamp_ms)
+        return wrong or label
 
     # -- damage ----------------------------------------------------------------------------------------
 
@@ -378,6 +455,25 @@ def count_batches(read_into: ReadInto, pos: int, end: int, min_offset: int) -> t
         last = runs.reached.rules.next_offset - 1
         pos = runs.pos
     return count, first, last
+
+
+def _wrong_records(data: bytearray, header: BatchHeader, pos: int) -> Mislabelled | Damage | None:
+    """What is wrong with the records of a valid batch in `data`, which begins at byte `pos` of the file."""
+    at = pos + header.pos
+    try:
+        if header.compression:
+            plain = recompressed(data, header, NONE)
+            if check_run(plain, 0, len(plain)) == len(plain):
+                return None
+        records = decode(data, header, "", -1)
+    except CorruptRecord as error:
+        lost = (header.base_offset, header.last_offset)
+        return Damage(at, at + header.size, *lost, error.reason, crc_matches=True)
+    latest = max((record.timestamp_ms for record in records), default=-1)
+    if latest <= header.max_timestamp_ms:
+        return None
+    reason = "a record is later than the batch's largest timestamp"
+    return Mislabelled(at, header, header.base_offset, header.leader_epoch, latest, reason)
 
 
 def _size_of_first(data: bytearray) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,10 @@ from embedlog import Log
 # pytest-xdist tells its workers that they are 80 columns wide, and what they start would believe it.
 os.environ.pop("COLUMNS", None)
 
+# A script that starts the suite in its background has it ignore SIGINT, and so would every program it starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # How long an example takes says nothing on a machine that has other things to do.
 hypothesis.settings.register_profile("unhurried", deadline=None)
 hypothesis.settings.load_profile("unhurried")
@@ -24,6 +29,7 @@ hypothesis.settings.load_profile("unhurried")
 
 STARTING_SPARK = (
     "test_spark_examples.py",
+    "test_spark_installations.py",
     "test_spark_load_kills.py",
     "test_spark_setup.py",
     "test_spark_write_kills.py",

@@ -33,7 +33,6 @@ class Bench:
     fs: FileSystem = field(default_factory=FileSystem)
     time_ms: int = START_MS
     recovery_point: int = 0
-    bytes_grown: int = 0
     appends: Tally = field(default_factory=Tally)
     waiting: list[str] = field(default_factory=list)
     delays: list[int] = field(default_factory=list)
@@ -84,6 +83,8 @@ class Bench:
 
     def became_dirty(self, partition: Partition) -> None: ...
 
+    def flushed(self, partition: Partition) -> None: ...
+
     def rolled(self, partition: Partition) -> None:
         self.recovery_point = partition.segments()[-1].base_offset
 
@@ -95,9 +96,6 @@ class Bench:
 
     def closed(self, name: TopicPartition) -> Closed:
         return Closed(f"{name} is closed")
-
-    def grew(self, size: int) -> None:
-        self.bytes_grown += size
 
     def log_start_moved(self) -> None:
         self.starts += 1

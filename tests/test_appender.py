@@ -161,6 +161,8 @@ def test_append_time(log: Any) -> None:
 
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"value": "text"}, InvalidType, r"value must be bytes, not str: encode it \(value.encode\(\)\)"),
+    ({"value": "text"}, InvalidType, r", or send it with log.producer\(encoder=str.encode\)$"),
+    ({"value": b"", "key": 7}, InvalidType, r", or send it with log.producer\(key_encoder=...\)$"),
     ({"value": 5}, InvalidType, "value must be bytes .* not int"),
     ({"value": b"", "key": "k"}, InvalidType, "key must be bytes, not str"),
     ({"value": b"", "headers": [("a", "b")]}, InvalidType, "header's value must be bytes, not str"),
@@ -468,3 +470,4 @@ def test_appended_many_keeps_little(log: Any) -> None:
     assert appended[9_999].offset == 9_999
     assert appended[-1] == appended[9_999]
     assert repr(appended) == "<AppendedMany: 10,000 records, topic 'one', partitions 0>"
+    assert repr(log.append_many("one", [b"x"])) == "<AppendedMany: 1 record, topic 'one', partitions 0>"

@@ -530,6 +530,8 @@ def test_each_value_in_each_setting(on: Handles, name: str) -> None:
     for number, value in enumerate(values()):
         if numeric and isinstance(value, int | float | str) and value not in (math.inf, HUGE, -HUGE):
             continue  # most of them could be meant; what is out of bounds is in test_bad_input
+        if name == "cleanup_policy" and isinstance(value, str | list | tuple) and not value:
+            continue  # Kafka's empty list: nothing is deleted or compacted
         acts: list[Callable[[], object]] = [lambda value=value: embedlog.open("other", **{name: value})]
         if kind is TopicSettings:
             acts.append(lambda value=value: on.log.create_topic("u", **{name: value}))

@@ -490,7 +490,7 @@ def test_a_topic_file_cannot_lead_out_of_the_directory(closed: Path, name: str) 
 
 def test_a_topic_file_of_a_later_version(closed: Path) -> None:
     topics = json.loads((closed / "topics.json").read_text())
-    (closed / "topics.json").write_text(json.dumps({**topics, "version": 2}))
+    (closed / "topics.json").write_text(json.dumps({**topics, "version": 3}))
     refused(closed, UnsupportedFormat, "version")
 
 
@@ -632,6 +632,7 @@ def test_damaged_segments(closed: Path, damage: str, recovery_point: str) -> Non
     unclean(closed)
     if recovery_point == "none":
         (closed / "recovery-point-offset-checkpoint").unlink()
+        (closed / "writer-state").unlink()
     segment = closed / "t_0" / "00000000000.kafka"
     good = segment.read_bytes()
     bad = {

@@ -16,7 +16,9 @@ from faults import UnsyncedFileSystem, crash, open_log, partition_of
 
 import embedlog
 from embedlog import Log, Producer, RecordMetadata
+from embedlog.background_failures import BackgroundFailures
 from embedlog.housekeeping import Housekeeping
+from embedlog.model import CommittedOffset, TopicPartition
 from embedlog.unbroken import unbroken
 from embedlog.verify import verify_log
 
@@ -127,6 +129,52 @@ def test_what_cannot_be_taken_back_waits_for_a_reopen(path: Path) -> None:
     assert verify_log(path).ok
 
 
+# -- topics -------------------------------------------------------------------------------------------------
+
+
+CHANGES: dict[str, Callable[[Log], object]] = {
+    "create": lambda log: log.create_topic("new", partitions=2),
+    "delete": lambda log: log.delete_topic("old"),
+    "create partitions": lambda log: log.create_partitions("old", 3),
+    "alter": lambda log: log.alter_topic("old", retention_ms=1),
+}
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_a_change_of_topics_that_ctrl_c_stops_has_happened_or_not(path: Path, kind: str) -> None:
+    fs = UnsyncedFileSystem()
+    log = open_log(path, fs)
+    log.create_topic("kept")
+    for point in itertools.count():
+        log.create_topic("old", partitions=2, exist_ok=True)
+        log.append("old", b"x", partition=1)
+        log.backend.coordinator.commit_offsets("g", {TopicPartition("old", 1): CommittedOffset(1)})
+        struck = strike(point, lambda: CHANGES[kind](log))
+        log.create_topic("new", partitions=2, exist_ok=True)
+        assert log.append("new", b"%d" % point, partition=1).offset == 0
+        with contextlib.suppress(embedlog.TopicNotFound):
+            log.delete_topic("old")
+        log.create_topic("old", partitions=2)
+        assert log.append("old", b"first", partition=1).offset == 0
+        assert log.backend.coordinator.committed_offsets("g") == {}, (
+            "what was committed belongs to a topic that is gone"
+        )
+        assert log.append("kept", b"%d" % point).offset == point
+        with embedlog.open(path, mode="r") as reader:
+            assert reader.topics() == log.topics()
+            assert [record.value for record in reader.read("new")] == [b"%d" % point]
+            assert [record.value for record in reader.read("kept")][-1] == b"%d" % point
+        log.delete_topic("new")
+        log.delete_topic("old")
+        if not struck:
+            break
+    log.close()
+    assert verify_log(path).ok
+    with open_log(path, fs) as log:
+        assert log.recovery.clean
+        assert log.topics() == ["kept"]
+
+
 # -- those who wait, and those who wake them ---------------------------------------------------------------
 
 
@@ -140,7 +188,7 @@ def comes_back(work: Callable[[], Any]) -> bool:
 
 def test_background_tasks_run_whatever_ctrl_c_does_to_who_wakes_them() -> None:
     ran = threading.Semaphore(0)
-    housekeeping = Housekeeping("test")
+    housekeeping = Housekeeping("test", BackgroundFailures())
     housekeeping.add("task", lambda: ran.release())
     housekeeping.start()
     assert ran.acquire(timeout=30)

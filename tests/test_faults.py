@@ -27,8 +27,10 @@ from faults import (
 )
 
 import embedlog
+from embedlog.catalog import Catalog
 from embedlog.errors import (
     CorruptRecord,
+    DirectoryError,
     DiskFull,
     EmbedlogError,
     FlushFailed,
@@ -36,6 +38,7 @@ from embedlog.errors import (
     StorageError,
     TopicNotFound,
 )
+from embedlog.fs import FileSystem
 from embedlog.shared_state import State
 
 FIRST = "00000000000.kafka"
@@ -502,3 +505,23 @@ def test_threads_that_append_while_writes_fail_use_no_offset_twice(tmp_path: Pat
         assert sorted(given) == list(range(len(given)))
         assert [offset for offset, _ in values(log)] == sorted(given)
         assert 0 < len(given) < 200
+
+
+@pytest.mark.parametrize("there", ["a file", "nothing"])
+def test_a_directory_that_cannot_be_asked_for_is_not_called_a_file(tmp_path: Path, there: str) -> None:
+    class Unreadable(FileSystem):
+        def stat(self, path: str) -> os.stat_result:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    path = tmp_path / "log"
+    if there == "a file":
+        path.touch()
+        with pytest.raises(DirectoryError, match="cannot be read: Input/output error"):
+            Catalog(Unreadable(), str(path)).create(None)
+        with pytest.raises(DirectoryError, match="is a file"):
+            Catalog(FileSystem(), str(path)).create(None)
+    else:
+        with pytest.raises(DirectoryError, match="cannot be read: Input/output error"):
+            Catalog(Unreadable(), str(path)).load(None)
+        with pytest.raises(DirectoryError, match="does not exist"):
+            Catalog(FileSystem(), str(path)).load(None)

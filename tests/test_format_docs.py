@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from embedlog import codec
-from embedlog.catalog import Catalog, Topic
+from embedlog.catalog import Catalog
 from embedlog.checkpoints import LeaderEpochs, read_offsets
 from embedlog.codec import message_07, message_set
 from embedlog.codec.sniff import identify
-from embedlog.filenames import CLEAN_SHUTDOWN_FILE, LEADER_EPOCH_FILE, TOPICS_FILE
+from embedlog.filenames import CLEAN_SHUTDOWN_FILE, LEADER_EPOCH_FILE, SEGMENT_MANIFEST_FILE, TOPICS_FILE
 from embedlog.fs import FileSystem
 from embedlog.index import OFFSET_ENTRY, TIME_ENTRY, decode_offsets, decode_times
 from embedlog.model import AbortedTransaction, CommittedOffset, TopicPartition
@@ -28,7 +28,10 @@ from embedlog.offset_records import (
 )
 from embedlog.producer_state import ProducerState, decode_aborted, encode_aborted
 from embedlog.recovery import CleanEnd
+from embedlog.segment_manifest import SegmentManifest, Summary
 from embedlog.shared_state import State, StateReader
+from embedlog.topic import Topic
+from embedlog.topics_journal import apply_changes
 
 PAGES = Path(__file__).resolve().parent.parent / "docs" / "format"
 
@@ -84,7 +87,8 @@ def test_every_example_is_looked_at() -> None:
     assert set(EXAMPLES) == {
         "batch", "compressed", "control",
         "offset-index", "time-index", "txn-index", "snapshot",
-        "topics", "checkpoint", "leader-epochs", "clean-shutdown", "writer-state",
+        "topics", "topics-journal", "checkpoint", "leader-epochs", "segment-manifest", "clean-shutdown",
+        "writer-state",
         "offset-key", "offset-value",
         "message-v0", "message-v1", "wrapper-v1", "kafka-07", "fetch-07", "multifetch-07",
     }  # fmt: skip
@@ -190,6 +194,29 @@ def test_checkpoints(tmp_path: Path) -> None:
     assert epochs.entries == ((0, 0), (3, 4711))
 
 
+def test_the_list_of_segments(tmp_path: Path) -> None:
+    file = tmp_path / SEGMENT_MANIFEST_FILE
+    file.write_text(EXAMPLES["segment-manifest"].text)
+    manifest = SegmentManifest(FileSystem(), str(tmp_path))
+    manifest.load()
+    assert manifest.summaries == {
+        0: Summary(27508, 120, 4096, 0x2A7F00C1),
+        4096: Summary(1048433, 3, 300, 0x00C0FFEE),
+    }
+    missing = manifest.missing((), 0)
+    assert [(each.base_offset, each.next_offset) for each in missing] == [
+        (0, 4096),
+        (4096, 4396),
+        (4396, 8192),
+        (8192, None),
+    ]
+    # Written again, it is the same but for what is new.
+    manifest.rolled(8192, 9000)
+    manifest.save()
+    lines = EXAMPLES["segment-manifest"].text.splitlines()
+    assert file.read_text().splitlines()[1:-1] == ["5", *lines[2:-2], "8192 - - - -", "9000"]
+
+
 def test_topics(tmp_path: Path) -> None:
     path = tmp_path / TOPICS_FILE
     path.write_text(EXAMPLES["topics"].text)
@@ -200,6 +227,15 @@ def test_topics(tmp_path: Path) -> None:
     assert catalog.deleting == {}
     catalog.save_topics(topics)
     assert json.loads(path.read_text()) == json.loads(EXAMPLES["topics"].text)
+
+
+def test_topics_journal() -> None:
+    crc = json.loads(EXAMPLES["topics"].text)["crc32"]
+    tables = json.loads(EXAMPLES["topics"].text)["topics"], {"gone": {}}
+    data = EXAMPLES["topics-journal"].text.encode()
+    apply_changes(data, crc, "", *tables)
+    changed = {"id": "5xNtP-V9QwWYMbbR1N4qkA", "partitions": 4, "settings": {}, "gaps": False}
+    assert tables == ({"clicks": changed}, {"gone": {}})
 
 
 def test_clean_shutdown(tmp_path: Path) -> None:

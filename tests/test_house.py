@@ -74,8 +74,10 @@ def test_a_module_says_its_purpose(path: Path) -> None:
 
 
 def test_the_face_names_what_it_shows() -> None:
+    readme = (ROOT / "README.md").read_text()
     for name in embedlog.__all__:
-        assert getattr(embedlog, name).__doc__, name
+        # A type alias has no docstring at run time: README has it.
+        assert getattr(embedlog, name).__doc__ or f"`embedlog.{name}`" in readme, name
     shown = [name for name in embedlog.__all__ if name not in errors.__all__]
     assert shown == sorted(shown, key=lambda name: (name == "open", name))
     assert len(set(embedlog.__all__)) == len(embedlog.__all__)

@@ -161,7 +161,9 @@ def test_a_whole_log_directory(tmp_path: Path, log: Log) -> None:
     for number in range(3):
         put(tmp_path / "old" / f"a-{number}", KAFKA, record_batch(rows(number, 5)))
     put(tmp_path / "old" / "b.c_d-1", KAFKA, message_set(rows(0, 5), 1))
-    put(tmp_path / "old" / "__consumer_offsets-3", KAFKA, record_batch(rows(0, 1)))
+    internal = ["__cluster_metadata-0", "__transaction_state-3"]
+    for name in internal:
+        put(tmp_path / "old" / name, KAFKA, record_batch(rows(0, 1)))
     put(tmp_path / "old" / "a-7.0123456789abcdef-delete", KAFKA, record_batch(rows(0, 1)))
     put(tmp_path / "old" / "a-0", "00000000000000000000.index", b"\0" * 8)
     put(tmp_path / "old", "recovery-point-offset-checkpoint", b"0\n0\n")
@@ -173,7 +175,7 @@ def test_a_whole_log_directory(tmp_path: Path, log: Log) -> None:
     for number in range(3):
         assert read(log, "a", number) == rows(number, 5)
     assert read(log, "b.c_d", 1) == rows(0, 5)
-    assert [Path(text.split(":")[0]).name for text in report.skipped] == ["__consumer_offsets-3"]
+    assert [Path(text.split(":")[0]).name for text in report.skipped] == internal
     assert seen[-1][0] == seen[-1][1] == sum(partition.bytes for partition in report.partitions)
     assert seen == sorted(seen)
     assert fingerprint(tmp_path / "old") == before

@@ -336,9 +336,7 @@ def test_health_and_repr(log: Log, path: Path) -> None:
     assert 100 < health.bytes < 300
     assert health.free_disk_bytes > 0
     assert (health.refusing, health.damage) == ({}, [])
-    assert (
-        repr(log) == f"<embedlog.Log '{path}': 1 topics, 2 partitions, {health.bytes} bytes, mode 'rw', ok>"
-    )
+    assert repr(log) == f"<embedlog.Log '{path}': 1 topic, 2 partitions, {health.bytes} bytes, mode 'rw', ok>"
     log.close()
     assert repr(log) == f"<embedlog.Log '{path}': closed>"
 

@@ -56,6 +56,26 @@ def test_offset_values_of_every_version() -> None:
     assert records.decode_offset_value(hexed("0001") + without_epoch + hexed("ffffffffffffffff")) == old
 
 
+@pytest.mark.parametrize(
+    ("value", "metadata"),
+    [
+        ("00040000011f71fb04cb000000070b68616c66206f662069740000018bcfe5687b00", "half of it"),
+        # with the topic's id
+        ("00040000011f71fb04cb00000007010000018bcfe5687b01001097b4befb1f3a4281b1e4e9dfb6ee20af", ""),
+    ],
+)
+def test_offset_values_of_version_4(value: str, metadata: str) -> None:
+    """Bytes that Kafka 4.1.1 wrote, which writes no other version."""
+    read = CommittedOffset(1_234_567_890_123, 7, metadata, 1_700_000_000_123)
+    data = bytes.fromhex(value)
+    assert records.decode_offset_value(data) == read
+    for size in range(len(data)):
+        with pytest.raises(CorruptRecord):
+            records.decode_offset_value(data[:size])
+    with pytest.raises(CorruptRecord, match="metadata is null"):
+        records.decode_offset_value(data[:14] + b"\0" + data[15:])
+
+
 def test_group_values_of_every_version() -> None:
     assert records.encode_group_value(GROUP) == GROUP_3 + MEMBER_3
     assert records.decode_group_value(GROUP_3 + MEMBER_3) == GROUP
@@ -85,7 +105,7 @@ def test_unknown_key_versions_are_damage(version: int) -> None:
         records.decode_key(version.to_bytes(2, "big", signed=True) + OFFSET_KEY[2:])
 
 
-@pytest.mark.parametrize("version", [-1, 4, 99])
+@pytest.mark.parametrize("version", [-1, 5, 99])
 def test_unknown_value_versions_are_damage(version: int) -> None:
     number = version.to_bytes(2, "big", signed=True)
     with pytest.raises(CorruptRecord, match=f"version {version}"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import resource
 import signal
 import sys
 import threading
@@ -19,7 +20,8 @@ from programs import Program
 
 import embedlog
 from embedlog import FileOffsetStore, Log, TopicPartition
-from embedlog.errors import DirectoryLocked, ForkedHandle, OffsetOutOfRange, TopicNotFound
+from embedlog.errors import DirectoryLocked, ForkedHandle, OffsetOutOfRange, StorageError, TopicNotFound
+from embedlog.follower import Follower
 from embedlog.fs import FileSystem
 from embedlog.store import Store
 
@@ -142,6 +144,25 @@ def test_a_reader_is_woken_by_the_kernel_not_by_the_clock(
             assert [r.value for r in got] == [b"%d" % i]
 
 
+def test_a_reader_without_a_descriptor_to_wait_with_is_told_and_goes_on(log: Log, path: Path) -> None:
+    log.create_topic("t")
+    log.append("t", b"1")
+    with embedlog.open(path, mode="r") as reader, reader.consumer("t") as consumer:
+        assert [r.value for r in consumer.poll(1000)] == [b"1"]
+        assert consumer.poll(0) == []
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        free = os.dup(0)
+        os.close(free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
+        try:
+            with pytest.raises(StorageError, match="waiting for records"):
+                consumer.poll(1000)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        log.append("t", b"2")
+        assert [r.value for r in consumer.poll(1000)] == [b"2"]
+
+
 def test_a_reader_waits_no_longer_than_the_topic_lives(log: Log, path: Path) -> None:
     log.create_topic("t")
     with embedlog.open(path, mode="r") as reader:
@@ -171,6 +192,30 @@ def test_retention_under_a_reader(program: Start, path: Path) -> None:
         with reader.consumer("t", stop_at_end=True) as consumer:
             consumer.seek("t", 0, 3)
             assert [r.offset for r in consumer] == list(range(11, 20))
+
+
+def test_a_reader_at_a_log_start_that_moves_is_told_so(program: Start, path: Path) -> None:
+    """Whenever the writer moves it: here just before the reader looks at the directory."""
+
+    class Overtaken(FileSystem):
+        def names(self, path: str) -> dict[str, int]:
+            if path.endswith("t_0") and moves:
+                writer.do(f"log.delete_records('t', 0, {moves.pop()}); log._writer().housekeep()")
+            return super().names(path)
+
+    moves: list[int] = []
+    writer = Writer(program, path)
+    writer.do("log.create_topic('t')")
+    with Log(Follower(str(path), fs=Overtaken())) as reader:
+        for start in range(0, 120, 12):
+            for i in range(start, start + 12):
+                writer.do(f"log.append('t', b'{i}' + bytes(500))")
+            for begin, moved_to in ((start, start + 6), (start + 6, start + 12)):  # some; all there is
+                moves.append(moved_to)
+                with pytest.raises(OffsetOutOfRange) as caught:
+                    next(reader.read("t", start=begin))
+                assert caught.value.log_start_offset == moved_to
+            assert list(reader.read("t")) == moves == []
 
 
 def test_compaction_under_a_reader(program: Start, path: Path) -> None:

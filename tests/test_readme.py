@@ -1,4 +1,4 @@
-"""The code of the README, and of two pages, runs as it stands, and prints what its comments say."""
+"""The code of the README, and of the pages, runs as it stands, and prints what its comments say."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import embedlog
+from embedlog.cluster import Broker
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -53,16 +54,50 @@ def test_the_tour(namespace: dict[str, object]) -> None:
         run(block, namespace)
 
 
-def test_the_page_on_old_clients(namespace: dict[str, object]) -> None:
-    found = blocks((ROOT / "docs" / "old-clients.md").read_text())
-    assert len(found) == 2
+def page(name: str) -> list[str]:
+    return blocks((ROOT / "docs" / name).read_text())
+
+
+@pytest.mark.parametrize(
+    ("name", "count"), [("old-clients.md", 2), ("promoting.md", 1), ("consumer-groups.md", 3)]
+)
+def test_the_blocks_of_a_page(name: str, count: int, namespace: dict[str, object]) -> None:
+    """In their order; one by itself needs nothing but what stands above it."""
+    found = page(name)
+    assert len(found) == count
     for block in found:
         run(block, namespace)
 
 
-def test_the_page_on_promoting(namespace: dict[str, object]) -> None:
-    (block,) = blocks((ROOT / "docs" / "promoting.md").read_text())
-    run(block, namespace)
+def test_the_page_on_settings(
+    namespace: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy, use = page("settings.md")
+    assert policy.startswith("# mypackage/policies.py\n")
+    (tmp_path / "mypackage").mkdir()
+    (tmp_path / "mypackage" / "policies.py").write_text(policy)
+    monkeypatch.syspath_prepend(tmp_path)
+    run(use, namespace)
+
+
+def test_the_page_on_mirroring(namespace: dict[str, object]) -> None:
+    (block,) = page("mirroring.md")
+    with embedlog.open("./source") as source, Broker(source, port=0) as broker:
+        source.create_topic("clicks")
+        source.append("clicks", b"copied")
+        run(block.replace("localhost:9092", broker.bootstrap_servers), namespace)
+    log = namespace["log"]
+    assert isinstance(log, embedlog.Log)
+    assert [record.value for record in log.read("clicks")] == [b"copied"]
+
+
+def test_the_page_on_the_broker(namespace: dict[str, object], kafka_broker: Broker) -> None:
+    in_a_test, in_a_program = page("broker.md")
+    run(in_a_test, namespace)
+    test_orders = namespace["test_orders"]
+    assert callable(test_orders)
+    test_orders(kafka_broker)
+    run(in_a_program.replace("port=9092", "port=0"), namespace)
 
 
 def test_no_block_is_left_out() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from damage import batches, segments
 from faults import (
     FaultyFileSystem,
     PowerCutFileSystem,
@@ -26,7 +27,6 @@ from embedlog.codec.message_07 import encode_messages_07
 from embedlog.codec.message_set import encode_message_set
 from embedlog.errors import (
     CorruptRecord,
-    DuplicateSequence,
     EmbedlogError,
     LogTruncated,
     NotALog,
@@ -39,7 +39,9 @@ from embedlog.fs import FileSystem
 from embedlog.log import Log
 from embedlog.model import AbortedTransaction, TopicPartition
 from embedlog.producer_state import encode_aborted
+from embedlog.repair import repair_partition
 from embedlog.shared_state import State
+from embedlog.verify import verify_log
 
 NAME = TopicPartition("t", 0)
 FIRST = "00000000000.kafka"
@@ -317,20 +319,47 @@ def test_an_index_that_lies_does_not_move_the_recovery_point(tmp_path: Path) -> 
 # -- foreign files -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["v0", "v1", "0.7"])
-def test_a_foreign_segment_is_refused_unchanged(tmp_path: Path, kind: str) -> None:
-    crashed_log(tmp_path)
+def foreign_segment(kind: str) -> bytes:
     if kind == "0.7":
-        foreign = bytes(encode_messages_07([b"value %d" % i for i in range(20)]))
+        return bytes(encode_messages_07([b"value %d" % i for i in range(20)]))
+    rows = [(None, b"value %d" % i, (), 1_000 + i) for i in range(20)]
+    return bytes(encode_message_set(rows, magic=int(kind[1])))
+
+
+@pytest.mark.parametrize("left", ["killed after a flush", "closed", "closed while empty"])
+@pytest.mark.parametrize("kind", ["v0", "v1", "0.7"])
+def test_a_foreign_segment_is_refused_unchanged(tmp_path: Path, kind: str, left: str) -> None:
+    if left == "killed after a flush":
+        crashed_log(tmp_path, flushed=4)
     else:
-        rows = [(None, b"value %d" % i, (), 1_000 + i) for i in range(20)]
-        foreign = bytes(encode_message_set(rows, magic=int(kind[1])))
-    (tmp_path / "t_0" / FIRST).write_bytes(foreign)
+        with open_log(tmp_path) as log:
+            log.create_topic("t")
+            if left == "closed":
+                log.append("t", b"ours")
+    (tmp_path / "t_0" / FIRST).write_bytes(foreign_segment(kind))
     before = contents(tmp_path)
     for _ in range(2):
         with pytest.raises(NotALog, match="import"):
             open_log(tmp_path)
         assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("kind", ["v0", "v1", "0.7"])
+def test_a_first_batch_that_was_never_synced_and_looks_foreign_is_a_torn_tail(
+    tmp_path: Path, kind: str
+) -> None:
+    with open_log(tmp_path) as log:
+        log.create_topic("other")
+        log.append("other", b"kept", flush=True)
+    crashed_log(tmp_path)
+    torn = foreign_segment(kind)
+    (tmp_path / "t_0" / FIRST).write_bytes(torn)
+    with open_log(tmp_path) as log:
+        (report,) = [report for report in log.recovery.partitions if report.topic == "t"]
+        assert (report.bytes_cut, report.log_end_offset, report.damage) == (len(torn), 0, [])
+        assert report.cut_path is not None and Path(report.cut_path).read_bytes() == torn
+        assert log.append("t", b"goes on").offset == 0
+        assert values(log, "other") == [(0, b"kept")]
 
 
 # -- the tail is written anew (promise 2) ----------------------------------------------------------------
@@ -536,6 +565,7 @@ def _cut_to(path: Path, records: int) -> None:
     segment = path / "t_0" / FIRST
     data = segment.read_bytes()
     segment.write_bytes(data[: batch_ends(data)[records]])
+    (path / "writer-state").unlink()  # by which the lost records were durable
 
 
 @pytest.mark.parametrize("between", ["nothing", "a clean close", "new appends", "new appends past it"])
@@ -664,10 +694,11 @@ def test_duplicates_are_still_found_after_crashes(tmp_path: Path, housekept: int
         partition = partition_of(again)
         assert partition.append(_batch(9, value=b"v" * 200)).base_offset == 9
         assert again.offsets("t")[0].log_end_offset == 10
-        with pytest.raises(OutOfOrderSequence):
-            partition.append(_batch(11))
-        with pytest.raises(DuplicateSequence):
-            partition.append(_batch(1))
+        for sequence in (11, 4):  # a gap; one that is not remembered any more
+            with pytest.raises(OutOfOrderSequence):
+                partition.append(_batch(sequence, value=b"v" * 200))
+        for sequence in (5, 7, 9):  # a snapshot names the last batch, and the log has the four before it
+            assert partition.append(_batch(sequence, value=b"v" * 200)).base_offset == sequence
         assert partition.append(_batch(10)).base_offset == 10
 
 
@@ -865,3 +896,33 @@ def test_killed_at_any_call_of_its_life_a_log_opens_again(tmp_path: Path) -> Non
                     log.create_topic(topic)
                 log.append(topic, b"x", flush=True)
         shutil.rmtree(path)
+
+
+@pytest.mark.parametrize("closed", [True, False])
+@pytest.mark.parametrize("left", ["all but the last batch", "nothing", "no file"])
+def test_where_compaction_leaves_gaps_a_lost_end_is_damage(path: Path, left: str, closed: bool) -> None:
+    """Compaction never takes the end of the last segment."""
+    log = open_log(path)
+    log.create_topic("t", cleanup_policy="compact")
+    for i in range(20):
+        log.append("t", b"%d" % i, key=b"%d" % (i % 5))
+    log.flush()
+    store_of(log).housekeep()
+    log.close() if closed else crash(log)
+    (segment,) = segments(path / "t_0")
+    if left == "no file":
+        segment.unlink()
+    else:
+        with segment.open("r+b") as file:
+            file.truncate(0 if left == "nothing" else batches(segment)[-1].pos)
+    with open_log(path) as log:
+        (damage,) = log.recovery.damage
+        assert "made durable" in damage
+        with pytest.raises(PartitionFailed):
+            log.append("t", b"never", key=b"k")
+    gone = (19, 19) if left == "all but the last batch" else (0, 19)
+    assert repair_partition(path, "t", 0).offsets_gone == (gone,)
+    with open_log(path) as log:
+        assert not log.recovery.damage
+        log.append("t", b"after", key=b"k")
+    assert verify_log(path).ok

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from engine import START_MS, Bench, read_all
+from faults import in_child, open_log, store_of, values
 
+import embedlog
 from embedlog.config import TopicSettings
-from embedlog.errors import InvalidSetting, OffsetOutOfRange
+from embedlog.errors import InvalidArgument, InvalidSetting, OffsetOutOfRange
 from embedlog.fs import FileSystem
-from embedlog.retention import SegmentInfo, apply_retention, policy_by_name
+from embedlog.retention import SegmentInfo, apply_retention, name_policies, policy_by_name
 
 HOUR_MS = 3_600_000
 NOW_MS = START_MS + 1000 * HOUR_MS
@@ -31,6 +34,7 @@ def info(number: int, *, size: int = 100, modified: int = 0, largest: int = -1, 
 
 
 def count(names: str, segments: Sequence[SegmentInfo], **settings: int) -> int:
+    name_policies({"delete_policy": names})
     return policy_by_name(names)(segments, TopicSettings(**settings), NOW_MS)
 
 
@@ -126,7 +130,7 @@ def test_a_policy_of_ones_own() -> None:
 )
 def test_an_unknown_policy_is_an_error_that_names_the_known_ones(name: str, says: str) -> None:
     with pytest.raises(InvalidSetting, match=says):
-        policy_by_name(name)
+        name_policies({"delete.policy": name})
 
 
 # -- on a partition ------------------------------------------------------------------------------------
@@ -159,13 +163,22 @@ def test_a_topic_that_is_only_compacted_loses_no_segment(tmp_path: Path) -> None
         assert apply_retention(bench.partition, NOW_MS) == 0
 
 
+def test_without_a_cleanup_policy_every_record_stays(tmp_path: Path) -> None:
+    settings = {"cleanup_policy": "", "retention_ms": 0, "retention_bytes": 0}
+    with bench_with_segments(tmp_path / "bench", [9, 8, 0], **settings) as bench:
+        assert apply_retention(bench.partition, NOW_MS) == 0
+        assert len(read_all(bench.partition)) == 30
+    with embedlog.open(tmp_path / "log") as log:
+        log.create_topic("t", **settings)
+        with pytest.raises(InvalidArgument, match="not compacted"):
+            log.compact("t")
+
+
 def test_old_segments_go_and_the_log_starts_where_they_ended(tmp_path: Path) -> None:
     with bench_with_segments(tmp_path, [9, 8, 1, 0], retention_ms=5 * HOUR_MS) as bench:
         partition = bench.partition
         size = sum(segment.size for segment in partition.segments()[:2])
-        grown = bench.bytes_grown
         assert apply_retention(partition, NOW_MS) == size
-        assert bench.bytes_grown == grown - size
         assert partition.offsets().log_start_offset == 20
         assert [record.offset for record in read_all(partition)] == list(range(20, 40))
         assert all(path.endswith(".deleted") for path in bench.waiting)
@@ -223,6 +236,7 @@ def test_modification_time_of_the_active_segment_is_its_files(tmp_path: Path) ->
 
 
 def test_a_policy_that_takes_more_than_there_is_deletes_nothing(tmp_path: Path) -> None:
+    name_policies({"delete_policy": "test_retention:too_many"})
     with (
         bench_with_segments(tmp_path, [9, 8], delete_policy="test_retention:too_many") as bench,
         pytest.raises(InvalidSetting, match="none was deleted"),
@@ -272,3 +286,102 @@ def test_the_log_start_is_durable_before_a_segment_loses_its_name(tmp_path: Path
             "00000000000.kafka.deleted",
             "00000000010.kafka.deleted",
         }
+
+
+# -- a log whose topics have policies of the program's own ------------------------------------------------
+
+
+def all_sealed(segments: Sequence[SegmentInfo], settings: TopicSettings, now_ms: int) -> int:
+    return len(segments) - 1
+
+
+def raising(segments: Sequence[SegmentInfo], settings: TopicSettings, now_ms: int) -> int:
+    return 1 // 0
+
+
+def forgetting(segments: Sequence[SegmentInfo], settings: TopicSettings, now_ms: int) -> int:
+    return None  # type: ignore[return-value]
+
+
+def fill(log: embedlog.Log, topic: str) -> None:
+    """Four segments of a record each."""
+    for _ in range(4):
+        log.append(topic, bytes(800))
+
+
+POLICY = "from_elsewhere:policy"
+
+
+@pytest.fixture
+def from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory whose topic names a policy that can be imported, and was named in another process."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "from_elsewhere.py").write_text("from test_retention import all_sealed as policy\n")
+
+    def make() -> None:
+        with open_log(tmp_path / "log", segment_bytes=1024) as log:
+            log.create_topic("t", delete_policy=POLICY)
+            fill(log, "t")
+
+    assert in_child(make) == 0
+    return tmp_path / "log"
+
+
+def test_a_policy_that_only_the_directory_names_is_not_imported(from_elsewhere: Path) -> None:
+    with open_log(from_elsewhere, segment_bytes=1024) as log:
+        log.alter_topic("t", retention_ms=0)
+        store_of(log).housekeep()
+        assert len(values(log)) == 4
+        health = log.health()
+        assert health.status == "degraded"
+        assert len(health.failing) == 1
+        for said in ("t 0", POLICY, "has not named it", "alter_topic"):
+            assert said in health.failing[0]
+        assert "from_elsewhere" not in sys.modules
+        log.alter_topic("t", delete_policy=None)
+        store_of(log).housekeep()
+        assert log.health().status == "ok"
+
+
+@pytest.mark.parametrize("by", ["open", "create_topic", "alter_topic"])
+def test_a_policy_that_the_program_names_too_is_used(
+    from_elsewhere: Path, by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("embedlog.retention._named", {})
+    settings = {"delete_policy": POLICY} if by == "open" else {}
+    with open_log(from_elsewhere, segment_bytes=1024, **settings) as log:
+        if by == "create_topic":
+            log.create_topic("t", exist_ok=True, delete_policy=POLICY)
+        elif by == "alter_topic":
+            log.alter_topic("t", delete_policy=POLICY)
+        store_of(log).housekeep()
+        assert len(values(log)) == 1
+        assert log.health().status == "ok"
+    sys.modules.pop("from_elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("policy", "says"),
+    [
+        ("test_retention:raising", "ZeroDivisionError"),
+        ("bytes,test_retention:forgetting", "not None"),
+    ],
+)
+def test_a_policy_that_fails_keeps_nobody_elses_retention_from_being_done(
+    tmp_path: Path, policy: str, says: str
+) -> None:
+    with open_log(tmp_path, segment_bytes=1024) as log:
+        log.create_topic("a", delete_policy=policy, retention_bytes=0)
+        log.create_topic("b", retention_bytes=0)
+        for topic in ("a", "b"):
+            fill(log, topic)
+        store_of(log).housekeep()
+        assert (len(values(log, "a")), len(values(log, "b"))) == (4, 1)
+        health = log.health()
+        assert health.status == "degraded"
+        assert len(health.failing) == 1
+        for said in ("a 0", policy.rpartition(",")[2], says):
+            assert said in health.failing[0]
+        log.alter_topic("a", cleanup_policy="")
+        store_of(log).housekeep()
+        assert log.health().status == "ok"

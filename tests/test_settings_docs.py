@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from embedlog import synonyms
 from embedlog.cluster import BrokerSettings
 from embedlog.cluster.classic.connector_settings import ConnectorSettings
 from embedlog.cluster.remote.settings import RemoteSettings
 from embedlog.cluster.topic_configs import FIXED
 from embedlog.config import LogSettings, Settings, TopicSettings
 from embedlog.errors import InvalidSetting
+from embedlog.synonyms import Meaning, plain
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "settings.md"
 ROW = re.compile(r"\| `(\w+)` \| `(.+?)` \| (.+?) \| (.+) \|")
@@ -64,3 +66,18 @@ def test_every_setting_of_kafka_that_is_taken_and_not_kept() -> None:
     section = PAGE.read_text().split("### Kafka's settings that there are not\n")[1].split("\n## ")[0]
     listed = re.findall(r"`([a-z0-9.]+)`", "".join(re.findall(r"^\| (`.*?) \|", section, re.M)))
     assert sorted(listed) == sorted(FIXED)
+
+
+def test_every_other_name() -> None:
+    section = PAGE.read_text().split("## Other names\n")[1].split("\n## ")[0]
+    units = {"": 1, " (minutes)": 60_000, " (hours)": 3_600_000}
+    listed = sorted(
+        (plain(typed), Meaning(name, units[unit]))
+        for name, names in re.findall(r"^\| .*? \| `(\w+)` \| (.*) \|$", section, re.M)
+        for typed, unit in re.findall(r"`([\w.]+)`( \(\w+\))?", names)
+    )
+    names = {name for name in vars(synonyms) if name.isupper() and not name.startswith("_")} - {
+        "BROKER_NAMES"
+    }
+    tables = [getattr(synonyms, name) for name in names]
+    assert listed == sorted(entry for table in tables for entry in table.items())

@@ -9,7 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from faults import FOREVER, FaultyFileSystem, UnsyncedFileSystem, crash, in_child, open_log, values
+from faults import (
+    FOREVER,
+    FaultyFileSystem,
+    UnsyncedFileSystem,
+    crash,
+    in_child,
+    open_log,
+    store_of,
+    values,
+)
 
 import embedlog
 from embedlog import Log, StorageError
@@ -236,3 +245,40 @@ def test_a_backup_that_finds_no_room_leaves_nothing(tmp_path: Path) -> None:
         log.backup(tmp_path / "copy")
     with open_log(tmp_path / "copy") as log:
         assert values(log) == [(0, b"x")]
+
+
+class _NotingReads(UnsyncedFileSystem):
+    def __init__(self) -> None:
+        self.read: list[str] = []
+
+    def read_file(self, path: str, limit: int = 1 << 26) -> bytes:
+        self.read.append(os.path.basename(path))
+        return super().read_file(path, limit)
+
+
+def test_making_a_topic_does_not_read_what_is_known_of_all_others(path: Path) -> None:
+    fs = _NotingReads()
+    with open_log(path, fs) as log:
+        log.create_topic("first")
+        log.append("first", b"1")
+        store_of(log).housekeep()
+        fs.read.clear()
+        for number in range(5):
+            log.create_topic(f"t{number}")
+        assert set(fs.read) == {"leader-epoch-checkpoint"}
+
+
+def test_a_topic_made_again_starts_at_0_whatever_the_checkpoints_said_of_the_former(path: Path) -> None:
+    with open_log(path, UnsyncedFileSystem()) as log:
+        for _ in range(2):
+            log.create_topic("t")
+            log.append_many("t", [b"1", b"2", b"3"])
+            log.flush()
+            log.delete_records("t", 0, 2)
+            store_of(log).housekeep()
+            log.delete_topic("t")
+        log.create_topic("t")
+        crash(log)
+    with open_log(path, UnsyncedFileSystem()) as log:
+        assert log.offsets("t")[0][:2] == (0, 0)
+        assert log.append("t", b"new").offset == 0

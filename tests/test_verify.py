@@ -6,11 +6,12 @@ import os
 import shutil
 import struct
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from damage import RECORDS, batches, files, flip, make_log, segments, value
-from faults import crash, open_log, partition_of, store_of
+from faults import FaultyFileSystem, crash, in_child, open_log, partition_of, store_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -240,6 +241,54 @@ def test_records_that_cannot_be_opened_are_found_by_a_deep_look(path: Path) -> N
     assert (finding.kind, finding.first_offset, finding.last_offset) == (DAMAGE, 1, 1)
 
 
+# -- kills ------------------------------------------------------------------------------------------------
+
+
+def _compact(log: Log) -> None:
+    store_of(log).upkeep.compact_partition(partition_of(log), None, store_of(log).upkeep.pace(), force=True)
+    store_of(log).upkeep.run_all()
+
+
+def _delete(log: Log) -> None:
+    log.delete_records("t", 0, 30)
+    store_of(log).upkeep.run_all()
+
+
+@pytest.mark.parametrize("work", [_compact, _delete])
+def test_a_log_that_was_killed_inside_compaction_or_deletion_is_good(
+    work: Callable[[Log], None], tmp_path: Path
+) -> None:
+    made, copy = tmp_path / "made", tmp_path / "copy"
+    policy = "compact" if work is _compact else "delete"
+    with open_log(made, segment_bytes=1024, cleanup_policy=policy, file_delete_delay_ms=0) as log:
+        log.create_topic("t")
+        for i in range(40):
+            log.append("t", b"v%d" % i * 20, key=b"k%d" % (i % 3))
+        partition_of(log).roll()
+    kills = 0
+    while True:
+        shutil.copytree(made, copy)
+
+        def until_killed(kills: int = kills) -> None:
+            fs = FaultyFileSystem(copy)
+            with open_log(copy, fs, segment_bytes=1024, cleanup_policy=policy, file_delete_delay_ms=0) as log:
+                fs.calls.clear()
+                fs.exit_before = kills
+                work(log)
+                crash(log)
+
+        status = in_child(until_killed)
+        assert status in (0, 77)
+        assert verify_log(copy).findings == (), kills
+        open_log(copy, cleanup_policy=policy).close()
+        assert verify_log(copy).findings == (), kills
+        shutil.rmtree(copy)
+        if status == 0:
+            break
+        kills += 1
+    assert kills > 20
+
+
 # -- missing ---------------------------------------------------------------------------------------------
 
 
@@ -256,6 +305,11 @@ def test_nothing_left(path: Path) -> None:
     directory = make_log(path)
     for segment in segments(directory):
         segment.unlink()
+    found = verify_log(path).findings
+    assert {finding.kind for finding in found} == {DAMAGE}
+    assert [finding.first_offset for finding in found] == [0, 72, 144, 216, 288]
+    assert [finding.last_offset for finding in found] == [71, 143, 215, 287, 299]
+    (directory / "segment-manifest").unlink()
     (finding,) = verify_log(path).findings
     assert (finding.kind, finding.first_offset, finding.last_offset) == (DAMAGE, 0, 299)
     shutil.rmtree(directory)

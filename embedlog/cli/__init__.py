@@ -70,6 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.command is None:
             _parser([]).print_help(sys.stderr)
             return REFUSED
+        ui.for_machines = getattr(args, "json", False)
         module = importlib.import_module(f".{COMMANDS[args.command]}", __name__)
         code = _run(module, args, ui)
         ui.flush()

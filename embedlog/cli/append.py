@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import select
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -32,7 +33,7 @@ from .arguments import (
 )
 from .opening import writer
 from .text import record_from_json
-from .ui import UI
+from .ui import UI, Progress
 from .units import counted, duration, size
 
 _READ_BYTES: Final = 1 << 20
@@ -45,7 +46,10 @@ Append lines from standard input or FILE as records, as they come.
 A line is a value (its newline does not belong to it); with --key-separator, a key and a value; with --json,
 an object with value, key, headers, timestamp_ms (or timestamp, also as ISO time) and partition, as `embedlog
 cat --json` writes it: {JSON_NOTE},
-and any JSON that is no string as its text."""
+and any JSON that is no string as its text.
+
+An invalid line, such as one with an unknown field, ends the command: the lines before it are appended, that
+line and those after it are not, and the error says which line it was and how many records were appended."""
 
 _Given = bytes | tuple[bytes, bytes] | Record
 
@@ -59,7 +63,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("file", metavar="FILE", nargs="?", default="-", help="default: standard input")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--key-separator", metavar="TEXT", help="what stands between key and value")
-    form.add_argument("--json", action="store_true", help="each line is a record as a JSON object")
+    form.add_argument(
+        "--json", action="store_true", dest="from_json", help="each line is a record as a JSON object"
+    )
     parser.add_argument(
         "--partition", type=count, metavar="N", help="default: by key, or one for each batch without keys"
     )
@@ -96,8 +102,10 @@ def run(args: argparse.Namespace, ui: UI) -> int:
         if args.create and args.topic not in log.topics(internal=True):
             log.create_topic(args.topic)
         appending = _Appending(args, ui, log)
+        typed = os.isatty(fd)
         try:
-            appending.all(fd)
+            with ui.progress(shown=not (args.ack or args.quiet or typed)) as bars:
+                appending.all(fd, bars)
         finally:
             if not args.ack and not args.quiet and appending.records:
                 ui.line(appending.summary())
@@ -119,6 +127,12 @@ def _input(path: str) -> Iterator[int]:
         os.close(fd)
 
 
+def _size(fd: int) -> int | None:
+    """How many bytes there are to read; None unless it is a regular file."""
+    status = os.fstat(fd)
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
 class _Appending:
     """The work of one run, and what it came to."""
 
@@ -133,12 +147,15 @@ class _Appending:
         self._line = 0
         self.records = 0
 
-    def all(self, fd: int) -> None:
+    def all(self, fd: int, progress: Progress) -> None:
         """Append what comes until the end. Raises InvalidArgument for a line that is no record."""
+        total = _size(fd)
+        taken = 0
         limit = self._log.backend.topic_settings(self._args.topic).max_message_bytes
-        longest = limit * (_JSON_GROWTH if self._args.json else 1) + 1
+        longest = limit * (_JSON_GROWTH if self._args.from_json else 1) + 1
         rest = bytearray()
         while data := self._read(fd):
+            taken += len(data)
             lines = data.split(b"\n")
             if len(lines) > 1:
                 lines[0] = bytes(rest) + lines[0]
@@ -151,6 +168,7 @@ class _Appending:
                     f"line {self._line + 1:,} is longer than max_message_bytes of topic "
                     f"{self._args.topic!r} allows ({limit:,}); {self._landed()}"
                 )
+            progress.update(self._args.topic, taken, total)
         if rest:
             self._append([bytes(rest)])
 
@@ -231,7 +249,7 @@ class _Appending:
 
 def _parser(args: argparse.Namespace) -> Callable[[bytes], _Given]:
     """What turns a line into what append_many takes."""
-    if args.json:
+    if args.from_json:
         return record_from_json
     if args.key_separator is None:
         return bytes

@@ -22,7 +22,7 @@ _NOT_OVER_WIRE = (
 )
 _DESCRIPTION = """\
 Read a log, or one topic or partition of it: each batch (CRC, offsets, epochs), each index entry, the
-checkpoints. Changes nothing. Exits with 1 where something is damaged."""
+checkpoints; with --deep also each record. Changes nothing. Exits with 1 where something is damaged."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -32,7 +32,9 @@ def add_parser(subparsers: Any) -> None:
     add_directory(parser, _NOT_OVER_WIRE)
     parser.add_argument("topic", metavar="TOPIC", nargs="?", help="default: all")
     parser.add_argument("partition", metavar="PARTITION", nargs="?", type=count, help="default: all")
-    parser.add_argument("--deep", action="store_true", help="also open each batch and decode its records")
+    parser.add_argument(
+        "--deep", action="store_true", help="also decode the records in each batch, as readers do"
+    )
     add_json(parser, "a JSON object a finding, and one for the whole")
 
     parser = add_command(
@@ -60,6 +62,7 @@ def _repair(args: argparse.Namespace, ui: UI) -> int:
                 **report._asdict(),
                 "set_aside": [each._asdict() for each in report.set_aside],
                 "relabelled": [each._asdict() for each in report.relabelled],
+                "relisted": [{"path": path, "reason": reason} for path, reason in report.relisted],
                 "changed": report.changed,
             }
         )
@@ -81,6 +84,8 @@ def _tell_repair(args: argparse.Namespace, report: RepairReport, ui: UI) -> None
     for label in report.relabelled:
         where = f"{_relative(args, label.segment)} at byte {label.pos:,}"
         ui.line(f"{where}: {label.reason}; {would}put right, its records kept")
+    for path, reason in report.relisted:
+        ui.line(f"{_relative(args, path)}: {reason}; {would}accepted")
     for first, last in report.offsets_gone:
         ui.line(f"gone     {counted(last - first + 1, 'record')}: offsets {first:,}-{last:,}")
     if report.dry_run:
@@ -146,7 +151,7 @@ def _tell_people(args: argparse.Namespace, report: VerifyReport, ui: UI) -> None
         f"{counted(report.records, 'record')} read in {duration(report.seconds)}{rate}"
     )
     if report.ok:
-        ui.line("no damage found")
+        ui.line("no damage found" if args.deep else "no damage found; --deep also decodes each record")
     else:
         lost = counted(report.records_lost, "record")
         ui.line(f"{len(report.findings):,} wrong · at most {lost} cannot be read")

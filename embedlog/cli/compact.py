@@ -39,7 +39,8 @@ def run(args: argparse.Namespace, ui: UI) -> int:
             policy = log.backend.topic_settings(topic).cleanup_policy
             if "compact" not in policy:
                 raise InvalidArgument(
-                    f"{topic} has cleanup_policy {policy}: compacting would delete what is to be kept\n"
+                    f"{topic} has cleanup_policy {policy or 'none'}: compacting would delete what is to be "
+                    "kept\n"
                     f"embedlog topics alter {args.directory} {topic} --config cleanup_policy=compact   "
                     "allows it"
                 )

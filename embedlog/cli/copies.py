@@ -47,7 +47,13 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace, ui: UI) -> int:
     started = time.perf_counter()
     with store(args, ui) as engine:
-        backup(engine, args.destination, layout=args.layout)
+        with ui.progress() as bars:
+            backup(
+                engine,
+                args.destination,
+                layout=args.layout,
+                progress=lambda done, total: bars.update("copying", done, total),
+            )
         partitions = len(engine.partitions())
         layout = args.layout or engine.catalog.layout.name
     files, copied, linked = _measure(args.destination)

@@ -34,6 +34,7 @@ from . import demo_spark, flights
 from .arguments import add_directory
 from .demo_loader import PARTITIONS, TOPIC
 from .ui import UI
+from .units import counted
 
 _MARK: Final = ".embedlog-demo"
 _GROUP: Final = "report"
@@ -172,15 +173,16 @@ def _show_recovery(partitions: list[dict[str, Any]], seen: int, console: Console
     """What opening after the kill had to do."""
     read = [p for p in partitions if p["topic"] == TOPIC]
     lines = [
-        f"recovery  {len(read)} partitions, checked from their recovery points: "
-        f"{sum(p['batches_read'] for p in read):,} batches, {sum(p['bytes_read'] for p in read):,} bytes",
+        f"recovery  {counted(len(read), 'partition')}, checked from their recovery points: "
+        f"{counted(sum(p['batches_read'] for p in read), 'batch')}, "
+        f"{counted(sum(p['bytes_read'] for p in read), 'byte')}",
         f"          {sum(p['log_end_offset'] for p in read):,} flights are in; {seen:,} had been reported",
     ]
     for p in read:
         if p["bytes_cut"]:
             kept = f", kept in {os.path.basename(p['cut_path'])}" if p["cut_path"] else ""
             lines.append(
-                f"          {TOPIC} {p['partition']}: {p['bytes_cut']:,} bytes cut after offset "
+                f"          {TOPIC} {p['partition']}: {counted(p['bytes_cut'], 'byte')} cut after offset "
                 f"{p['log_end_offset'] - 1:,} ({p['cut_reason']}){kept}"
             )
     console.print("\n".join(lines), highlight=False, soft_wrap=True)

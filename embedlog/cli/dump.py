@@ -31,7 +31,7 @@ from .arguments import JSON_NOTE, add_command, add_here_only, add_json
 from .dump_index import dump_aborted, dump_offsets, dump_snapshot, dump_times
 from .text import bytes_as_json, printable, record_as_json
 from .ui import UI
-from .units import iso
+from .units import counted, iso
 
 _NOT_OVER_WIRE: Final = (
     "it shows the bytes of a file, which brokers do not hand out: run it where the file is; `embedlog cat "
@@ -143,7 +143,8 @@ def _dump_batches(data: Any, args: argparse.Namespace, ui: UI) -> int:
     if not args.json:
         last = f" · next offset {next_offset:,}" if batches else ""
         ui.line(
-            f"{batches:,} batches · {len(data):,} bytes{last}" + (f" · {damages} damaged" if damages else "")
+            f"{counted(batches, 'batch')} · {counted(len(data), 'byte')}{last}"
+            + (f" · {damages:,} damaged" if damages else "")
         )
     return 1 if damages else 0
 
@@ -152,7 +153,7 @@ def _tell(args: argparse.Namespace, ui: UI, start: int, stop: int, what: str) ->
     if args.json:
         ui.json({"pos": start, "size": stop - start, "problem": what})
     else:
-        ui.line(f"{start:>12,}  {stop - start:,} bytes: {what}")
+        ui.line(f"{start:>12,}  {counted(stop - start, 'byte')}: {what}")
 
 
 def _dump_batch(data: Any, header: BatchHeader, args: argparse.Namespace, ui: UI) -> int:

@@ -20,7 +20,7 @@ from ..follower import Follower
 from ..group_effects import MemberDescription
 from ..group_protocol import decode_assignment
 from ..model import CommittedOffset, GroupMemberMetadata, TopicPartition
-from ..offsets import OFFSETS_TOPIC, LoadedGroups, load_groups
+from ..offsets import OFFSETS_TOPIC, LoadedGroups, load_groups, positions
 from .opening import Viewed
 
 _NAMED = 10
@@ -78,7 +78,7 @@ def one_group(engine: Viewed, name: str, target: str) -> GroupView:
 def committed_offsets(engine: Viewed, group: str) -> Committed:
     """What a group has committed; nothing for one that there is not. Raises what `all_groups` raises."""
     if isinstance(engine, Follower):
-        return _loaded(engine).offsets.get(group, {})
+        return positions(_loaded(engine).offsets.get(group, {}))
     return _coordinator(engine).committed_offsets(group)
 
 
@@ -96,7 +96,7 @@ def _asked(coordinator: Groups, name: str) -> GroupView:
 
 def _in_directory(loaded: LoadedGroups, name: str, live: bool) -> GroupView:
     metadata = loaded.metadata.get(name)
-    committed = loaded.offsets.get(name, {})
+    committed = positions(loaded.offsets.get(name, {}))
     if metadata is None:
         return GroupView(name, committed, 0, None, ())
     return GroupView(

@@ -9,6 +9,7 @@ from typing import Any, Final
 from ..config import COMPRESSION_TYPES
 from ..errors import InvalidArgument
 from ..import_source import FORMATS
+from ..imported_groups import GroupsImport
 from ..importing import ImportReport, PartitionImport, import_files
 from .arguments import WRITES, add_command, add_directory, add_json
 from .opening import writer
@@ -21,7 +22,10 @@ partitions that it lacks, are made.
 
 SOURCE is a segment file, a partition's directory (my_topic-0, my_topic_0), or a directory of such. Offsets
 are kept; those of 0.7, which were byte positions, become 0, 1, 2 ... An import that was interrupted is run
-again and goes on."""
+again and goes on.
+
+The offsets that consumer groups have committed for these partitions are imported too, from __consumer_offsets
+in the same directory. A group that has committed here since keeps its newer offsets."""
 
 
 _SHOWN_LEFT_OUT: Final = 5
@@ -59,7 +63,8 @@ def add_parser(subparsers: Any) -> None:
         metavar="WHAT",
         help="stop (default), or skip: go on behind damage and report it",
     )
-    add_json(parser, "a JSON object a partition")
+    parser.add_argument("--no-groups", action="store_true", help="do not import committed offsets")
+    add_json(parser, "a JSON object a partition, and one for the groups")
 
 
 def run(args: argparse.Namespace, ui: UI) -> int:
@@ -73,11 +78,15 @@ def run(args: argparse.Namespace, ui: UI) -> int:
             format=args.format,
             compression=args.compression,
             on_damage=args.on_damage,
+            groups=not args.no_groups,
             progress=lambda done, total: bars.update("importing", done, total),
         )
     if args.json:
         for partition in report.partitions:
             ui.json({**partition._asdict(), "problems": [each._asdict() for each in partition.problems]})
+        if report.groups is not None:
+            problems = [each._asdict() for each in report.groups.problems]
+            ui.json({**report.groups._asdict(), "problems": problems})
     else:
         _tell(report, ui)
     return 1 if any(not problem.ends_file for problem in report.problems) else 0
@@ -100,9 +109,25 @@ def _tell(report: ImportReport, ui: UI) -> None:
         ui.line(f"left out  {text}")
     for problem in report.problems:
         ui.line(f"{'torn end' if problem.ends_file else 'DAMAGED '}  {problem}")
+    if report.groups is not None:
+        _tell_groups(report.groups, ui)
     ui.line(f"\n{counted(report.records, 'record')} imported and durable in {duration(report.seconds)}")
     if any(not partition.offsets_kept for partition in report.partitions):
         ui.line("0.7's offsets were byte positions: the records have new ones")
+
+
+def _tell_groups(groups: GroupsImport, ui: UI) -> None:
+    said = f"{counted(groups.groups, 'group')}, {counted(groups.offsets, 'offset')} committed"
+    if groups.offsets_present:
+        said += f", {groups.offsets_present:,} already as new or newer here"
+    if groups.offsets_left_out:
+        said += f", {groups.offsets_left_out:,} skipped (partitions not imported)"
+    ui.line(f"\n{said}")
+    for name in groups.in_use:
+        ui.line(f"left out  group {name}: it has members here")
+    if groups.not_understood:
+        records = counted(groups.not_understood, "record")
+        ui.line(f"left out  {records} of __consumer_offsets that are neither commits nor classic groups")
 
 
 def _row(partition: PartitionImport) -> tuple[object, ...]:

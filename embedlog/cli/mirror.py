@@ -13,6 +13,7 @@ from typing import Any, Final
 from ..mirroring import Mirror, MirrorStatus
 from .arguments import add_command, add_json, positive
 from .messages import FORMATS, LEVELS, log_messages
+from .stopping import stops
 from .ui import UI, Column, Progress
 from .units import counted, duration, size
 
@@ -26,7 +27,6 @@ A directory as target gets each record once; brokers get it at least once."""
 _LOCK = (
     "Holds the writer's lock of a target that is a directory while it runs; sources are read without a lock."
 )
-_STOPS: Final = (signal.SIGTERM, signal.SIGINT)
 _MOST_BARS: Final = 10
 
 
@@ -157,8 +157,8 @@ def _as_json(ui: UI, status: MirrorStatus) -> None:
 
 @contextlib.contextmanager
 def _stopped_by_signals(mirror: Mirror) -> Iterator[None]:
-    """SIGTERM and SIGINT end the mirror in order; a second one has its usual effect."""
-    before = {number: signal.getsignal(number) for number in _STOPS}
+    """The signals of `stops` end the mirror in order; a second one has its usual effect."""
+    before = {number: signal.getsignal(number) for number in stops()}
 
     def restore() -> None:
         for number, handler in before.items():
@@ -168,7 +168,7 @@ def _stopped_by_signals(mirror: Mirror) -> Iterator[None]:
         restore()
         mirror.stop()
 
-    for number in _STOPS:
+    for number in before:
         signal.signal(number, stop)
     try:
         yield

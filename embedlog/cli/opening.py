@@ -15,7 +15,8 @@ from ..backend import LogBackend
 from ..follower import Follower
 from ..log import Log
 from ..model import TopicPartition
-from ..recovery import Progress, RecoveryReport
+from ..recovery import Progress
+from ..recovery_report import RecoveryReport
 from ..store import Store
 from .arguments import is_over_wire
 from .ui import UI

@@ -93,7 +93,7 @@ def explain(error: EmbedlogError, args: argparse.Namespace) -> str:
         cause, _, advice = str(error).partition(". ")
         return f"{cause}\n{advice.replace('allow_data_loss', '--allow-data-loss  ')}"
     if isinstance(error, CorruptRecord) and directory and not is_over_wire(directory):
-        return f"DAMAGED  {error}\nembedlog verify {directory}   tells how much, and what can be done"
+        return f"DAMAGED  {error}\nembedlog verify {directory} --deep   tells how much, and what can be done"
     return str(error)
 
 

@@ -15,6 +15,7 @@ from ..cluster import Broker
 from ..cluster.settings import BrokerSettings
 from ..config import UNLIMITED, LogSettings, TopicSettings
 from ..errors import InvalidArgument, StorageError
+from ..synonyms import BROKER_ARGUMENTS, plain
 from .arguments import add_command, add_directory, add_json, count, settings
 from .messages import FORMATS, LEVELS, log_messages
 from .opening import report
@@ -143,12 +144,15 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
         options["broker_id"] = args.broker_id
     if _ZOOKEEPER_AUTH in os.environ:
         options.setdefault("zookeeper_auth", os.environ[_ZOOKEEPER_AUTH])
-    for name, value in settings(args.own, "--set").items():
-        known = _known(name)
-        if known in _OF_FILE:
-            raise InvalidArgument(f"--set {name}: that is a flag of its own, --{known.replace('_', '-')}")
-        options[known] = value
-    return options
+    own: dict[str, Any] = {}
+    for typed, text in settings(args.own, "--set").items():
+        name, value = _meant(typed, text)
+        if name in _OF_FILE:
+            raise InvalidArgument(f"--set {typed}: that is a flag of its own, --{name.replace('_', '-')}")
+        if name in own:
+            raise InvalidArgument(f"--set gives {name} twice, once as {typed}")
+        own[name] = value
+    return options | own
 
 
 def _zookeeper(directory: str, connect: str) -> contextlib.AbstractContextManager[object]:
@@ -259,14 +263,14 @@ def _from_file(path: str) -> dict[str, Any]:
             "max.connections.per.ip) needs underscores or quotes"
         ) from None
     options: dict[str, Any] = {}
-    for name, value in _flat(found, "").items():
-        known = _known(name)
-        if known in options:
-            raise InvalidArgument(f"{path} gives {known} twice")
-        wanted = _OF_FILE.get(known)
+    for typed, given in _flat(found, "").items():
+        name, value = _meant(typed, given)
+        if name in options:
+            raise InvalidArgument(f"{path} gives {name} twice, once as {typed}")
+        wanted = _OF_FILE.get(name)
         if wanted is not None and type(value) is not wanted:
-            raise InvalidArgument(f"{path}: {known} must be {wanted.__name__}, not {value!r}")
-        options[known] = value
+            raise InvalidArgument(f"{path}: {name} must be {wanted.__name__}, not {value!r}")
+        options[name] = value
     for name in ("port", "advertised_port", "metrics_port"):
         if not 0 <= options.get(name, 0) <= LAST_PORT:
             raise InvalidArgument(f"{path}: {name} must be from 0 to {LAST_PORT:,}, not {options[name]:,}")
@@ -287,11 +291,18 @@ def _flat(table: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     return flat
 
 
-def _known(name: str) -> str:
-    """The setting that is meant; a section's name in front of it may be left out."""
-    underscored = name.replace(".", "_").replace("-", "_")
-    names = {*_OF_FILE, *BrokerSettings.names(), *LogSettings.names(), *TopicSettings.names()}
-    if underscored in names:
-        return underscored
-    section, _, rest = underscored.partition("_")
-    return rest if section in _SECTIONS and rest else underscored
+def _meant(typed: str, value: Any) -> tuple[str, Any]:
+    """The setting or flag that is meant, and its value; a section's name in front of it may be left out."""
+    section, _, rest = plain(typed).partition("_")
+    names = [typed, rest] if section in _SECTIONS and rest else [typed]
+    for name in names:
+        argument = plain(name)
+        if argument in BROKER_ARGUMENTS:
+            argument = BROKER_ARGUMENTS[argument].name
+        if argument in _OF_FILE:
+            return argument, value
+        for kind in (BrokerSettings, LogSettings, TopicSettings):
+            found = kind.resolved(name, value)
+            if found is not None:
+                return found
+    return names[-1], value  # Broker says that it is unknown

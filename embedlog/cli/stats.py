@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import platform
 from collections.abc import Iterator
 from importlib import metadata
 from typing import Any, Final
 
-from ..errors import InvalidArgument
+from ..disk_usage import measure, measure_others
+from ..errors import CorruptCheckpoint, InvalidArgument, StorageError
+from ..filenames import WRITER_FILE
 from ..follower import Follower
 from .arguments import READS, add_command, add_json, add_log
 from .opening import viewed
@@ -130,12 +133,23 @@ def _ratio(members: list[tuple[PartitionSize, Contents]]) -> str | None:
 
 def _state(ui: UI, engine: Follower, found: list[tuple[PartitionSize, Contents]]) -> None:
     unflushed = in_all(each.unflushed for each, _ in found)
+    used = size(measure(engine.fs, engine.path) + measure_others(engine.fs, engine.path))
+    bound = _bound(engine)
+    used += f" on disk, of {size(bound)} (max_bytes)" if bound is not None else " on disk"
     free = engine.fs.free_bytes(engine.path)
     waiting = f" · {counted(unflushed, 'record')} appended and not yet durable" if unflushed else ""
-    ui.line(f"\nlayout {engine.catalog.layout.name} · {size(free)} free{waiting}")
+    ui.line(f"\nlayout {engine.catalog.layout.name} · {used} · {size(free)} free{waiting}")
     for each, _ in found:
         if each.state != "ok":
             ui.line(f"{each.topic} {each.partition} is {each.state}: it refuses appends")
+
+
+def _bound(engine: Follower) -> int | None:
+    """The last writer's max_bytes; None if it had none."""
+    with contextlib.suppress(OSError, CorruptCheckpoint, StorageError):
+        bound = engine.catalog.read_json(WRITER_FILE).get("max_bytes")
+        return bound if isinstance(bound, int) else None
+    return None
 
 
 def _build(args: argparse.Namespace, ui: UI) -> None:

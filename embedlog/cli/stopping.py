@@ -11,8 +11,17 @@ from typing import Any, Final, Self
 
 from .arguments import count
 
-_STOPS: Final = (signal.SIGTERM, signal.SIGINT)
 LAST_PORT: Final = 65_535
+
+
+def stops() -> list[signal.Signals]:
+    """The signals that end a command: SIGTERM and SIGINT, unless the command was started with them ignored.
+
+    A script starts its background jobs with SIGINT ignored, so that Ctrl-C ends the script and not them. We
+    leave it ignored, as a JVM, and so Kafka, does.
+    """
+    both = (signal.SIGTERM, signal.SIGINT)
+    return [number for number in both if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 class Stopped(BaseException):
@@ -20,7 +29,7 @@ class Stopped(BaseException):
 
 
 class Stop:
-    """SIGTERM and SIGINT, as something to wait for. Before `is_awaited` is set they raise Stopped.
+    """The signals of `stops`, as something to wait for. Before `is_awaited` is set they raise Stopped.
 
     After the first one they have their usual effect again: who does not want to wait sends another.
     """
@@ -34,7 +43,7 @@ class Stop:
 
     def __enter__(self) -> Self:
         self._fd_before = signal.set_wakeup_fd(self._wakes.fileno(), warn_on_full_buffer=False)
-        self._before = {number: signal.signal(number, self._got) for number in _STOPS}
+        self._before = {number: signal.signal(number, self._got) for number in stops()}
         return self
 
     def __exit__(

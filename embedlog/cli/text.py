@@ -5,7 +5,8 @@ r"""A record as a line of text or of JSON, and back: `cat --json | append --json
 
 Bytes that are UTF-8 stand as a string, others as {"base64": "..."}, none at all as null. Given to append,
 only value matters (absent or null: a null value); key, headers (pairs or an object), partition and
-timestamp_ms (or `timestamp`, as ISO time too) may be there, and what else `cat` writes is passed over. A
+timestamp_ms (or `timestamp`, as ISO time too) may be there, and what else `cat` writes is passed over. Any
+other field is refused: a misspelt `value` would become a null, which deletes its key in a compacted topic. A
 value or key that is any other JSON (a number, an object, a list) is stored as its JSON text.
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import difflib
 import json
 import re
 import string
@@ -20,12 +22,14 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final
 
-from ..errors import EmbedlogError, InvalidArgument
+from ..errors import EmbedlogError, InvalidArgument, shown
 from ..log_reader import time_ms
 from ..model import LOG_APPEND_TIME, Headers, Record
 from .units import iso
 
 FIELDS: Final = ("topic", "partition", "offset", "timestamp", "timestamp_ms", "key", "value", "headers")
+_TAKEN: Final = ("value", "key", "headers", "partition", "timestamp_ms", "timestamp")
+_PASSED_OVER: Final = ("topic", "offset", "timestamp_type")
 _ESCAPES: Final = {"\\t": "\t", "\\n": "\n", "\\r": "\r", "\\0": "\0", "\\\\": "\\"}
 _ESCAPE: Final = re.compile(r"\\[tnr0\\]")
 # What could drive a terminal, or what it cannot show: control characters but tab and newline, lone bytes.
@@ -81,6 +85,9 @@ def record_from_json(line: bytes) -> Record:
         raise InvalidArgument(f"not JSON ({error})") from None
     if not isinstance(fields, dict):
         raise InvalidArgument('not a JSON object, such as {"key": "user-7", "value": "text"}')
+    for name in fields:
+        if name not in _TAKEN and name not in _PASSED_OVER:
+            raise InvalidArgument(_unknown(name))
     partition = fields.get("partition")
     if partition is None:
         partition = -1
@@ -93,6 +100,12 @@ def record_from_json(line: bytes) -> Record:
         value=bytes_from_json(fields.get("value"), "value"),
         headers=_headers(fields.get("headers")),
     )
+
+
+def _unknown(name: str) -> str:
+    near = difflib.get_close_matches(name.lower(), _TAKEN, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"the fields are {', '.join(_TAKEN)}"
+    return f"unknown field {shown(name)} ({hint})"
 
 
 def _timestamp(fields: dict[str, Any]) -> int:

@@ -14,8 +14,11 @@ import json
 import os
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO
+
+from .units import size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,6 +28,7 @@ _GAP: Final = 2
 _FOLDED: Final = 12  # columns that fold stay at least as wide
 _WORD: Final = 32  # and no word up to so many characters is broken, if there is room
 _NAME: Final = 20  # names that lose their middle stay at least as wide
+_PATIENCE_S: Final = 0.5  # work that is done sooner needs no progress bar
 
 
 class Column(NamedTuple):
@@ -51,6 +55,8 @@ class UI:
                 stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
         self.out: TextIO = sys.stdout
         self.err: TextIO = sys.stderr
+        self.for_machines = False
+        """With --json: no progress bars, not even on a terminal."""
 
     def line(self, text: str = "") -> None:
         """A line on standard output."""
@@ -112,9 +118,12 @@ class UI:
             self.line(line.rstrip())
 
     @contextlib.contextmanager
-    def progress(self, *, sizes: bool = True) -> Iterator[Progress]:
-        """A progress bar on standard error while the block runs; nothing where that is no terminal."""
-        if not self.err.isatty():
+    def progress(self, *, sizes: bool = True, shown: bool = True) -> Iterator[Progress]:
+        """Progress bars on standard error, if that is a terminal and the block takes long.
+
+        sizes: the numbers are bytes. shown: False for no bars.
+        """
+        if not shown or self.for_machines or not self.err.isatty():
             yield Progress()
             return
         bars = _Bars(lambda: self._console(self.err), sizes)
@@ -137,38 +146,55 @@ class UI:
 class Progress:
     """Told how far a long work has come; this one shows nothing."""
 
-    def update(self, name: str, done: int, total: int) -> None:
-        """`done` of `total` (bytes or items) of the part called `name`."""
+    def update(self, name: str, done: int, total: int | None) -> None:
+        """`done` of `total` (bytes or items) of the part called `name`; None if the total is unknown."""
 
 
 class _Bars(Progress):
-    """A bar for each part; nothing is drawn, and rich not imported, before the first word of any."""
+    """A bar for each part; nothing is drawn, and rich is not imported, for the first _PATIENCE_S."""
 
     def __init__(self, console_of: Callable[[], Console], sizes: bool) -> None:
         self._console_of = console_of
         self._sizes = sizes
         self._bars: Any = None
         self._tasks: dict[str, Any] = {}
+        self._since = self._last = time.monotonic()
+        self._begun: dict[str, float] = {}
 
-    def update(self, name: str, done: int, total: int) -> None:
+    def update(self, name: str, done: int, total: int | None) -> None:
+        begun = self._begun.setdefault(name, self._last)  # one part usually begins when another ends
+        now = self._last = time.monotonic()
+        if now - self._since < _PATIENCE_S:
+            return
         if self._bars is None:
             self._start()
+        said = self._said(done, total, now - begun)
         if name not in self._tasks:
-            self._tasks[name] = self._bars.add_task(name, total=total)
-        self._bars.update(self._tasks[name], completed=done, total=total)
+            self._tasks[name] = self._bars.add_task(name, total=total, said=said)
+        self._bars.update(self._tasks[name], completed=done, total=total, said=said)
+
+    def _said(self, done: int, total: int | None, seconds: float) -> str:
+        shown = size if self._sizes else "{:,}".format
+        far = shown(done) if total is None else f"{shown(done)} / {shown(total)}"
+        return f"{far}   {size(int(done / seconds))}/s" if self._sizes and seconds else far
 
     def stop(self) -> None:
-        if self._bars is not None:
-            self._bars.stop()
+        if self._bars is None:
+            return
+        for task in self._bars.tasks:
+            if task.total is None:  # known now
+                self._bars.update(task.id, total=task.completed)
+        self._bars.stop()
 
     def _start(self) -> None:
         from rich import progress
 
-        columns: tuple[progress.ProgressColumn, ...] = (progress.MofNCompleteColumn(),)
-        if self._sizes:
-            columns = (progress.DownloadColumn(), progress.TransferSpeedColumn())
-        text = progress.TextColumn("{task.description}")
-        self._bars = progress.Progress(text, progress.BarColumn(), *columns, console=self._console_of())
+        self._bars = progress.Progress(
+            progress.TextColumn("{task.description}", markup=False),
+            progress.BarColumn(complete_style="cyan", finished_style="cyan", pulse_style="cyan"),
+            progress.TextColumn("{task.fields[said]}", markup=False),
+            console=self._console_of(),
+        )
         self._bars.start()
 
 

@@ -10,6 +10,8 @@ import time
 from datetime import UTC, datetime
 from typing import Final
 
+from ..errors import counted as counted
+
 _HALF_A_YEAR_S: Final = 365 * 86_400 / 2
 _SIZES: Final = ("B", "kB", "MB", "GB", "TB", "PB")
 _AGES: Final = ((365 * 86_400, "years"), (2 * 86_400, "days"), (2 * 3_600, "h"), (120, "min"))
@@ -67,11 +69,3 @@ def duration(seconds: float) -> str:
         if seconds >= least:
             return f"{seconds / _AGE_UNITS[unit]:,.0f} {unit}"
     return f"{seconds:.1f} s"
-
-
-def counted(count: int, noun: str) -> str:
-    """A number with its noun: 1 record, 1,200 records, 2 entries."""
-    if count == 1:
-        return f"1 {noun}"
-    plural = noun[:-1] + "ies" if noun.endswith("ry") else noun + ("es" if noun.endswith("ch") else "s")
-    return f"{count:,} {plural}"

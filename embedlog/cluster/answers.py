@@ -18,7 +18,7 @@ _OWN: Final[dict[ErrorCode, tuple[type[errors.EmbedlogError], str]]] = {
     ),
     ErrorCode.CORRUPT_MESSAGE: (
         errors.CorruptRecord,
-        "the bytes are damaged: `embedlog verify` at the broker's directory tells where",
+        "the bytes are damaged: `embedlog verify --deep` at the broker's directory tells where",
     ),
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: (
         errors.TopicNotFound,
@@ -42,7 +42,10 @@ _OWN: Final[dict[ErrorCode, tuple[type[errors.EmbedlogError], str]]] = {
     ErrorCode.GROUP_ID_NOT_FOUND: (errors.GroupNotFound, "no such group"),
     ErrorCode.NON_EMPTY_GROUP: (errors.GroupNotEmpty, "the group has members: stop them before"),
     ErrorCode.TOPIC_ALREADY_EXISTS: (errors.TopicExists, "there is such a topic already"),
-    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: (errors.OutOfOrderSequence, "records before these are missing"),
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: (
+        errors.OutOfOrderSequence,
+        "records before these are missing, or these overlap records that were appended before",
+    ),
     ErrorCode.DUPLICATE_SEQUENCE_NUMBER: (errors.DuplicateSequence, "these records were appended before"),
     ErrorCode.INVALID_PRODUCER_EPOCH: (errors.InvalidProducerEpoch, "a newer producer has this id"),
     ErrorCode.UNSUPPORTED_COMPRESSION_TYPE: (

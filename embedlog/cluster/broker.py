@@ -29,13 +29,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from ..api import open_directory
-from ..arguments import as_path, check_flag, check_int, check_text
+from ..arguments import also_named, as_path, check_flag, check_int, check_text
 from ..closing import Closing
-from ..config import LogSettings, TopicSettings, unknown_setting
-from ..errors import Closed, InvalidArgument, ReadOnly, UnknownSetting
+from ..config import LogSettings, TopicSettings, sorted_settings
+from ..errors import Closed, InvalidArgument, ReadOnly, counted
 from ..local import WriterBackend
 from ..log import Log
 from ..store import Store
+from ..synonyms import BROKER_ARGUMENTS
 from .coordination import BrokerAddress, Coordination, SingleBroker, check_on_its_own
 from .dispatch import Dispatcher
 from .meter import Meter
@@ -86,6 +87,7 @@ class Broker(Closing):
     Safe between threads; `close` may be called twice.
     """
 
+    @also_named(BROKER_ARGUMENTS)
     def __init__(
         self,
         path: str | os.PathLike[str] | Log | None = None,
@@ -104,7 +106,9 @@ class Broker(Closing):
         began = time.perf_counter()
         _check_address(host, port, advertised_host, advertised_port, metrics_port)
         check_flag("allow_remote", allow_remote)
-        of_broker, of_log = _sorted(settings)
+        layout = {"layout": settings.pop("layout")} if "layout" in settings else {}
+        of_broker, *of_log_and_topics = sorted_settings(settings, BrokerSettings, LogSettings, TopicSettings)
+        of_log = layout | of_log_and_topics[0] | of_log_and_topics[1]
         self.settings = BrokerSettings().with_changes(of_broker)
         if not (allow_remote or _is_own(host)):
             raise InvalidArgument(
@@ -144,6 +148,8 @@ class Broker(Closing):
             undo.callback(self._executor.shutdown, cancel_futures=True)
             in_turn = ThreadPoolExecutor(1, "embedlog-large")
             undo.callback(in_turn.shutdown, cancel_futures=True)
+            converter = ThreadPoolExecutor(1, "embedlog-converter")
+            undo.callback(converter.shutdown, cancel_futures=True)
             address = BrokerAddress(
                 self.settings.broker_id,
                 advertised_host or _named(host),
@@ -166,6 +172,7 @@ class Broker(Closing):
                 self.settings,
                 self._executor,
                 in_turn,
+                converter,
                 meter,
             )
             self.address = address
@@ -182,7 +189,8 @@ class Broker(Closing):
         logger.info("broker %d listens on %s:%d", address.node_id, host, self._server.port)
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else f"{self.log.path!r}, {self.server.connections} connections"
+        connections = counted(self.server.connections, "connection")
+        state = "closed" if self._closed else f"{self.log.path!r}, {connections}"
         return f"<embedlog.cluster.Broker {self.bootstrap_servers}: {state}>"
 
     @property
@@ -208,8 +216,7 @@ class Broker(Closing):
     @property
     def bootstrap_servers(self) -> str:
         """ "host:port", as clients are configured."""
-        host = f"[{self.address.host}]" if ":" in self.address.host else self.address.host
-        return f"{host}:{self.address.port}"
+        return str(self.address)
 
     def check_open(self) -> None:
         """Raises Closed."""
@@ -281,19 +288,6 @@ def _check_address(
         check_int("metrics_port", metrics_port, low=0, high=_LAST_PORT)
         if metrics_port and metrics_port == port:
             raise InvalidArgument(f"port and metrics_port are both {port}: each needs one of its own")
-
-
-def _sorted(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Which settings are the broker's, and which go to the log. Raises UnknownSetting."""
-    known = (*BrokerSettings.names(), *LogSettings.names(), *TopicSettings.names())
-    of_broker: dict[str, Any] = {}
-    of_log: dict[str, Any] = {}
-    for typed, value in given.items():
-        name = typed.replace(".", "_").replace("-", "_")
-        if name not in known and name != "layout":
-            raise UnknownSetting(unknown_setting(typed, known))
-        (of_broker if name in BrokerSettings.names() else of_log)[name] = value
-    return of_broker, of_log
 
 
 def _connections(settings: BrokerSettings, store: Store) -> int:

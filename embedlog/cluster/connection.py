@@ -4,9 +4,11 @@
 
 Theory of operation: what has been received is cut into frames (a length of four bytes, then as many bytes),
 and the frames are given to the application one by one, in order: a client's next request is looked at when
-the one before it has been answered, so that answers are in the order of requests (Kafka's own rule). The
-answers to all requests of one read leave together. A large frame that does not come in one read is received
-into memory of its own, which grows with what arrives, never with what the length claims.
+the one before it has been answered, so that answers are in the order of requests (Kafka's own rule). In a
+turn of the loop a connection gets its share of time and no more: further requests wait for the next turn,
+after the other connections. The answers of one share leave together. A large frame that does not come in one
+read is received into memory of its own, which grows with what arrives, never with what the length claims. A
+request that arrives too slowly closes its connection.
 
 An answer is a list of chunks: bytes, which leave by sendmsg, and regions of files, which leave by sendfile
 without having been in this process's memory.
@@ -15,7 +17,8 @@ A client that has ended its own direction gets the answers to all it has sent, w
 there; one that has gone looks the same until something is sent to it.
 
 Invariants: while an answer is outstanding or does not fit into the socket, no further request is begun, and
-at most `_UNREAD` bytes are read ahead; everything here happens in the processor's thread.
+reading stops once `_UNREAD` bytes are there; in a turn a connection is served once, for its share or for one
+request, and sends about `_FLUSHED` at most; everything here happens in the processor's thread.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ import logging
 import os
 import socket
 import struct
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, Future
@@ -46,6 +50,7 @@ _COALESCED: Final = 256 << 10  # answers leave at once when they come to this mu
 _VECTORS: Final = 64
 _JOINED: Final = 16 << 10  # copying so much is cheaper than telling the system of several pieces
 _SENDFILE_BYTES: Final = 1 << 20  # so that a fast reader does not keep its processor from the others
+_FLUSHED: Final = 2 << 20  # in one turn
 _MORE: Final = getattr(socket, "MSG_MORE", 0)
 _NO_MORE: Final = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ETIMEDOUT, errno.ENOTCONN, errno.EBADF})
 
@@ -95,11 +100,15 @@ class Connection:
         self.ended = False  # the client sends no more; it may wait for answers still
         self._sock = sock
         self._unread = bytearray()
+        self._received = 0
+        # Since when the arriving request's rate is measured, and the bytes that had been received by then.
+        self._progress: tuple[float, int] | None = None
         self._frame: bytearray | None = None  # a large one, as far as it has room
         self._frame_size = 0
         self._filled = 0
         self._lacks_room = False  # others' frames come first
         self._answer: Future[Sequence[Chunk]] | None = None
+        self._is_due = False  # `_unread` may hold whole requests
         self._outbox: deque[Chunk] = deque()
         self._outbox_bytes = 0
 
@@ -135,6 +144,29 @@ class Connection:
         whether it is there."""
         return self._answer is None or self.ended
 
+    def check_rate(self, least_bytes: float, grace_s: float) -> None:
+        """Close the connection if a request is arriving and less than least_bytes of it came within grace_s.
+
+        Called periodically. A client that waits for us, for an answer or for room, is not measured.
+        """
+        is_arriving = (
+            (self._frame is not None or self._unread)
+            and self.watched & READ
+            and self.is_idle
+            and not self._is_due
+        )
+        now = self.processor.now
+        if not is_arriving:
+            self._progress = None
+        elif self._progress is None or self._received - self._progress[1] >= least_bytes:
+            self._progress = now, self._received
+        elif now - self._progress[0] >= grace_s:
+            self.processor.too_slow += 1
+            self.close(
+                f"a request comes too slowly: {self._received - self._progress[1]:,} bytes in "
+                f"{now - self._progress[0]:.1f} s (request.min.bytes.per.second, request.grace.ms)"
+            )
+
     # -- reading ---------------------------------------------------------------------------------------
 
     def readable(self, buffer: bytearray, view: memoryview) -> None:
@@ -154,11 +186,13 @@ class Connection:
             return
         self.active_at = self.processor.now
         self.processor.bytes_in += count
-        if self._unread:
+        self._received += count
+        if self._is_due or not self.is_idle:
+            self._unread += view[:count]
+            self._is_due = True
+        elif self._unread:
             self._unread += view[:count]
             self._serve_unread()
-        elif self._answer is not None:
-            self._unread += view[:count]
         else:
             used = self._serve(buffer, view, count)
             if used < count and not self.closed:
@@ -172,10 +206,14 @@ class Connection:
             self.processor.application.hurry(self)
         self._after()
 
+    def serve_due(self) -> None:
+        """Give the application the requests that had to wait for this turn."""
+        if self.closed or self._answer is not None or self._outbox:
+            return  # `_after` will see to it
+        self._serve_unread()
+        self._after()
+
     def _serve_unread(self) -> None:
-        """Give the application what had to wait."""
-        if self._answer is not None or self._outbox or not self._unread or self._frame is not None:
-            return
         unread, self._unread = self._unread, bytearray()
         view = memoryview(unread)
         used = self._serve(unread, view, len(unread))
@@ -185,6 +223,8 @@ class Connection:
     def _serve(self, buffer: bytearray, view: memoryview, end: int) -> int:
         """Handle the whole frames in buffer[:end], as far as it may go now; how many bytes they were."""
         pos = 0
+        self._is_due = False
+        share_ends = time.perf_counter() + self.processor.share_s
         while end - pos >= 4 and not self.closed:
             (size,) = _LENGTH.unpack_from(buffer, pos)
             if not 0 < size <= self.processor.max_frame_bytes:
@@ -197,13 +237,18 @@ class Connection:
             pos = stop
             if self._outbox_bytes >= _COALESCED:
                 self._flush()
-            if self._answer is not None or self._outbox_bytes >= _COALESCED:
+            if (
+                self._answer is not None
+                or self._outbox_bytes >= _COALESCED
+                or time.perf_counter() >= share_ends
+            ):
+                self._is_due = pos < end
                 break
         return pos
 
     def _keep(self, rest: memoryview) -> None:
         """Bytes of a frame that is not complete, or of one whose turn has not come."""
-        if len(rest) >= 4 and self._answer is None and self._outbox_bytes < _COALESCED:
+        if len(rest) >= 4 and not self._is_due:
             (size,) = _LENGTH.unpack_from(rest)
             if size > _LARGE and size + 4 > len(rest):
                 self._begin_frame(size, rest[4:])
@@ -212,7 +257,7 @@ class Connection:
 
     def _begin_frame(self, size: int, received: memoryview) -> None:
         self._frame_size = size
-        self._frame = self.processor.frame_buffer(size, len(received))
+        self._frame = self.processor.frame_buffer(self, size, len(received))
         self._filled = len(received)
         self._frame[: self._filled] = received
         self.processor.holds(self, len(self._frame))
@@ -236,6 +281,7 @@ class Connection:
             return
         self.active_at = self.processor.now
         self.processor.bytes_in += count
+        self._received += count
         self._filled += count
         if self._filled == self._frame_size:
             frame, self._frame = self._frame, None
@@ -250,6 +296,7 @@ class Connection:
         self._watch()
 
     def _handle(self, frame: memoryview) -> None:
+        self._progress = None
         try:
             answer = self.processor.application.handle(self, frame)
         except CloseConnection as error:
@@ -312,20 +359,18 @@ class Connection:
         for chunk in chunks:
             self._outbox.append(chunk)
             self._outbox_bytes += len(chunk)
+            if not isinstance(chunk, FileRegion):
+                self.processor.unsent_bytes += len(chunk)
 
     def _after(self) -> None:
         """Send what there is; go on with what has waited for that."""
-        while not self.closed:
-            if self._outbox:
-                self._flush()
-            if self._outbox or self._answer is not None or not self._unread or self._frame is not None:
-                break
-            before = len(self._unread)
-            self._serve_unread()
-            if not self._outbox and self._answer is None and len(self._unread) == before:
-                break
-        if self.ended and self.is_idle:
-            self.close(None)
+        if self._outbox:
+            self._flush()
+        if not self.closed and self.is_idle:
+            if self._is_due:
+                self.processor.serve_next_turn(self)
+            elif self.ended:
+                self.close(None)
         if not self.closed:
             self._watch()
 
@@ -334,10 +379,12 @@ class Connection:
         self._after()
 
     def _flush(self) -> None:
+        left = _FLUSHED
         try:
-            while self._outbox:
+            while self._outbox and left > 0:
                 first = self._outbox[0]
                 sent = self._send_file(first) if isinstance(first, FileRegion) else self._send_bytes()
+                left -= sent
                 self._outbox_bytes -= sent
                 self.active_at = self.processor.now
                 self.processor.bytes_out += sent
@@ -358,6 +405,7 @@ class Connection:
             sent = self._sock.send(batch[0] if len(batch) == 1 else b"".join(batch), more)
         else:
             sent = self._sock.sendmsg(batch, (), more)
+        self.processor.unsent_bytes -= sent
         left = sent
         for chunk in batch:
             if left < len(chunk):
@@ -384,12 +432,15 @@ class Connection:
         """Let go of everything. `why` is logged, one line; None where the client simply went."""
         if self.closed:
             return
-        self.closed = True
+        self.closed = self.ended = True
         if why is not None:
             logger.log(level, "%r: connection closed: %s", self, why)
         if self._answer is not None and not self._answer.cancel():
             self._answer.add_done_callback(_discard)
         _release(self._outbox)
+        self.processor.unsent_bytes -= sum(
+            len(each) for each in self._outbox if not isinstance(each, FileRegion)
+        )
         self._outbox.clear()
         if self._frame is not None:
             self.processor.holds(self, -len(self._frame))

@@ -10,10 +10,14 @@ offsets mean nothing. Magic 0 has no timestamps: -1 is kept, as Kafka keeps it. 
 refused whole: Kafka appends the rest and says nothing.
 
 Down: offsets stay, with the gaps of compaction; what a message cannot say (headers, producers, epochs) is
-left out, and so are control batches. A compressed batch becomes a wrapper of the same codec. The set is cut
-off at the bytes that the client asked for, within a message most often: that is how it learns that there is
-more, and where nothing else is there, that it has to ask for more bytes. No old client knows zstd: what
-stands before such a batch is given, and a fetch that begins at one fails.
+left out, and so are control batches. A compressed batch becomes wrappers of the same codec, one for each
+piece that it is decompressed in. The set is cut off at the bytes that the client asked for, within a message
+most often: that is how it learns that there is more, and where nothing else is there, that it has to ask for
+more bytes. No old client knows zstd: what stands before such a batch is given, and a fetch that begins at one
+fails.
+
+What one answer converts is bounded (`Conversion`), however much the client asks for. Conversion ends early
+once the client has disconnected or the broker stops; the answer is what has been converted by then.
 
 Source: Kafka 2.7 implementation, section 5.4 (old message format); KIP-32 (timestamps), KIP-74 (one whole
 message at least, from Fetch 3 on), KIP-110 (zstd).
@@ -22,24 +26,28 @@ message at least, from Fetch 3 on), KIP-110 (zstd).
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from ..codec import NONE, ZSTD, BatchHeader, codec_number, decode, encode_batch, scan
+from ..codec import NONE, ZSTD, BatchHeader, codec_number, decode_pieces, encode_batch, scan
 from ..codec.batch_encode import RecordTuple
 from ..codec.message_set import ENTRY_OVERHEAD, encode_message_set, inner_messages, iter_messages
 from ..codec.record_batch import ATTRIBUTES_POS, CODEC_MASK, LENGTH_OVERHEAD
 from ..config import MIB, TopicSettings
 from ..errors import CorruptRecord, DecompressedTooLarge, EmbedlogError
+from ..model import Record
 from ..reading import ReadablePartition
 from ..segment import Segment
 from .problems import Refusal
+from .produced import decompresses_to_more
 from .protocol import ErrorCode
 
 _BATCH_BYTES: Final = MIB
 _RECORD_OVERHEAD: Final = 32  # of a record in a batch, at most: its length, deltas, lengths of key and value
-_OPENED_BYTES: Final = 32 * MIB  # what the wrappers of one set may come to, or a larger max.message.bytes
 _CHUNK_BYTES: Final = MIB
+_CONVERTED_BYTES: Final = 4 * MIB  # of decompressed records, for one answer
+_UNSENT_BYTES: Final = 64 * MIB  # while that much is unsent, an answer is one piece
+_OBJECT_BYTES: Final = 64  # overhead of a record: many small ones cost more than few large ones
 _WINDOW_BYTES: Final = 64 << 10
 _LENGTH: Final = struct.Struct(">i")
 _LENGTH_POS: Final = 8
@@ -50,11 +58,14 @@ _TO_ATTRIBUTES: Final = ATTRIBUTES_POS + _ATTRIBUTES.size
 # -- up ------------------------------------------------------------------------------------------------
 
 
-def as_batches(message_set: bytes, settings: TopicSettings, now_ms: int) -> bytearray:
-    """The batches that a producer's set is appended as. Raises Refusal."""
+def as_batches(message_set: bytes, settings: TopicSettings, now_ms: int, max_bytes: int) -> bytearray:
+    """The batches that a producer's set is appended as; its wrappers together may decompress to max_bytes.
+
+    Raises Refusal.
+    """
     made = _Batches(settings, now_ms)
     stop = 0
-    room = may_open = max(_OPENED_BYTES, settings.max_message_bytes)
+    room = max_bytes
     try:
         for message in iter_messages(message_set, any_offset=True):
             made.check_size(message.size)
@@ -65,10 +76,7 @@ def as_batches(message_set: bytes, settings: TopicSettings, now_ms: int) -> byte
                 made.add(inner.key, inner.value, inner.timestamp_ms)
             stop = message.pos + message.size
     except DecompressedTooLarge:
-        raise Refusal(
-            ErrorCode.MESSAGE_TOO_LARGE,
-            f"a message set that opens to more than {may_open:,} bytes: send fewer records at once",
-        ) from None
+        raise decompresses_to_more(max_bytes) from None
     except CorruptRecord as error:
         raise Refusal(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
     if stop != len(message_set) or not message_set:
@@ -134,44 +142,80 @@ class _Batches:
 # -- down ----------------------------------------------------------------------------------------------
 
 
+class Conversion:
+    """The conversion for one answer: how much is done, and whether to go on. It is at least one piece.
+
+    Args:
+        unsent_bytes: of other answers, held in memory until their clients read them.
+        is_over: has the client disconnected, or is the broker stopping? Asked between two pieces.
+    """
+
+    def __init__(self, unsent_bytes: int = 0, is_over: Callable[[], bool] = bool) -> None:
+        self._is_over = is_over
+        self._room = max(min(_CONVERTED_BYTES, _UNSENT_BYTES - unsent_bytes), 1)
+        self._used = 0
+
+    def convert(self, records: Sequence[Record], header: BatchHeader, magic: int) -> bytes:
+        """Records of one batch as messages: one wrapper, if the batch is compressed."""
+        self._used += sum(_OBJECT_BYTES + len(r.key or b"") + len(r.value or b"") for r in records)
+        return encode_message_set(
+            [(r.key, r.value, (), r.timestamp_ms) for r in records],
+            magic,
+            header.compression,
+            offsets=[record.offset for record in records],
+            timestamp_type=header.timestamp_type,
+        )
+
+    @property
+    def ends(self) -> bool:
+        """Is what has been converted so far the answer?"""
+        return self._used >= self._room or (self._used > 0 and self._is_over())
+
+
 def as_message_set(
     partition: ReadablePartition,
     offset: int,
     end_offset: int,
     magic: int,
     max_bytes: int,
+    conversion: Conversion,
     *,
     at_least_one: bool,
 ) -> bytes:
-    """The records of offset..end_offset as messages, cut off at max_bytes.
+    """The records of offset..end_offset as messages, cut off at max_bytes, or fewer if `conversion` ends.
 
-    With at_least_one the first message is whole, however large. Reads a batch, or a chunk of small ones, at a
-    time. Raises Refusal where the first batch is compressed with zstd; else as `ReadablePartition.fetch`.
+    With at_least_one the first message is whole, however large. Memory: one batch as it is in the log, or a
+    chunk of small ones, and one piece of its records. Raises Refusal if the first batch is compressed with
+    zstd; else as `ReadablePartition.fetch`.
     """
     made = bytearray()
     limit = max_bytes
     try:
-        for data, header in _batches(partition, offset, end_offset):
-            if header.compression == ZSTD:
-                raise no_zstd()
-            if header.is_control or not header.record_count:
-                continue
-            records = decode(data, header, *partition.name, start_offset=offset)
-            made += encode_message_set(
-                [(r.key, r.value, (), r.timestamp_ms) for r in records],
-                magic,
-                header.compression,
-                offsets=[record.offset for record in records],
-                timestamp_type=header.timestamp_type,
-            )
+        for records, header in _pieces(partition, offset, end_offset):
+            if records:
+                made += conversion.convert(records, header, magic)
             if made and at_least_one:
                 limit = max(limit, ENTRY_OVERHEAD + _LENGTH.unpack_from(made, _LENGTH_POS)[0])
-            if len(made) >= limit:
+            if len(made) >= limit or conversion.ends:
                 break
     except EmbedlogError:
         if not made:  # else the next fetch begins there
             raise
     return bytes(made[:limit])
+
+
+def _pieces(
+    partition: ReadablePartition, offset: int, end_offset: int
+) -> Iterator[tuple[list[Record], BatchHeader]]:
+    """The records of offset..end_offset in pieces, each with its batch's header; [] for a control batch."""
+    for data, header in _batches(partition, offset, end_offset):
+        if header.compression == ZSTD:
+            raise no_zstd()
+        if header.is_control:
+            yield [], header
+            continue
+        for records in decode_pieces(data, header, *partition.name, start_offset=offset):
+            yield records, header
 
 
 def _batches(

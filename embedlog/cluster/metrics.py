@@ -1,7 +1,8 @@
 """Prometheus metrics and health, over HTTP, at a port of their own.
 
     GET /metrics    what the meter counted, and what the log, the server and upkeep say at that moment
-    GET /health     200 and {"status": "ok"}; 503 and why, where partitions refuse appends
+    GET /health     200 and {"status": "ok"}; 503 and the reason if partitions refuse appends, max_bytes
+                    leaves no room for them, or background work fails
 
 Nothing is worked out between two scrapes. Needs prometheus-client (extra `cluster`), imported here when it is
 used: a broker without a metrics port works without it.
@@ -79,10 +80,20 @@ class Collector:
         yield _gauge("embedlog_connections", "Connections that are open.", server.connections)
         yield _counter("embedlog_connections_accepted", "Connections accepted.", server.accepted)
         yield _counter("embedlog_connections_refused", "Connections refused by a limit.", server.refused)
+        slow = sum(processor.too_slow for processor in server.processors)
+        yield _counter(
+            "embedlog_connections_too_slow", "Connections closed because a request came too slowly.", slow
+        )
+        held = sum(processor.held_bytes for processor in server.processors)
+        yield _gauge("embedlog_arriving_bytes", "Memory held by large requests that are arriving.", held)
         received = sum(processor.bytes_in for processor in server.processors)
         yield _counter("embedlog_received_bytes", "Bytes received from clients.", received)
         sent = sum(processor.bytes_out for processor in server.processors)
         yield _counter("embedlog_sent_bytes", "Bytes sent to clients.", sent)
+        unsent = sum(processor.unsent_bytes for processor in server.processors)
+        yield _gauge(
+            "embedlog_unsent_bytes", "Memory held by answers that clients have not read yet.", unsent
+        )
 
     def _of_records(self) -> Iterator[Metric]:
         meter = self._meter
@@ -114,11 +125,17 @@ class Collector:
             failed += partition.state in (State.FAILED, State.DAMAGED)
         yield from (start, end, flushed, size)
         yield _gauge("embedlog_partitions_failed", "Partitions that refuse appends.", failed)
+        upkeep = self._node.store.upkeep
         yield _gauge(
             "embedlog_flush_age_seconds",
             "For how long the oldest record that is not durable has waited.",
-            self._node.store.upkeep.unflushed_ms() / 1000,
+            upkeep.unflushed_ms() / 1000,
         )
+        failing = len(upkeep.failures.reasons())
+        yield _gauge("embedlog_background_failures", "Background tasks whose last attempt failed.", failing)
+        if upkeep.quota.bounded:
+            yield _gauge("embedlog_disk_bytes", "Bytes that the log takes on disk.", upkeep.quota.used())
+            yield _gauge("embedlog_max_bytes", "Bytes that the log may take on disk.", upkeep.quota.limit)
 
     def _of_cluster(self) -> Iterator[Metric]:
         coordination, own = self._node.coordination, self._node.coordination.node_id
@@ -197,6 +214,12 @@ class MetricsServer:
         if trouble:
             refusing = {str(name): why for name, (_, why) in trouble.items()}
             return 503, {"status": "failing", "why": "partitions refuse appends", "partitions": refusing}
+        upkeep = self._node.store.upkeep
+        if failing := upkeep.failures.reasons():
+            return 503, {"status": "failing", "why": "background work fails", "background": failing}
+        if upkeep.quota.is_full:
+            told = {"disk_bytes": upkeep.quota.used(), "max_bytes": upkeep.quota.limit}
+            return 503, {"status": "full", "why": "max_bytes leaves no room for appends", **told}
         return 200, {"status": "ok", "partitions": len(self._node.store.partitions())}
 
 

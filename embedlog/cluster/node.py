@@ -47,6 +47,8 @@ class Node:
         executor: where goes what waits for a disk or computes for long; nothing waits in a processor.
         in_turn: an executor of one thread, for requests so large that they would keep a processor from its
             other connections: one at a time, or together they would do so by the interpreter's lock.
+        converter: an executor of one thread that converts answers for old clients: no other request waits for
+            it, and only one conversion is in memory at a time.
         meter: counts; None where nobody wants to know.
     """
 
@@ -58,6 +60,7 @@ class Node:
         settings: BrokerSettings,
         executor: ThreadPoolExecutor,
         in_turn: ThreadPoolExecutor,
+        converter: ThreadPoolExecutor,
         meter: Meter | None = None,
     ) -> None:
         self.store = store
@@ -70,6 +73,7 @@ class Node:
         self._started_with = settings
         self._executor = executor
         self._in_turn = in_turn
+        self._converter = converter
         self._ids_lock = threading.Lock()
         self._producer_ids = range(0)
         self._names: dict[bytes, str] = {}
@@ -82,6 +86,10 @@ class Node:
     def in_turn(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
         """Have it done by the thread for what is large, behind the others."""
         return self._in_turn.submit(work, *args, **kwargs)
+
+    def convert(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
+        """Have it done by the thread that converts for old clients."""
+        return self._converter.submit(work, *args, **kwargs)
 
     def partition(self, topic: str, number: int) -> Partition:
         """Raises TopicNotFound, PartitionNotFound, Closed."""
@@ -136,6 +144,16 @@ class Node:
                 if settled:
                     self.store.topics_lock.release()
         return self._names.get(topic_id)
+
+    def check_request_size(self, partitions: int) -> None:
+        """May one request create so many partitions? Raises Refusal."""
+        limit = self.settings.max_partitions_per_request
+        if partitions > limit:
+            raise Refusal(
+                ErrorCode.POLICY_VIOLATION,
+                f"the request would create {partitions:,} partitions; one request may create {limit:,} "
+                "(max.partitions.per.request)",
+            )
 
     def check_room_for(self, partitions: int) -> None:
         """May so many partitions be added? Raises Refusal."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from .. import errors
@@ -16,6 +17,15 @@ class Refusal(errors.EmbedlogError):
         self.code = code
 
 
+class RecordsRefused(Refusal):
+    """A batch is refused because of some of its records; `guilty` are the indexes of the first of these."""
+
+    def __init__(self, code: ErrorCode, message: str, guilty: Sequence[int], reason: str) -> None:
+        super().__init__(code, message)
+        self.guilty = guilty
+        self.reason = reason
+
+
 _CODES: Final[tuple[tuple[type[Exception], ErrorCode], ...]] = (  # the more special before the more general
     (errors.TopicNotFound, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     (errors.PartitionNotFound, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
@@ -25,7 +35,6 @@ _CODES: Final[tuple[tuple[type[Exception], ErrorCode], ...]] = (  # the more spe
     (errors.OffsetOutOfRange, ErrorCode.OFFSET_OUT_OF_RANGE),
     (errors.LogTruncated, ErrorCode.OFFSET_OUT_OF_RANGE),
     (errors.OutOfOrderSequence, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
-    (errors.DuplicateSequence, ErrorCode.DUPLICATE_SEQUENCE_NUMBER),
     (errors.InvalidProducerEpoch, ErrorCode.INVALID_PRODUCER_EPOCH),
     (errors.CompressionUnavailable, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
     (errors.CorruptRecord, ErrorCode.CORRUPT_MESSAGE),

@@ -1,13 +1,14 @@
 """What a producer sent for a partition, checked before it is appended, so that no reader meets it broken.
 
-A batch is looked at whole: its header, its CRC, and every record in it, decompressed within bounds. It is
-appended as it came, compressed as it came, unless the topic wants another compression or the time of the
-append, or the batch is later than its header says; its base offset and epoch are the log's own, and no CRC
-covers them.
+A batch is looked at whole: its header, its CRC, and every record in it, decompressed piece by piece and to at
+most max_decompressed_message_bytes. It is appended as it came, compressed as it came, unless the topic wants
+another compression or the time of the append, or the batch is later than its header says; its base offset and
+epoch are the log's own, and no CRC covers them.
 
 What is refused, and with which of Kafka's codes:
 
-    larger than max_message_bytes                                    MESSAGE_TOO_LARGE
+    larger than max_message_bytes, or than
+    max_decompressed_message_bytes once decompressed                 MESSAGE_TOO_LARGE
     cut short, impossible header, wrong CRC                          CORRUPT_MESSAGE
     not exactly one batch, no records, records that cannot be read,
     a control batch, a keyless record for a compacted topic          INVALID_RECORD
@@ -24,26 +25,27 @@ from ..codec import (
     NONE,
     ZSTD,
     BatchHeader,
+    check_pieces,
     codec_number,
-    decode,
-    encode_batch,
+    decode_pieces,
     loops,
-    opened_batch,
     read_header,
+    recompressed,
     set_append_time,
     set_max_timestamp,
 )
 from ..config import TopicSettings
-from ..errors import CorruptRecord
-from ..model import Record
-from .problems import Refusal
+from ..errors import CorruptRecord, DecompressedTooLarge
+from .problems import RecordsRefused, Refusal
 from .protocol import ErrorCode
 
 FIRST_WITH_BATCHES: Final = 3
 """The first version of Produce that carries record batches (and nothing else)."""
 
 _FIRST_WITH_ZSTD: Final = 7
-_INLINE_BYTES: Final = 16 << 10  # compressed: checking more than this takes longer than asking a thread
+_AT_ONCE_BYTES: Final = 16 << 10  # compressed: checking more than this takes longer than asking a thread
+_AT_ONCE_DECOMPRESSED_BYTES: Final = 256 << 10  # what 16 KiB may honestly decompress to
+_MOST_RECORD_ERRORS: Final = 10_000  # in one answer: a compressed batch may hold millions of invalid records
 _KEEPS: Final = "producer"
 _KEEP_UNCOMPRESSED: Final = frozenset({_KEEPS, "uncompressed"})
 
@@ -95,36 +97,47 @@ def header_of(records: memoryview, version: int, settings: TopicSettings) -> Bat
     return header
 
 
-def takes_long(header: BatchHeader, settings: TopicSettings) -> bool:
-    """Is `checked` a thing for another thread (it decompresses, or makes the batch anew)?"""
-    return (header.compression != NONE and header.size > _INLINE_BYTES) or _other_codec(
-        header, settings
-    ) is not None
+def checked_at_once(
+    records: memoryview, header: BatchHeader, settings: TopicSettings, now_ms: int, max_bytes: int
+) -> bytearray | memoryview | None:
+    """What `checked` returns; None for a batch so large that another thread has to check it."""
+    if header.compression:
+        holds_much = header.size > _AT_ONCE_BYTES
+    else:
+        holds_much = settings.compacts and header.size > _AT_ONCE_DECOMPRESSED_BYTES
+    if holds_much or _other_codec(header, settings) is not None:
+        return None
+    try:
+        return checked(records, header, settings, now_ms, min(max_bytes, _AT_ONCE_DECOMPRESSED_BYTES))
+    except Refusal as refusal:
+        if refusal.code == ErrorCode.MESSAGE_TOO_LARGE:
+            return None
+        raise
 
 
 def checked(
-    records: memoryview, header: BatchHeader, settings: TopicSettings, now_ms: int
+    records: memoryview, header: BatchHeader, settings: TopicSettings, now_ms: int, max_bytes: int
 ) -> bytearray | memoryview:
-    """The batch as it is to be appended: most often these very bytes. Raises Refusal."""
+    """The batch as it is to be appended: most often these very bytes. It may decompress to max_bytes.
+
+    Raises Refusal.
+    """
+    latest = header.max_timestamp_ms
     codec = _other_codec(header, settings)
-    if codec is None and not settings.compacts:
-        records = _checked_records(records, header)
-    else:
-        found = _records(records, header)
-        if settings.compacts and any(record.key is None for record in found):
-            raise Refusal(ErrorCode.INVALID_RECORD, "a compacted topic takes records with keys only")
+    try:
+        if settings.compacts or not check_pieces(records, header, max_bytes):
+            latest = _latest_timestamp(records, header, settings, max_bytes)
         if codec is not None:
-            records = memoryview(
-                encode_batch(
-                    [(r.key, r.value, r.headers, r.timestamp_ms) for r in found],
-                    compression=codec,
-                    producer_id=header.producer_id,
-                    producer_epoch=header.producer_epoch,
-                    base_sequence=header.base_sequence,
-                )
-            )
-        else:
-            records = _with_max_timestamp(records, header, found)
+            records = memoryview(recompressed(records, header, codec, max_bytes=max_bytes))
+    except DecompressedTooLarge:
+        raise decompresses_to_more(max_bytes) from None
+    except CorruptRecord as error:
+        raise Refusal(ErrorCode.INVALID_RECORD, str(error)) from None
+    if latest > header.max_timestamp_ms:
+        # Some clients leave the field empty (Sarama), and look-ups by time rely on it.
+        mended = bytearray(records)
+        set_max_timestamp(mended, latest)
+        records = memoryview(mended)
     if settings.append_time:
         stamped = bytearray(records)
         set_append_time(stamped, now_ms)
@@ -132,26 +145,38 @@ def checked(
     return records
 
 
-def _checked_records(records: memoryview, header: BatchHeader) -> memoryview:
-    """The batch, its records looked at without making objects of them. Raises Refusal."""
-    try:
-        opened = opened_batch(records, header) if header.compression else records
-    except CorruptRecord as error:
-        raise Refusal(ErrorCode.INVALID_RECORD, str(error)) from None
-    if loops.check_run(opened, 0, len(opened)) == len(opened):
-        return records
-    return _with_max_timestamp(records, header, _records(records, header))
+def decompresses_to_more(max_bytes: int) -> Refusal:
+    """The refusal of a batch or message set that decompresses to more than max_bytes."""
+    return Refusal(
+        ErrorCode.MESSAGE_TOO_LARGE,
+        f"it decompresses to more than {max_bytes:,} bytes (max.decompressed.message.bytes): "
+        "send fewer records at once",
+    )
 
 
-def _with_max_timestamp(records: memoryview, header: BatchHeader, found: list[Record]) -> memoryview:
-    """The batch, with the time of its latest record where its header says an earlier one: there are clients
-    that leave the field empty (Sarama), and look-ups by time believe it."""
-    latest = max(record.timestamp_ms for record in found)
-    if latest <= header.max_timestamp_ms:
-        return records
-    mended = bytearray(records)
-    set_max_timestamp(mended, latest)
-    return memoryview(mended)
+def _latest_timestamp(
+    records: memoryview, header: BatchHeader, settings: TopicSettings, max_bytes: int
+) -> int:
+    """The largest timestamp in the batch; every record is checked. Raises RecordsRefused, CorruptRecord."""
+    latest = header.max_timestamp_ms
+    guilty: list[int] = []
+    keyless = place = 0
+    for piece in decode_pieces(records, header, "", -1, max_bytes=max_bytes):
+        latest = max(latest, *(record.timestamp_ms for record in piece))
+        if settings.compacts:
+            found = [place + i for i, record in enumerate(piece) if record.key is None]
+            guilty += found[: _MOST_RECORD_ERRORS - len(guilty)]
+            keyless += len(found)
+            place += len(piece)
+    if keyless:
+        reason = "a compacted topic takes records with keys only"
+        raise RecordsRefused(
+            ErrorCode.INVALID_RECORD,
+            f"{keyless:,} of the batch's {header.record_count:,} records: no key; {reason}",
+            guilty,
+            reason,
+        )
+    return latest
 
 
 def _other_codec(header: BatchHeader, settings: TopicSettings) -> int | None:
@@ -161,10 +186,3 @@ def _other_codec(header: BatchHeader, settings: TopicSettings) -> int | None:
         return None
     number = NONE if wanted == "uncompressed" else codec_number(wanted)
     return None if number == header.compression else number
-
-
-def _records(records: memoryview, header: BatchHeader) -> list[Record]:
-    try:
-        return decode(records, header, "", -1)
-    except CorruptRecord as error:
-        raise Refusal(ErrorCode.INVALID_RECORD, str(error)) from None

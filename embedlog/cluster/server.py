@@ -74,7 +74,11 @@ class Server:
                 number,
                 application,
                 max_frame_bytes=settings.socket_request_max_bytes,
-                max_held_bytes=settings.queued_max_request_bytes,
+                max_held_bytes=settings.queued_max_request_bytes // settings.num_network_threads,
+                max_held_bytes_per_ip=settings.queued_max_request_bytes_per_ip
+                // settings.num_network_threads,
+                min_bytes_per_second=settings.request_min_bytes_per_second,
+                grace_ms=settings.request_grace_ms,
                 max_idle_ms=settings.connections_max_idle_ms,
                 left=self._left,
             )

@@ -1,7 +1,7 @@
 """A broker's settings: Kafka's names in Python's spelling, as in config.py.
 
 Those of the log itself (LogSettings) and the defaults of its topics (TopicSettings) stand beside these in a
-configuration file; `sorted_settings` tells them apart.
+configuration file; `config.sorted_settings` tells them apart.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ..config import DAY_MS, MAX_INT32, MIB, Settings
+from ..synonyms import BROKER, Synonyms
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +26,12 @@ class BrokerSettings(Settings):
         "group_min_session_timeout_ms": {"low": 1, "high": MAX_INT32},
         "max_connections": {"low": 1, "high": MAX_INT32},
         "max_connections_per_ip": {"low": 1, "high": MAX_INT32},
+        # What a reader is willing to decompress (codec.DEFAULT_MAX_BYTES) must hold what a producer may send.
+        "max_decompressed_message_bytes": {"low": 1024, "high": 128 * MIB},
         "max_groups": {"low": 1, "high": MAX_INT32},
         "max_incremental_fetch_session_cache_slots": {"low": 0, "high": MAX_INT32},
         "max_partitions": {"low": 1, "high": MAX_INT32},
+        "max_partitions_per_request": {"low": 1, "high": MAX_INT32},
         "num_io_threads": {"low": 1, "high": 1024},
         "num_network_threads": {"low": 1, "high": 1024},
         "num_partitions": {"low": 1, "high": 100_000},
@@ -36,9 +40,14 @@ class BrokerSettings(Settings):
         "offsets_retention_check_interval_ms": {"low": 1, "high": MAX_INT32},
         "offsets_retention_minutes": {"low": 1, "high": MAX_INT32},
         "queued_max_request_bytes": {"low": MIB, "high": 1 << 50},
+        "queued_max_request_bytes_per_ip": {"low": MIB, "high": 1 << 50},
+        "request_grace_ms": {"low": 1, "high": MAX_INT32},
+        "request_min_bytes_per_second": {"low": 0, "high": MAX_INT32},
         "socket_request_max_bytes": {"low": 1024, "high": MAX_INT32},
         "zookeeper_session_timeout_ms": {"low": 1_000, "high": 40_000},  # what servers grant by default
     }
+
+    synonyms: ClassVar[Synonyms] = BROKER
 
     auto_create_topics_enable: bool = True
     broker_id: int = 0
@@ -50,9 +59,11 @@ class BrokerSettings(Settings):
     group_min_session_timeout_ms: int = 6_000
     max_connections: int = 4_000
     max_connections_per_ip: int = 2_000
+    max_decompressed_message_bytes: int = 32 * MIB
     max_groups: int = 10_000
     max_incremental_fetch_session_cache_slots: int = 1_000
     max_partitions: int = 100_000
+    max_partitions_per_request: int = 1_000
     num_io_threads: int = 8
     num_network_threads: int = 1
     num_partitions: int = 1
@@ -61,6 +72,9 @@ class BrokerSettings(Settings):
     offsets_retention_check_interval_ms: int = 600_000
     offsets_retention_minutes: int = 7 * DAY_MS // 60_000
     queued_max_request_bytes: int = 512 * MIB
+    queued_max_request_bytes_per_ip: int = 128 * MIB
+    request_grace_ms: int = 30_000
+    request_min_bytes_per_second: int = 1_024
     socket_request_max_bytes: int = 100 * MIB
     zookeeper_session_timeout_ms: int = 6_000
     zookeeper_set_acl: bool = False

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 from ..config import MAX_INT32, MAX_INT64, Settings, TopicSettings
 from ..errors import InvalidSetting, InvalidType
 from ..retention import POLICIES
+from ..synonyms import BROKER_NAMES
 
 BOOLEAN, STRING, INT, LONG, DOUBLE, LIST = 1, 2, 3, 5, 6, 7  # Kafka's numbers for the types of settings
 OWN, CHANGED, GIVEN_AT_START, DEFAULT = 1, 2, 4, 5  # and for where a value comes from: the topic, ...
@@ -69,6 +70,20 @@ FIXED: Final[dict[str, Fixed]] = {
 """Sent by Kafka's tools, Connect, Streams, mirroring and operators; docs/settings.md tells them."""
 
 
+_IN_A_BROKER: Final[dict[str, str]] = {
+    "local.retention.bytes": "log.local.retention.bytes",
+    "local.retention.ms": "log.local.retention.ms",
+    "message.downconversion.enable": "log.message.downconversion.enable",
+    "message.format.version": "log.message.format.version",
+    "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
+    "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
+    "message.timestamp.difference.max.ms": "log.message.timestamp.difference.max.ms",
+    "segment.index.bytes": "log.index.size.max.bytes",
+    "segment.jitter.ms": "log.roll.jitter.ms",
+    **{own.replace("_", "."): theirs.replace("_", ".") for own, theirs in BROKER_NAMES.items()},
+}
+
+
 def checked(given: Mapping[str, str]) -> dict[str, Any]:
     """What is to be kept of a topic's settings that a client gives. Raises UnknownSetting, InvalidSetting."""
     own = parsed(TopicSettings, {name: value for name, value in given.items() if name not in FIXED})
@@ -99,6 +114,11 @@ def parsed(settings: type[Settings], given: Mapping[str, str]) -> dict[str, Any]
 def dotted(name: str) -> str:
     """A setting's name in Kafka's spelling."""
     return name.replace("_", ".")
+
+
+def broker_name(name: str) -> str:
+    """What a topic's setting is called in a broker's configuration; any other name as it is."""
+    return _IN_A_BROKER.get(name, name)
 
 
 def text_of(value: object) -> str:
@@ -146,3 +166,10 @@ def topic_values(defaults: TopicSettings, own: Mapping[str, Any]) -> list[Value]
         found.append(value_of(TopicSettings, name, [*values, (shipped[name], DEFAULT)]))
     found += [Value(name, fixed.value, DEFAULT, fixed.type, read_only=True) for name, fixed in FIXED.items()]
     return sorted(found)
+
+
+def topic_defaults(defaults: TopicSettings) -> list[Value]:
+    """The defaults of topics' settings, under their names in a broker's configuration."""
+    return [
+        value._replace(name=broker_name(value.name), read_only=True) for value in topic_values(defaults, {})
+    ]

@@ -21,9 +21,9 @@ from .batch_decode import (
     decode_values,
     filter_batch,
     find_batch,
-    opened_batch,
     opened_body,
     read_batch,
+    recompressed,
     scan,
 )
 from .batch_encode import (
@@ -36,6 +36,7 @@ from .batch_encode import (
     encode_pairs,
     encode_values,
 )
+from .batch_pieces import check_pieces, decode_pieces
 from .checksum import crc32, crc32c
 from .compression import GZIP, LZ4, NONE, SNAPPY, ZSTD, codec_name, codec_number, compress, decompress
 from .loops import CHECKSUM_IMPLEMENTATION, encode_one
@@ -73,6 +74,7 @@ __all__ = [
     "Scan",
     "assign",
     "assign_all",
+    "check_pieces",
     "codec_name",
     "codec_number",
     "compress",
@@ -81,6 +83,7 @@ __all__ = [
     "crc32c",
     "crc_matches",
     "decode",
+    "decode_pieces",
     "decode_values",
     "decompress",
     "encode_batch",
@@ -90,10 +93,10 @@ __all__ = [
     "encode_values",
     "filter_batch",
     "find_batch",
-    "opened_batch",
     "opened_body",
     "read_batch",
     "read_header",
+    "recompressed",
     "scan",
     "set_append_time",
     "set_max_timestamp",

@@ -8,6 +8,8 @@ Where nothing is unusual `loops.decode_run` does both, a whole run at a time.
     buffer   | batch | batch | ??????? | batch |   scan: 2 headers, end = pos of the damage, error
                                                    find_batch: the batch behind it
 
+A batch whose sender is not trusted is opened piece by piece (batch_pieces.py).
+
 Invariants: nothing is allocated by a length that was not checked against the bytes there are, and no
 compressed batch opens to more than max_bytes. A record's offset lies within its batch's. Errors carry the
 pos in the buffer and the offsets; the caller, who knows the file, adds its path.
@@ -90,7 +92,7 @@ def read_batch(buffer: ReadBuffer, pos: int, end: int, *, check_crc: bool = True
     if header.size > end - pos:
         return None
     if check_crc and not crc_matches(buffer, header):
-        raise _located(header, CorruptRecord("the CRC does not match the bytes"))
+        raise located(header, CorruptRecord("the CRC does not match the bytes"))
     return header
 
 
@@ -121,7 +123,7 @@ def decode(
             start_offset,
         )
     except CorruptRecord as error:
-        raise _located(header, error) from error.__cause__
+        raise located(header, error) from error.__cause__
 
 
 def decode_values(
@@ -136,7 +138,7 @@ def decode_values(
             start_offset - header.base_offset,
         )
     except CorruptRecord as error:
-        raise _located(header, error) from error.__cause__
+        raise located(header, error) from error.__cause__
 
 
 @contextmanager
@@ -150,24 +152,7 @@ def opened_body(
     try:
         yield _body(buffer, header, max_bytes)
     except CorruptRecord as error:
-        raise _located(header, error) from error.__cause__
-
-
-def opened_batch(buffer: ReadBuffer, header: BatchHeader, max_bytes: int = DEFAULT_MAX_BYTES) -> bytearray:
-    """One batch uncompressed, for the loops that look at nothing else. Its CRC is 0.
-
-    Raises CorruptRecord as `decode` does.
-    """
-    with opened_body(buffer, header, max_bytes) as body:
-        attributes = header.attributes & ~CODEC_MASK
-        batch = bytearray(
-            HEAD.pack(
-                header.base_offset, HEADER_SIZE - LENGTH_OVERHEAD + len(body), header.leader_epoch, MAGIC, 0
-            )
-        )
-        batch += TAIL.pack(attributes, *header[7:])
-        batch += body
-        return batch
+        raise located(header, error) from error.__cause__
 
 
 def filter_batch(
@@ -193,11 +178,23 @@ def filter_batch(
         body = _body(buffer, header, max_bytes)
         spans = loops.record_spans(body, header.record_count)
     except CorruptRecord as error:
-        raise _located(header, error) from error.__cause__
+        raise located(header, error) from error.__cause__
     kept = [body[start:stop] for (start, stop), wanted in zip(spans, keep, strict=True) if wanted]
-    codec = header.compression if kept else NONE
-    tail = TAIL.pack(header.attributes & ~CODEC_MASK | codec, *header[7:13], len(kept))
-    covered = tail + compress(codec, b"".join(kept))
+    return _with_body(header, header.compression if kept else NONE, b"".join(kept), len(kept))
+
+
+def recompressed(
+    buffer: ReadBuffer, header: BatchHeader, codec: int, *, max_bytes: int = DEFAULT_MAX_BYTES
+) -> bytearray:
+    """The batch with the same records under another codec. Raises CorruptRecord as `decode` does."""
+    with opened_body(buffer, header, max_bytes) as body:
+        return _with_body(header, codec, body, header.record_count)
+
+
+def _with_body(header: BatchHeader, codec: int, body: bytes, record_count: int) -> bytearray:
+    """A batch with this header and these records, compressed by a codec."""
+    tail = TAIL.pack(header.attributes & ~CODEC_MASK | codec, *header[7:13], record_count)
+    covered = tail + compress(codec, body)
     length = len(covered) + HEAD.size - LENGTH_OVERHEAD
     batch = bytearray(HEAD.pack(header.base_offset, length, header.leader_epoch, MAGIC, crc32c(covered)))
     batch += covered
@@ -252,6 +249,6 @@ def _body(buffer: ReadBuffer, header: BatchHeader, max_bytes: int) -> bytes:
     return decompress(codec, body, max_bytes)
 
 
-def _located(header: BatchHeader, error: CorruptRecord) -> CorruptRecord:
+def located(header: BatchHeader, error: CorruptRecord) -> CorruptRecord:
     error.at(pos=header.pos, offset=header.base_offset, last_offset=header.last_offset)
     return error

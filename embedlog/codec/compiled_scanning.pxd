@@ -27,6 +27,7 @@ from .parsing cimport (
     record,
     uint32_t,
     uint64_t,
+    varint,
 )
 
 

@@ -10,6 +10,7 @@ from array import array
 
 import cython
 
+from . import plain_scanning
 from .rules import Compared, Marking, Marks, Rules, Scanned
 
 if not cython.compiled:
@@ -366,6 +367,32 @@ def _is_ready(start, stop, batch):
         and intact(start, stop)
         and _checked(start + HEADER_SIZE, batch)
     )
+
+
+def whole_records(body, pos: cython.Py_ssize_t, end: cython.Py_ssize_t, most: cython.Py_ssize_t):
+    """See `plain_scanning`."""
+    view: Py_buffer
+    folded: uint64_t = 0
+    count: cython.Py_ssize_t = 0
+    behind: Reading
+    PyObject_GetBuffer(body, cython.address(view), PyBUF_SIMPLE)
+    try:
+        start: Reading = cython.cast(Reading, view.buf)
+        at: Reading = start + min(max(pos, 0), view.len)
+        stop: Reading = start + min(end, view.len)
+        while count < most:
+            behind = varint(at, stop, cython.address(folded))
+            if behind == cython.NULL or folded & 1:
+                if at < stop:  # incomplete, or no length: the twin tells which
+                    plain_scanning.whole_records(body, at - start, stop - start, 1)
+                break
+            if cython.cast(int64_t, folded >> 1) > stop - behind:
+                break
+            at = behind + (folded >> 1)
+            count += 1
+        return count, at - start
+    finally:
+        PyBuffer_Release(cython.address(view))
 
 
 def increasing(column):

@@ -12,10 +12,13 @@ compressed length i32 and raw snappy. Kafka's Java reader refuses lz4 blocks tha
 the independent ones. Messages of magic 0 carry a wrong checksum in the lz4 frame's header (computed over
 the frame's magic number too): `broken_lz4_header` writes it, or accepts it beside the right one.
 
-Invariants: `decompress` never returns more than max_size bytes and never allocates much more on the way
-(lengths stated by the input are checked first; buffers grow with what really comes out; a zstd window may
-take what max_size allows, at least 8 MiB and at most 128 MiB). Truncated input and trailing garbage are
-errors. All functions are safe between threads; zstd contexts are kept one set a thread.
+`decompress` returns everything at once; `decompressed` yields pieces, so that large contents need not be in
+memory all at once.
+
+Invariants: neither gives more than max_size bytes or allocates much more on the way (lengths stated by the
+input are checked first; buffers grow with what really comes out; a zstd window may take what max_size allows,
+at least 8 MiB and at most 128 MiB). Truncated input and trailing garbage are errors. All functions are safe
+between threads; zstd contexts are kept one set a thread.
 
 Source: Kafka 2.7 implementation, section 5.3.1 (attributes, bits 0-2); KIP-57 (lz4), KIP-110 (zstd).
 """
@@ -25,7 +28,7 @@ from __future__ import annotations
 import struct
 import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import lz4.frame
 import snappy
@@ -117,16 +120,22 @@ def decompress(codec: int, data: bytes, max_size: int, *, broken_lz4_header: boo
         if len(data) > max_size:
             raise _too_large(max_size)
         return bytes(data)
+    return b"".join(decompressed(codec, data, max_size, max_size + 1, broken_lz4_header=broken_lz4_header))
+
+
+def decompressed(
+    codec: int, data: bytes, max_size: int, piece_size: int, *, broken_lz4_header: bool = False
+) -> Iterator[bytes]:
+    """As `decompress`, in pieces of at most `piece_size` bytes; but a block of snappy is always one piece.
+
+    `codec` must not be NONE. Raises as `decompress`, after the pieces before the error.
+    """
+    pieces = _DECOMPRESSORS.get(codec)
+    if pieces is None:
+        raise CompressionUnavailable(f"no compression number {codec}")
     if codec == LZ4 and broken_lz4_header:
         data = _mended_lz4(data)
-    return _decompressor(codec)(data, max_size)
-
-
-def _decompressor(codec: int) -> Callable[[bytes, int], bytes]:
-    function = _DECOMPRESSORS.get(codec)
-    if function is None:
-        raise CompressionUnavailable(f"no compression number {codec}")
-    return function
+    return pieces(data, max_size, piece_size)
 
 
 def _too_large(max_size: int) -> DecompressedTooLarge:
@@ -136,24 +145,25 @@ def _too_large(max_size: int) -> DecompressedTooLarge:
 # -- gzip --------------------------------------------------------------------------------------------
 
 
-def _decompress_gzip(data: bytes, max_size: int) -> bytes:
-    parts = []
-    size = 0
+def _decompress_gzip(data: bytes, max_size: int, piece_size: int) -> Iterator[bytes]:
+    left = max_size
     while True:
         unpacker = zlib.decompressobj(31)
-        try:
-            part = unpacker.decompress(data, max_size - size + 1)
-        except zlib.error as error:
-            raise DecompressionError(f"gzip: {error}") from error
-        size += len(part)
-        if size > max_size:
-            raise _too_large(max_size)
-        if not unpacker.eof:
-            raise DecompressionError("gzip: the data ends too early")
-        parts.append(part)
+        while not unpacker.eof:
+            try:
+                part = unpacker.decompress(data, min(piece_size, left + 1))
+            except zlib.error as error:
+                raise DecompressionError(f"gzip: {error}") from error
+            left -= len(part)
+            if left < 0:
+                raise _too_large(max_size)
+            if not part and not unpacker.eof:
+                raise DecompressionError("gzip: the data ends too early")
+            yield part
+            data = unpacker.unconsumed_tail
         data = unpacker.unused_data
         if not data:
-            return b"".join(parts)
+            return
 
 
 # -- snappy ------------------------------------------------------------------------------------------
@@ -167,12 +177,12 @@ def _compress_snappy(data: bytes | bytearray) -> bytes:
     return b"".join(parts)
 
 
-def _decompress_snappy(data: bytes, max_size: int) -> bytes:
+def _decompress_snappy(data: bytes, max_size: int, piece_size: int) -> Iterator[bytes]:
     if not data.startswith(XERIAL_MAGIC):
-        return _decompress_raw_snappy(data, max_size)
+        yield _decompress_raw_snappy(data, max_size)
+        return
     if len(data) < len(_XERIAL_HEADER):
         raise DecompressionError("snappy: the header ends too early")
-    parts = []
     size = 0
     pos = len(_XERIAL_HEADER)
     while pos < len(data):
@@ -183,10 +193,9 @@ def _decompress_snappy(data: bytes, max_size: int) -> bytes:
         if not 0 < length <= len(data) - pos:
             raise DecompressionError(f"snappy: a block of {length:,} bytes, {len(data) - pos:,} remain")
         part = _decompress_raw_snappy(data[pos : pos + length], max_size, size)
-        parts.append(part)
+        yield part
         size += len(part)
         pos += length
-    return b"".join(parts)
 
 
 def _decompress_raw_snappy(data: bytes, max_size: int, size_before: int = 0) -> bytes:
@@ -211,29 +220,25 @@ def _decompress_raw_snappy(data: bytes, max_size: int, size_before: int = 0) -> 
 # -- lz4 ---------------------------------------------------------------------------------------------
 
 
-def _decompress_lz4(data: bytes, max_size: int) -> bytes:
+def _decompress_lz4(data: bytes, max_size: int, piece_size: int) -> Iterator[bytes]:
     unpacker = lz4.frame.LZ4FrameDecompressor()
-    parts = []
     size = 0
     chunk = max(_FIRST_CHUNK, 4 * len(data))
-    try:
-        while True:
-            part = unpacker.decompress(data, max_length=min(chunk, max_size - size + 1))
-            parts.append(part)
-            size += len(part)
-            if size > max_size:
-                raise _too_large(max_size)
-            if unpacker.eof:
-                break
-            if unpacker.needs_input or not part:
-                raise DecompressionError("lz4: the data ends too early")
-            data = b""
-            chunk *= 2
-    except (RuntimeError, ValueError) as error:
-        raise DecompressionError(f"lz4: {error}") from error
+    while not unpacker.eof:
+        try:
+            part = unpacker.decompress(data, max_length=min(chunk, piece_size, max_size - size + 1))
+        except (RuntimeError, ValueError) as error:
+            raise DecompressionError(f"lz4: {error}") from error
+        size += len(part)
+        if size > max_size:
+            raise _too_large(max_size)
+        if not unpacker.eof and (unpacker.needs_input or not part):
+            raise DecompressionError("lz4: the data ends too early")
+        yield part
+        data = b""
+        chunk *= 2
     if unpacker.unused_data:
         raise DecompressionError("lz4: garbage behind the frame")
-    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _lz4_checksum_pos(data: bytes) -> int:
@@ -284,8 +289,12 @@ def _zstd_compressor(level: int) -> zstandard.ZstdCompressor:
     return known[level]
 
 
+def _zstd_window(max_size: int) -> int:
+    return min(_MAX_WINDOW, max(_MIN_WINDOW, 1 << max(max_size - 1, 0).bit_length()))
+
+
 def _zstd_decompressor(max_size: int) -> zstandard.ZstdDecompressor:
-    window = min(_MAX_WINDOW, max(_MIN_WINDOW, 1 << max(max_size - 1, 0).bit_length()))
+    window = _zstd_window(max_size)
     known: dict[int, zstandard.ZstdDecompressor] | None = getattr(_thread, "decompressors", None)
     if known is None:
         known = _thread.decompressors = {}
@@ -294,44 +303,54 @@ def _zstd_decompressor(max_size: int) -> zstandard.ZstdDecompressor:
     return known[window]
 
 
-def _decompress_zstd(data: bytes, max_size: int) -> bytes:
+def _decompress_zstd(data: bytes, max_size: int, piece_size: int) -> Iterator[bytes]:
     try:
         declared = zstandard.frame_content_size(data)
     except zstandard.ZstdError as error:
         raise DecompressionError(f"zstd: {error}") from error
     if declared > max_size:
         raise _too_large(max_size)
-    unpacker = _zstd_decompressor(max_size)
-    if declared > 0:
+    if 0 < declared <= piece_size:
         try:
-            return unpacker.decompress(data, allow_extra_data=False)
+            yield _zstd_decompressor(max_size).decompress(data, allow_extra_data=False)
         except zstandard.ZstdError as error:
             if "unused data" not in str(error):
                 raise DecompressionError(f"zstd: {error}") from error
-    return _decompress_zstd_stream(unpacker, data, max_size)
+        else:
+            return
+    if piece_size > max_size:
+        unpacker = _zstd_decompressor(max_size)
+    else:  # the caller may use this thread's for something else between two pieces
+        unpacker = zstandard.ZstdDecompressor(max_window_size=_zstd_window(max_size))
+    yield from _decompress_zstd_stream(unpacker, data, max_size, piece_size)
 
 
-def _decompress_zstd_stream(unpacker: zstandard.ZstdDecompressor, data: bytes, max_size: int) -> bytes:
-    """For frames that do not state their size, and for several in a row."""
+def _decompress_zstd_stream(
+    unpacker: zstandard.ZstdDecompressor, data: bytes, max_size: int, piece_size: int
+) -> Iterator[bytes]:
+    """For frames that do not state their size, for several in a row, and for pieces."""
     limit = max_size + len(_SENTINEL)
     chunk = max(_FIRST_CHUNK, 4 * len(data))
-    out = bytearray()
+    size = 0
+    end = b""  # the last bytes so far: the sentinel, if the data is complete
     try:
         with unpacker.stream_reader(data + _SENTINEL_FRAME, read_across_frames=True) as reader:
-            while part := reader.read(min(chunk, limit - len(out) + 1)):
-                out += part
-                if len(out) > limit:
+            while part := reader.read(min(chunk, piece_size, limit - size + 1)):
+                size += len(part)
+                if size > limit:
                     raise _too_large(max_size)
+                if end:
+                    part = end + part
+                end = part[-len(_SENTINEL) :]
+                yield part[: -len(_SENTINEL)]
                 chunk *= 2
     except zstandard.ZstdError as error:
         raise DecompressionError(f"zstd: {error}") from error
-    if not out.endswith(_SENTINEL):
+    if end != _SENTINEL:
         raise DecompressionError("zstd: the data ends too early")
-    del out[-len(_SENTINEL) :]
-    return bytes(out)
 
 
-_DECOMPRESSORS: dict[int, Callable[[bytes, int], bytes]] = {
+_DECOMPRESSORS: dict[int, Callable[[bytes, int, int], Iterator[bytes]]] = {
     GZIP: _decompress_gzip,
     SNAPPY: _decompress_snappy,
     LZ4: _decompress_lz4,

@@ -5,6 +5,7 @@
                 decode_run  values_run  whole_batches  find_offset  record_at  runs of batches (rules.py)
     scanning    scan_run  intact_run  compare_run  check_run  increasing      runs that are not opened
                 ready_batch                                   one batch that was sent
+                whole_records                                 a piece of one batch
     columns     Columns                                                       records as columns
 
 Both bodies give the same bytes and the same errors (`tests/codec` runs everything on both).
@@ -79,6 +80,7 @@ intact_run = _scanning.intact_run
 compare_run = _scanning.compare_run
 check_run = _scanning.check_run
 ready_batch = _scanning.ready_batch
+whole_records = _scanning.whole_records
 increasing = _scanning.increasing
 
 Columns = _columns.Columns

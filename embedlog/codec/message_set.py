@@ -38,7 +38,7 @@ from ..errors import CorruptRecord, InvalidArgument, InvalidType, UnknownMagic
 from ..model import CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP, Record
 from .batch_encode import RecordTuple
 from .checksum import crc32
-from .compression import LZ4, NONE, codec_name, codec_number, compress, decompress
+from .compression import LZ4, NONE, codec_name, codec_number, compress, decompressed
 from .plain_encoding import as_bytes
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ HEADER_SIZE = 18
 MAGIC_POS = 16
 MIN_SIZES = (14, 22)
 DEFAULT_MAX_BYTES = 128 << 20
+_PIECE_BYTES = 256 << 10
 
 _ENTRY = struct.Struct(">qiIbb")
 _CRC_START = 4
@@ -166,23 +167,32 @@ def inner_messages(
 ) -> Iterator[Message]:
     """What a wrapper holds, opened to at most `max_bytes`, message by message; of any other, itself.
 
-    Offsets and timestamps are as they stand inside. Raises as `decode_message_set`, without a place.
+    A wrapper is decompressed piece by piece, and `pos` is relative to the piece. Offsets and timestamps are
+    as they stand inside. Raises as `decode_message_set`, without a place.
     """
     if not message.compression:
         yield message
         return
     if message.value is None:
         raise CorruptRecord("a compressed message without a value")
-    body = decompress(message.compression, message.value, max_bytes, broken_lz4_header=message.magic == 0)
-    stop = 0
-    for inner in iter_messages(body, any_offset=any_offset):
-        if inner.magic != message.magic:
-            raise CorruptRecord(f"a message of magic {inner.magic} in a wrapper of magic {message.magic}")
-        if inner.compression:
-            raise CorruptRecord("a compressed message inside a compressed message")
-        stop = inner.pos + inner.size
-        yield inner
-    if not stop or stop != len(body):
+    pieces = decompressed(
+        message.compression, message.value, max_bytes, _PIECE_BYTES, broken_lz4_header=message.magic == 0
+    )
+    rest = bytearray()
+    found = False
+    for piece in pieces:
+        rest += piece
+        stop = 0
+        for inner in iter_messages(rest, any_offset=any_offset):
+            if inner.magic != message.magic:
+                raise CorruptRecord(f"a message of magic {inner.magic} in a wrapper of magic {message.magic}")
+            if inner.compression:
+                raise CorruptRecord("a compressed message inside a compressed message")
+            stop = inner.pos + inner.size
+            found = True
+            yield inner
+        del rest[:stop]
+    if rest or not found:
         raise CorruptRecord("a compressed message whose messages are missing or cut off")
 
 

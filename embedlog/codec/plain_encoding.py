@@ -264,14 +264,22 @@ def as_bytes(what: str, item: object) -> bytes:
     """A key, value or header value as bytes. Raises InvalidType, with what to do, for any other type."""
     if isinstance(item, bytes | bytearray | memoryview):
         return bytes(item)
+    raise not_bytes(what, item)
+
+
+def not_bytes(what: str, item: object) -> InvalidType:
+    """The error for a key, value or header value that is not bytes; it says what to do."""
     if isinstance(item, str):
-        raise InvalidType(
-            f"{what} must be bytes, not str: encode it ({what}.encode()), or give the log an encoder"
+        problem = f"{what} must be bytes, not str: encode it ({what.split()[-1]}.encode())"
+        encoder = "str.encode"
+    else:
+        problem = (
+            f"{what} must be bytes (or bytearray, memoryview, None), not {type(item).__name__}: "
+            "turn it into bytes (json.dumps(...).encode(), say)"
         )
-    raise InvalidType(
-        f"{what} must be bytes, bytearray, memoryview or None, not {type(item).__name__}: "
-        f"turn it into bytes, or give the log an encoder"
-    )
+        encoder = "..."
+    option = {"value": "encoder", "key": "key_encoder"}.get(what)
+    return InvalidType(f"{problem}, or send it with log.producer({option}={encoder})" if option else problem)
 
 
 def _encode_headers(headers: Iterable[tuple[str, Bytes | None]]) -> bytes:

@@ -5,6 +5,7 @@
     compare_run   the entries of an index, each with the batches that it speaks of
     check_run     the records inside
     ready_batch   one batch, all of it, as producers send most of them
+    whole_records how many records are complete in a piece of a batch
 
 `compiled_scanning` is the same, compiled, without the GIL. Which batches are of a run is in rules.py.
 
@@ -21,6 +22,7 @@ from ..errors import CorruptRecord
 from .plain_decoding import decode_records, headers_of_run
 from .record_batch import HEADER, HEADER_SIZE, BatchHeader, crc_matches, read_header
 from .rules import Compared, Marking, Marks, Rules, Scanned
+from .varint import MAX_VARINT_BYTES, decode_varint
 
 if TYPE_CHECKING:
     from .record_batch import ReadBuffer
@@ -182,6 +184,29 @@ def ready_batch(buffer: ReadBuffer) -> tuple[int, int, bool] | None:
     if not crc_matches(buffer, header) or check_run(buffer, 0, header.size) != header.size:
         return None
     return header.record_count, header.max_timestamp_ms, header.is_sequenced
+
+
+def whole_records(body: ReadBuffer, pos: int, end: int, most: int) -> tuple[int, int]:
+    """How many records are complete in `body[pos:end]`, at most `most`, and the pos after the last of them.
+
+    Their fields are not looked at. Raises CorruptRecord, not located, for a length that cannot be one.
+    """
+    end = min(end, len(body))
+    count = 0
+    while count < most:
+        try:
+            size, start = decode_varint(body, pos, end)
+        except CorruptRecord:
+            if end - pos < MAX_VARINT_BYTES:
+                break  # the rest of the length is missing
+            raise
+        if size < 0:
+            raise CorruptRecord("a record's length is negative")
+        if size > end - start:
+            break
+        pos = start + size
+        count += 1
+    return count, pos
 
 
 def increasing(column: array[int]) -> bool:

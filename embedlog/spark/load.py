@@ -218,10 +218,11 @@ class _Spark:
             given = SparkSession.getActiveSession() or session("embedlog load")
         elif not isinstance(given, SparkSession):
             given = given()
-        self.session = given.newSession()
-        register(self.session)
-        for name, value in _SETTINGS.items():
-            self.session.conf.set(name, value)
+        with self.working():
+            self.session = given.newSession()
+            register(self.session)
+            for name, value in _SETTINGS.items():
+                self.session.conf.set(name, value)
         self.progress = progress
 
     @contextlib.contextmanager
@@ -232,9 +233,10 @@ class _Spark:
 
         try:
             yield
-        except (Py4JError, PySparkException) as error:
+        except (Py4JError, PySparkException, ConnectionError) as error:
+            cause = "its JVM has died" if isinstance(error, ConnectionError) else _cause(str(error))
             raise LoadFailed(
-                f"Spark failed: {_cause(str(error))}. Nothing was loaded; the same load may be tried again"
+                f"Spark failed: {cause}. Nothing was loaded; the same load may be tried again"
             ) from error
 
 

@@ -29,6 +29,8 @@ EARLIEST: Final = -2
 
 COMPRESSION: Final = "kafka.compression.type"
 _KAFKA: Final = "kafka."
+_ADDRESS: Final = "kafka://"
+_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 _MOST_PARTITIONS: Final = 100_000
 
@@ -45,7 +47,9 @@ class Option(NamedTuple):
 
 
 OPTIONS: Final = (
-    Option("path", "batch stream write", "", "the log's directory; also load()'s argument"),
+    Option(
+        "path", "batch stream write", "", "the log's directory, or kafka://host:port; also load()'s argument"
+    ),
     Option(
         "kafka.bootstrap.servers",
         "batch stream write",
@@ -341,11 +345,15 @@ class _Typed:
         )
         if path and servers:
             raise InvalidArgument("path and kafka.bootstrap.servers name two logs: give one of them")
+        if path and path.startswith(_ADDRESS):
+            servers = path.removeprefix(_ADDRESS)
         if servers:
             return Place(address=f"kafka://{servers}", settings=settings)
         if not path:
             raise InvalidArgument(
-                'which log? Give its directory: .load("./data"), or brokers: kafka.bootstrap.servers'
+                'which log? Give its directory or its brokers: .load("./data"), .load("kafka://host:9092"); '
+                "in SQL CREATE TEMPORARY VIEW ... USING embedlog OPTIONS (path '...', ...) or, since Spark "
+                "does not pass the options of a table, SELECT ... FROM t WITH (path = '...', ...)"
             )
         if settings:
             raise InvalidArgument(f"kafka.{settings[0][0]} is for brokers, and path names a directory")
@@ -450,7 +458,7 @@ class _Typed:
 
     def skip_damaged(self) -> bool:
         skip = self.flag("skipDamaged", False)
-        if skip and self.text("kafka.bootstrap.servers"):
+        if skip and self.place().address:
             raise InvalidArgument(
                 "skipDamaged needs the log's directory: brokers do not tell where damage ends"
             )
@@ -487,14 +495,15 @@ def _check_batch(start: Limit, end: Limit) -> None:
 
 def _local_path(path: str, what: str = "the log's directory") -> str:
     """A directory's absolute path, as executors need it, which run elsewhere."""
+    if _URI.match(path) is None:
+        return os.path.abspath(path)
     parts = urlsplit(path)
     if parts.scheme == "file" and parts.netloc in ("", "localhost"):
         return unquote(parts.path)
-    if parts.scheme and "://" in path:
-        raise InvalidArgument(
-            f"{shown(path)}: {what} must be on a file system that is mounted here, and on all executors"
-        )
-    return os.path.abspath(path)
+    mounted = f": /dbfs{unquote(parts.path)} where DBFS is" if parts.scheme == "dbfs" else ""
+    raise InvalidArgument(
+        f"{shown(path)}: {what} must be on a file system that is mounted here, and on all executors{mounted}"
+    )
 
 
 def _json(name: str, text: str, example: str) -> dict[str, Any]:

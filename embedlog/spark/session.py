@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from .java import java_home
@@ -23,6 +23,7 @@ _QUIET: Final = {
 }
 _OTHERS_JAVA: Final = ("PYSPARK_GATEWAY_PORT", "SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
 """Where one of these variables is set the JVM is somebody else's."""
+_KNOWN: Final = "DATA_SOURCE_ALREADY_EXISTS"
 _LOCAL: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
@@ -90,6 +91,36 @@ def register(spark: SparkSession) -> None:
     EmbedlogError where pyspark is missing or too old.
     """
     check_pyspark()
+    from pyspark.errors import AnalysisException
+
     from .source import EmbedlogSource
 
-    spark.dataSource.register(EmbedlogSource)
+    with _active(spark):
+        try:
+            spark.dataSource.register(EmbedlogSource)
+        except AnalysisException as error:  # Spark 4.0 refuses a source that it has found itself
+            if error.getCondition() != _KNOWN:
+                raise
+
+
+@contextlib.contextmanager
+def _active(spark: SparkSession) -> Iterator[None]:
+    """Make a session this thread's active one, in which Spark checks whether a source's name is free.
+
+    While another session is active, Spark refuses a name that the other one knows.
+    """
+    from pyspark.sql import SparkSession
+
+    if not isinstance(spark, SparkSession):  # of Spark Connect: the server takes care of it
+        yield
+        return
+    sessions = SparkSession._get_j_spark_session_class(spark._jvm)
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(spark._jsparkSession)
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()

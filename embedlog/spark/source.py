@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -11,6 +13,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from ..errors import InvalidArgument
 from .batch_reader import BatchReader, PushedReader, pushes_filters
 from .options import read_options, write_options
 from .schema import full_schema
@@ -26,6 +29,8 @@ class EmbedlogSource(DataSource):
         return "embedlog"
 
     def schema(self) -> StructType:
+        if _of_a_table(self.options):
+            return full_schema(include_headers=False)
         return full_schema(read_options(self.options, "load").include_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -40,3 +45,20 @@ class EmbedlogSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         return stream_writer(write_options(self.options, stream=True), schema, overwrite)
+
+
+def _of_a_table(options: Mapping[str, str]) -> bool:
+    """Are these the properties of a table, as CREATE TABLE passes them? Raises InvalidArgument for OPTIONS.
+
+    Spark keeps them in its catalog but passes none of them to a Python source when the table is read.
+    """
+    names = {name.lower() for name in options}
+    if "provider" not in names:
+        return False
+    if any(name in ("path", "location") or name.startswith("option.") for name in names):
+        raise InvalidArgument(
+            "Spark does not pass a table's OPTIONS and LOCATION to a Python source. Use CREATE "
+            "TEMPORARY VIEW ... USING embedlog OPTIONS (path '...', subscribe '...'), or CREATE TABLE t "
+            "USING embedlog without them and SELECT ... FROM t WITH (path = '...', subscribe = '...')"
+        )
+    return True

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from cli_commands import Run, call, spawn
+from cli_commands import ROOT, Run, call, spawn
 
 import embedlog
 
@@ -50,6 +52,16 @@ def test_a_line_that_is_no_record_ends_it_and_says_what_was_appended(
     assert ran.code == 2
     assert ran.err == "line 2: there is no ':' between key and value; 1 record before it was appended\n"
     assert values(log, "empty") == [b"1"]
+
+
+def test_a_misspelt_field_is_refused_with_its_line_and_nothing_of_the_line_is_appended(
+    run: Run, log: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "in").write_text('{"value":"a"}\n{"key":"k","val":"b"}\n{"value":"c"}\n')
+    ran = run("append", "data", "empty", "in", "--json")
+    assert ran.code == 2
+    assert ran.err == "line 2: unknown field 'val' (did you mean 'value'?); 1 record before it was appended\n"
+    assert values(log, "empty") == [b"a"]
 
 
 def test_cat_json_and_append_json_are_each_others_inverse(run: Run, log: Path, tmp_path: Path) -> None:
@@ -149,6 +161,16 @@ def test_interrupted_it_closes_in_order(log: Path, tmp_path: Path) -> None:
     with embedlog.open(log) as reopened:
         assert reopened.recovery.clean
         assert reopened.offsets("empty")[0].log_end_offset == 1
+
+
+def test_ctrl_c_is_tested_from_the_background_of_a_script_too() -> None:
+    """A shell starts `make test &` with SIGINT ignored, which whatever the tests start would inherit."""
+    test = f"{__file__}::test_interrupted_it_closes_in_order"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout=30", test]
+    ran = subprocess.run(
+        ["sh", "-c", "trap '' INT; exec \"$@\"", "sh", *command], cwd=ROOT, capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stdout
 
 
 def test_recovery_is_reported(run: Run, log: Path, tmp_path: Path) -> None:

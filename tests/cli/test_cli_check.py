@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import pytest
 from cli_commands import Run
 
 import embedlog
+from embedlog.codec import HEADER_SIZE, crc32c, encode_values
+from embedlog.codec.record_batch import CRC_POS
 
 
 @pytest.fixture
@@ -60,6 +63,29 @@ def test_damage_is_located_repaired_and_gone(run: Run, damaged: Path) -> None:
     assert run("verify", "data").code == 0
     out = run("cat", "data", "clicks", "--partition", "1", "--format", "{offset}").out
     assert out.split() == ["0", "1", "2", "3", "4", "6", "7", "8", "9"]
+
+
+def test_advice_about_records_that_cannot_be_decoded_leads_out(run: Run, log: Path) -> None:
+    with embedlog.open(log) as opened:
+        batch = encode_values([b"a" * 40], 5)
+        batch[HEADER_SIZE] = 0x7E  # the record says it is shorter than it is
+        struct.pack_into(">I", batch, CRC_POS, crc32c(bytes(batch[CRC_POS + 4 :])))
+        opened.backend.append("clicks", 1, batch)
+        opened.append("clicks", b"behind it", partition=1)
+    read = ("cat", "data", "clicks", "--partition", "1", "--format", "{offset}")
+    ran = run(*read)
+    assert ran.code == 1
+    assert "embedlog verify data --deep   tells how much" in ran.err
+
+    assert run("verify", "data").out.endswith("no damage found; --deep also decodes each record\n")
+    ran = run("verify", "data", "--deep")
+    assert ran.code == 1
+    assert "1 record cannot be read: offsets 10-10\n" in ran.out
+    assert "embedlog repair data clicks 1 " in ran.out
+
+    assert "gone     1 record: offsets 10-10" in run("repair", "data", "clicks", "1").out
+    assert run("verify", "data", "--deep").code == 0
+    assert run(*read).out.split() == [*map(str, range(10)), "11"]
 
 
 def test_repair_mistakes(run: Run, log: Path) -> None:

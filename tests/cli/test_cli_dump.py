@@ -37,6 +37,14 @@ def test_batches(run: Run, segment: Path) -> None:
     assert (found[0]["magic"], found[0]["codec"], found[0]["producer_id"]) == (2, "none", -1)
 
 
+def test_one_batch_is_no_batches(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "00000000000.kafka"
+    path.write_bytes(encode_batch([(None, b"x", (), 0)]) + b"?")
+    ran = run("dump", str(path))
+    assert ran.out.splitlines()[-2].endswith(" 1 byte: DAMAGED: a batch is cut short")
+    assert ran.out.endswith("1 batch · 70 bytes · next offset 1 · 1 damaged\n")
+
+
 def test_records(run: Run, segment: Path) -> None:
     out = run("dump", str(segment), "--records").out
     assert out.count("null  value ") == 50

@@ -81,6 +81,11 @@ def test_what_append_takes(line: str, record: Record) -> None:
         ('{"value": {"base64": "?"}}', "value is not base64"),
         ('{"value": {"base64": 5}}', "value is not base64"),
         ('{"key": "\\ud800"}', "key is not text"),
+        ('{"val": "a"}', "unknown field 'val' \\(did you mean 'value'\\?"),
+        ('{"VALUE": "a"}', "unknown field 'VALUE' \\(did you mean 'value'\\?"),
+        ('{"value": "a", "timestampMs": 5}', "unknown field 'timestampMs' \\(did you mean 'timestamp_ms'\\?"),
+        ('{"value": "a", "kay": "b"}', "unknown field 'kay' \\(did you mean 'key'\\?"),
+        ('{"value": "a", "page": "/"}', "unknown field 'page' \\(the fields are value, key, headers, "),
     ],
 )
 def test_what_append_refuses(line: str, words: str) -> None:

@@ -146,6 +146,12 @@ def test_on_a_terminal_it_is_asked_before_a_topic_is_deleted(
     assert left == (["clicks", "empty"] if code else ["empty"])
 
 
+def test_stats_tell_what_is_on_disk_and_may_be(run: Run, log: Path) -> None:
+    assert " on disk · " in run("stats", "data").out
+    with embedlog.open(log, max_bytes=10_000_000):
+        assert " on disk, of 10.0 MB (max_bytes) · " in run("stats", "data").out
+
+
 def test_stats(run: Run, log: Path) -> None:
     with embedlog.open(log) as writer:
         writer.append_many("clicks", [b'{"page": "/", "user": "somebody"}'] * 2000, partition=0)

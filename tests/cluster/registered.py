@@ -14,14 +14,20 @@ SESSION_S = 30.0  # a busy machine, or an election, takes no broker away
 
 
 class Cluster(Closing):
-    """Brokers in this process, numbered from 0; each topic's partition is led by one of them."""
+    """Brokers in this process, numbered from 0; each topic's partition is led by one of them.
 
-    def __init__(self, connect: str, brokers: int = 1) -> None:
+    Args:
+        brokers: how many to start, or brokers that run already, which are closed with the others.
+    """
+
+    def __init__(self, connect: str, brokers: int | Sequence[Broker] = 1) -> None:
+        if isinstance(brokers, int):
+            brokers = [Broker(broker_id=number) for number in range(brokers)]
         self.zookeeper = ZooKeeper(connect, session_timeout_s=SESSION_S)
         self.brokers: list[Broker | None] = []
         self._sessions: list[ZooKeeper] = []
-        for number in range(brokers):
-            self.brokers.append(Broker(broker_id=number))
+        for number, broker in enumerate(brokers):
+            self.brokers.append(broker)
             self._sessions.append(ZooKeeper(connect, session_timeout_s=SESSION_S))
             self.register(number)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from embedlog import InvalidArgument
 from embedlog.cluster import Broker
 
 T = 1_700_000_000_000
@@ -218,7 +220,10 @@ def test_settings_are_set_deleted_appended_and_subtracted(broker: Broker, admin:
     assert "flush_ms" not in log.describe_topic("events").settings
     assert refused(alter(AlterConfigOpType.SET, "flush.ms", "0", validate_only=True))[0] == "INVALID_CONFIG"
     assert refused(alter(AlterConfigOpType.APPEND, "flush.ms", "5"))[0] == "INVALID_CONFIG"
-    assert refused(alter(AlterConfigOpType.SUBTRACT, "cleanup.policy", "compact"))[0] == "INVALID_CONFIG"
+    only(alter(AlterConfigOpType.SUBTRACT, "cleanup.policy", "compact"))
+    assert log.describe_topic("events").settings["cleanup_policy"] == ""
+    entries = only(admin.describe_configs([topic("events")]))
+    assert (entries["cleanup.policy"].value, entries["cleanup.policy"].source) == ("", 1)
     code, text = refused(alter(AlterConfigOpType.SET, "retention.hours", "5"))
     assert code == "INVALID_CONFIG"
     assert "did you mean 'retention.ms'" in text
@@ -253,7 +258,9 @@ def test_the_brokers_settings() -> None:
         own = ConfigResource(ResourceType.BROKER, "0")
         entries = only(admin.describe_configs([own]))
         assert (entries["num.partitions"].value, entries["num.partitions"].source) == ("3", 4)
-        assert (entries["retention.bytes"].value, entries["retention.bytes"].source) == (str(1 << 30), 4)
+        retention = entries["log.retention.bytes"]
+        assert (retention.value, retention.source) == (str(1 << 30), 4)
+        assert "retention.bytes" not in entries
         assert entries["max.connections"].is_read_only
         assert not entries["num.partitions"].is_read_only
 
@@ -272,9 +279,31 @@ def test_the_brokers_settings() -> None:
         assert broker.log.describe_topic("three").partitions == 3
 
         code, text = refused(alter(AlterConfigOpType.SET, "max.connections", "5"))
-        assert (code, "when the broker starts" in text) == ("INVALID_CONFIG", True)
+        assert (code, "when starting it" in text) == ("INVALID_REQUEST", True)
         assert refused(alter(AlterConfigOpType.SET, "num.partitions", "0"))[0] == "INVALID_CONFIG"
-        assert refused(alter(AlterConfigOpType.SET, "log.dirs", "/tmp"))[0] == "INVALID_CONFIG"
+        for fixed in ("log.dirs", "log.retention.ms", "advertised.listeners"):
+            assert refused(alter(AlterConfigOpType.SET, fixed, "1"))[0] == "INVALID_REQUEST"
+        assert refused(alter(AlterConfigOpType.SET, "log.nothing", "1"))[0] == "INVALID_CONFIG"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_what_kafkas_brokers_have_in_their_configuration(tmp_path: Path, host: str) -> None:
+    with Broker(tmp_path / "log", host=host, **{"log.cleanup.policy": "compact"}) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        entries = only(admin.describe_configs([ConfigResource(ResourceType.BROKER, "0")]))
+        wanted = {
+            "advertised.listeners": (f"PLAINTEXT://{broker.bootstrap_servers}", 4, True),
+            "log.dirs": (str(tmp_path / "log"), 4, True),
+            "default.replication.factor": ("1", 5, True),
+            "log.cleanup.policy": ("compact", 4, True),
+        }
+        shown = {name: (each.value, each.source, each.is_read_only) for name, each in entries.items()}
+        assert {name: shown[name] for name in wanted} == wanted
+        broker.log.create_topic("t", cleanup_policy="delete")
+        policy = only(admin.describe_configs([topic("t")]))["cleanup.policy"]
+        assert list(policy.synonyms) == ["cleanup.policy", "log.cleanup.policy"]
+    with pytest.raises(InvalidArgument, match="is given twice"):
+        Broker(tmp_path / "log", **{"retention.ms": 1, "log.retention.ms": 2})
 
 
 # -- offsets -------------------------------------------------------------------------------------------

@@ -8,9 +8,13 @@ from typing import Any
 import pytest
 from wire import Wire, batch_of
 
-from embedlog.cluster import Broker
+from embedlog.cluster import Broker, BrokerSettings
 from embedlog.cluster.protocol import NO_UUID, ErrorCode, Request
-from embedlog.cluster.protocol.cluster import DescribableLogDirTopic, DescribeLogDirsRequest
+from embedlog.cluster.protocol.cluster import (
+    DescribableLogDirTopic,
+    DescribeClusterRequest,
+    DescribeLogDirsRequest,
+)
 from embedlog.cluster.protocol.configs import (
     AlterableConfig,
     AlterConfigsRequest,
@@ -21,6 +25,7 @@ from embedlog.cluster.protocol.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
 )
+from embedlog.cluster.protocol.metadata import MetadataRequest, MetadataRequestTopic
 from embedlog.cluster.protocol.offsets_api import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -34,6 +39,7 @@ from embedlog.cluster.protocol.offsets_api import (
     OffsetForLeaderTopic,
     PartitionEpochEndOffset,
 )
+from embedlog.cluster.protocol.operations import UNKNOWN_OPERATIONS
 from embedlog.cluster.protocol.producers import DescribeProducersRequest, DescribeProducersTopic
 from embedlog.cluster.protocol.topics import (
     CreatableReplicaAssignment,
@@ -214,7 +220,6 @@ def test_creating_topics(broker: Broker, wire: Wire, version: int) -> None:
         CreatableTopic(name="twice", num_partitions=1, replication_factor=1),
         CreatableTopic(name="twice", num_partitions=2, replication_factor=1),
         CreatableTopic(name="none", num_partitions=0, replication_factor=1),
-        CreatableTopic(name="many", num_partitions=100_001, replication_factor=1),
         CreatableTopic(name="__consumer_offsets", num_partitions=1, replication_factor=1),
     ]
     answers = wire.ask(CreateTopicsRequest(topics=topics), version).topics
@@ -222,10 +227,9 @@ def test_creating_topics(broker: Broker, wire: Wire, version: int) -> None:
         "events": 0,
         "twice": ErrorCode.INVALID_REQUEST,
         "none": ErrorCode.INVALID_PARTITIONS,
-        "many": ErrorCode.INVALID_PARTITIONS,
         "__consumer_offsets": ErrorCode.INVALID_TOPIC_EXCEPTION,
     }
-    assert len(answers) == 5
+    assert len(answers) == 4
     assert broker.log.topics(internal=True) == ["events"]
     first = answers[0]
     if version >= 5:
@@ -234,6 +238,83 @@ def test_creating_topics(broker: Broker, wire: Wire, version: int) -> None:
         assert own == [("retention.ms", "1000")]
     if version >= 7:
         assert first.topic_id == broker.node.topic_id("events")
+
+
+def test_a_topic_has_a_limit_of_partitions() -> None:
+    with Broker(max_partitions_per_request=1_000_000) as broker, Wire(broker) as wire:
+        topic = CreatableTopic(name="many", num_partitions=100_001, replication_factor=1)
+        (answer,) = wire.ask(CreateTopicsRequest(topics=[topic]), 5).topics
+        assert answer.error_code == ErrorCode.INVALID_PARTITIONS
+        assert broker.log.topics() == []
+
+
+@pytest.mark.parametrize("validate_only", [False, True])
+def test_one_request_creates_a_bounded_number_of_partitions(validate_only: bool) -> None:
+    def creatable(name: str, partitions: int) -> CreatableTopic:
+        return CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
+
+    assigned = [CreatableReplicaAssignment(partition_index=n, broker_ids=[0]) for n in range(2)]
+    by_hand = CreatableTopic(name="c", num_partitions=-1, replication_factor=-1, assignments=assigned)
+    with Broker(max_partitions_per_request=10, num_partitions=4) as broker, Wire(broker) as wire:
+
+        def create(*topics: CreatableTopic) -> list[int]:
+            request = CreateTopicsRequest(topics=list(topics), validate_only=validate_only)
+            return [each.error_code for each in wire.ask(request, 5).topics]
+
+        too_many = [creatable("a", 5), creatable("b", -1), by_hand]  # 5 + 4 + 2
+        assert create(*too_many) == [ErrorCode.POLICY_VIOLATION] * 3
+        assert create(creatable("a", 11)) == [ErrorCode.POLICY_VIOLATION]
+        assert broker.log.topics() == []
+        assert create(creatable("a", 4), creatable("b", -1), by_hand, creatable("d", -5)) == [
+            *[ErrorCode.NONE] * 3,
+            ErrorCode.INVALID_PARTITIONS,
+        ]
+        assert broker.log.topics() == ([] if validate_only else ["a", "b", "c"])
+
+
+def test_one_request_adds_a_bounded_number_of_partitions() -> None:
+    with Broker(max_partitions_per_request=10) as broker, Wire(broker) as wire:
+        for name in "abc":
+            broker.log.create_topic(name, partitions=8)
+
+        def grow(**counts: int) -> list[int]:
+            topics = [
+                CreatePartitionsTopic(name=name, count=n, assignments=None) for name, n in counts.items()
+            ]
+            return [each.error_code for each in wire.ask(CreatePartitionsRequest(topics=topics), 2).results]
+
+        assert grow(a=14, b=13) == [ErrorCode.POLICY_VIOLATION] * 2  # 6 + 5 more
+        assert [broker.log.describe_topic(name).partitions for name in "ab"] == [8, 8]
+        assert grow(a=13, b=13, c=3, d=50) == [
+            *[ErrorCode.NONE] * 2,
+            ErrorCode.INVALID_PARTITIONS,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ]
+
+
+def test_what_protects_the_broker_is_not_for_clients_to_change() -> None:
+    protecting = {*BrokerSettings.names()} - {"auto_create_topics_enable", "num_partitions"}
+    with Broker(max_partitions=3) as broker, Wire(broker) as wire:
+        for name in sorted(protecting):
+            value = str(getattr(broker.settings, name)).lower()
+            change = IncrementalAlterableConfig(name=name, config_operation=0, value=value)
+            whole = AlterableConfig(name=name, value=value)
+            for request in (
+                IncrementalAlterConfigsRequest(
+                    resources=[
+                        IncrementalAlterConfigsResource(resource_type=4, resource_name="", configs=[change])
+                    ]
+                ),
+                AlterConfigsRequest(
+                    resources=[AlterConfigsResource(resource_type=4, resource_name="0", configs=[whole])]
+                ),
+            ):
+                (answer,) = wire.ask(request, 1).responses
+                assert (answer.error_code, "serve --set" in (answer.error_message or "")) == (
+                    ErrorCode.INVALID_REQUEST,
+                    True,
+                ), name
+        assert broker.node.settings == broker.settings
 
 
 def test_assignments_that_make_no_sense(broker: Broker, wire: Wire) -> None:
@@ -428,3 +509,40 @@ def test_describing_producers_of_what_is_not_there(broker: Broker, wire: Wire) -
     sound, missing = wire.ask(DescribeProducersRequest(topics=topics), 0).topics[0].partitions
     assert (sound.error_code, sound.active_producers) == (0, [])
     assert missing.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+# -- who may do what -----------------------------------------------------------------------------------
+
+ON_A_TOPIC = {3, 4, 5, 6, 7, 8, 10, 11}  # of Kafka's AclOperation, those that it lists for each resource
+ON_THE_CLUSTER = {5, 7, 8, 9, 10, 11, 12}
+
+
+def operations(bits: int) -> set[int]:
+    return {number for number in range(32) if bits >> number & 1}
+
+
+@versions(MetadataRequest)
+def test_authorized_operations_in_metadata(broker: Broker, wire: Wire, version: int) -> None:
+    broker.log.create_topic("events")
+    topics = [MetadataRequestTopic(name="events")]
+    quiet = wire.ask(MetadataRequest(topics=topics), version)
+    assert quiet.topics[0].topic_authorized_operations == UNKNOWN_OPERATIONS
+    assert quiet.cluster_authorized_operations == UNKNOWN_OPERATIONS
+    if version >= 8:
+        asked = MetadataRequest(
+            topics=topics,
+            include_topic_authorized_operations=True,
+            include_cluster_authorized_operations=version <= 10,
+        )
+        told = wire.ask(asked, version)
+        assert operations(told.topics[0].topic_authorized_operations) == ON_A_TOPIC
+        if version <= 10:
+            assert operations(told.cluster_authorized_operations) == ON_THE_CLUSTER
+
+
+@versions(DescribeClusterRequest)
+def test_authorized_operations_of_the_cluster(wire: Wire, version: int) -> None:
+    quiet = wire.ask(DescribeClusterRequest(), version)
+    assert quiet.cluster_authorized_operations == UNKNOWN_OPERATIONS
+    told = wire.ask(DescribeClusterRequest(include_cluster_authorized_operations=True), version)
+    assert operations(told.cluster_authorized_operations) == ON_THE_CLUSTER

@@ -36,8 +36,10 @@ Connect = Callable[..., Producer]
 
 @pytest.fixture
 def cluster(zookeeper: Znodes) -> Iterator[Cluster]:
-    """Two brokers in this process, registered in ZooKeeper."""
-    with Cluster(zookeeper.connect, 2) as cluster:
+    """Two brokers in this process, registered in ZooKeeper. They create no topics that are asked for: they do
+    not know of each other."""
+    brokers = [Broker(broker_id=number, auto_create_topics_enable=False) for number in range(2)]
+    with Cluster(zookeeper.connect, brokers) as cluster:
         yield cluster
 
 
@@ -306,7 +308,7 @@ def test_a_batch_that_fails_is_told_of_and_the_next_goes(cluster: Cluster, conne
         producer.send([ProducerData("nowhere", b"a"), ProducerData("t", b"b")])
     failed = [each for each in told.stages if each[0] == "after sending" and each[2] is not None]
     assert [each[1] for each in failed] == [[b"a!"]]
-    assert isinstance(failed[0][2], BrokerUnavailable)
+    assert isinstance(failed[0][2], TopicNotFound)
     assert values(cluster.broker(0)) == [b"b!", b"last"]
 
 
@@ -324,11 +326,43 @@ def test_after_close_nothing_is_taken(cluster: Cluster, connect: Connect) -> Non
 
 def test_a_new_topic_is_found(cluster: Cluster, connect: Connect) -> None:
     producer = connect(num_retries=0)
-    with pytest.raises(BrokerUnavailable, match="no broker has topic 't'"):
+    with pytest.raises(TopicNotFound, match="topic 't'"):
         producer.send(ProducerData("t", b"too soon"))
     cluster.create_topic("t", [1])
     producer.send(ProducerData("t", b"now"))
     assert everything(cluster) == [b"now"]
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_new_topic_is_begun(zookeeper: Znodes, connect: Connect, tmp_path: Path, kind: str) -> None:
+    """By the cluster, with its number of partitions, for the first message."""
+    with cluster_of(tmp_path, zookeeper.connect, 2, "--set", "num.partitions=4") as brokers:
+        at = At(3)
+        with connect(
+            producer_type=kind, num_retries=0, partitioner=at, request_timeout_ms=60_000
+        ) as producer:
+            for topic in ("t", "u"):
+                producer.send(
+                    [ProducerData(topic, [b"0", b"1"], key="k"), ProducerData(topic, b"2", key="k")]
+                )
+        assert at.asked == [("k", 4)] * 6
+        with embedlog.open(f"kafka://{brokers.bootstrap}") as log:
+            for topic in ("t", "u"):
+                found = list(log.read(topic))
+                assert [record.value for record in found] == [b"0", b"1", b"2"]
+                state = zookeeper_state(zookeeper, topic, found[0].partition)
+                others = [zookeeper_state(zookeeper, topic, number) for number in range(4)]
+                assert (state, found[0].partition) == max(
+                    (each, number) for number, each in enumerate(others)
+                )
+
+
+def zookeeper_state(zookeeper: Znodes, topic: str, partition: int) -> int:
+    """Who leads a partition, as the registry says."""
+    with zookeeper.client() as client:
+        node = client.get(paths.partition_state(topic, partition))
+        assert node is not None
+        return contents.PartitionState.decode(node.data).leader
 
 
 def test_the_pool_follows_the_brokers(cluster: Cluster, connect: Connect) -> None:

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from zookeepers import WAIT_S, Znodes, eventually
 import embedlog
 from embedlog.cluster.protocol import ErrorCode
 from embedlog.cluster.protocol.groups import FindCoordinatorRequest, HeartbeatRequest
+from embedlog.cluster.protocol.metadata import MetadataRequest, MetadataRequestTopic
 from embedlog.cluster.protocol.offsets_api import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -104,6 +106,25 @@ def _config(brokers: Brokers, number: int, topic: str) -> str:
     admin = brokers.admin(number)
     found: str = admin.describe_configs([resource])[resource].result(WAIT_S)["retention.ms"].value
     return found
+
+
+def test_a_new_topic_is_known_to_whichever_broker_is_asked(brokers: Brokers) -> None:
+    def answer(wire: Wire, topic: str, create: bool) -> tuple[int, list[int]]:
+        topics = [MetadataRequestTopic(name=topic)]
+        request = MetadataRequest(topics=topics, allow_auto_topic_creation=create)
+        (found,) = wire.ask(request, 9).topics
+        return found.error_code, [partition.error_code for partition in found.partitions]
+
+    with ExitStack() as connections:
+        wires = [connections.enter_context(Wire(each, host=each.host)) for each in brokers.all]
+        for number in range(30):
+            topic = f"new-{number}"
+            first, *others = wires[number % 3 :] + wires[: number % 3]
+            assert answer(first, topic, True) == (0, [0])
+            for other in others:
+                assert answer(other, topic, False) == (0, [0]), topic
+        unknown = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, [])
+        assert [answer(wire, "nowhere", False) for wire in wires] == [unknown] * 3
 
 
 def test_records_reach_the_brokers_that_lead(brokers: Brokers) -> None:

@@ -368,9 +368,13 @@ def test_what_was_deleted_by_hand_is_made_again(members: tuple[Registry, Registr
     assert a.offsets([P]) == {P: 2}
 
 
-def test_what_nobody_can_read_in_the_registry_stops_nobody(cluster: Cluster, zookeeper: Znodes) -> None:
-    """A member, a topic and a partition's state that are no JSON."""
+def test_what_nobody_can_read_in_the_registry_stops_nobody(
+    cluster: Cluster, zookeeper: Znodes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A member, a topic and a partition's state that are no JSON; a filter that is not supported."""
     cluster.zookeeper.create(paths.consumer(G, "broken"), b"{")
+    unsupported = contents.Subscription({"(?x)t": 1}, contents.WHITE_LIST, 0)
+    cluster.zookeeper.create(paths.consumer(G, "unsupported"), unsupported.encode())
     cluster.zookeeper.create(paths.topic("broken"), b"\xff")
     cluster.zookeeper.create(paths.broker(7), b"nobody")
     cluster.zookeeper.write(paths.partition_state("t", 1), b"[]")
@@ -382,3 +386,5 @@ def test_what_nobody_can_read_in_the_registry_stops_nobody(cluster: Cluster, zoo
         cluster.append("t", 1, [b"b"], leader=1)
         cluster.lead("t", 1, 1)
         assert next(stream).value == b"b"
+    assert "Consumer unsupported reads nothing" in caplog.text
+    assert "(?x) is not supported" in caplog.text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from wire import Wire
 from zookeepers import eventually
 
 from embedlog import CommittedOffset, Log, TopicPartition
+from embedlog.cli.group_views import committed_offsets, one_group
 from embedlog.cluster import Broker
 from embedlog.cluster.protocol import ErrorCode
 from embedlog.cluster.protocol.committed import (
@@ -34,6 +36,7 @@ from embedlog.cluster.protocol.listed_groups import (
     DescribeGroupsRequest,
     ListGroupsRequest,
 )
+from embedlog.follower import Follower
 from embedlog.fs import FileSystem
 from embedlog.store import Store
 
@@ -184,16 +187,33 @@ def test_several_groups_in_one_request(broker: Broker, wire: Wire) -> None:
 
 
 def test_partitions_that_are_refused_one_by_one(broker: Broker, wire: Wire) -> None:
-    offsets = {T0: 3, TopicPartition("t", 2): 3, TopicPartition("no", 0): 3, T1: -1}
+    offsets = {T0: 3, TopicPartition("t", 2): 3, TopicPartition("no", 0): 3}
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert sorted(commit(broker, wire, offsets, version=9)) == sorted(
-        [0, unknown, ErrorCode.OFFSET_OUT_OF_RANGE, unknown]
-    )
+    assert sorted(commit(broker, wire, offsets, version=9)) == sorted([0, unknown, unknown])
     assert ErrorCode.UNKNOWN_TOPIC_ID in commit(broker, wire, offsets, version=10)
     assert broker.node.groups.committed_offsets(G).keys() == {T0}
     assert fetched(broker, wire, [TopicPartition("no", 0)], version=9) == {TopicPartition("no", 0): (-1, 0)}
     (by_id,) = fetched(broker, wire, [TopicPartition("no", 0)], version=10).values()
     assert by_id == (-1, ErrorCode.UNKNOWN_TOPIC_ID)
+
+
+@pytest.mark.parametrize("version", range(COMMIT_MAX + 1))
+def test_negative_offsets_are_kept_and_count_as_none(
+    broker: Broker, wire: Wire, version: int, tmp_path: Path
+) -> None:
+    """kafkajs resets a group with -1 and -2, and reads back which of them it was."""
+    broker.log.append("t", b"first", partition=0)
+    assert commit(broker, wire, {T0: 1, T1: 1}, version=version) == [0, 0]
+    assert commit(broker, wire, {T0: -2, T1: -(1 << 63)}, version=version) == [0, 0]
+    kept = {T0: (-2, 0), T1: (-(1 << 63), 0)}
+    assert fetched(broker, wire, [T0, T1]) == fetched(broker, wire) == kept
+    broker.log.backup(tmp_path / "copy")
+    with closing(Follower(str(tmp_path / "copy"))) as follower:
+        assert one_group(follower, G, "").committed == committed_offsets(follower, G) == {}
+    with Broker(tmp_path / "copy") as again, Wire(again) as to_it:
+        assert fetched(again, to_it) == kept
+    with broker.log.consumer("t", group=G, auto_offset_reset="earliest") as consumer:
+        assert [record.value for record in consumer.poll(10)] == [b"first"]
 
 
 def test_too_much_metadata(broker: Broker, wire: Wire) -> None:

@@ -147,8 +147,8 @@ def test_where_nobody_listens_a_connection_is_refused(link: Link, echo: Echo) ->
     echo.listener.shutdown(socket.SHUT_RDWR)
     echo.listener.close()
     with (
-        socket.create_connection(("127.0.0.60", link.port), TIMEOUT_S) as client,
         pytest.raises(ConnectionError),
+        socket.create_connection(("127.0.0.60", link.port), TIMEOUT_S) as client,  # or is reset right here
     ):
         client.sendall(b"x")
         if not client.recv(1):

@@ -12,6 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from wire import Wire, batch_of, produce
 
+from embedlog import LogFull
 from embedlog.cluster import Broker
 from embedlog.cluster.meter import finder
 from embedlog.cluster.protocol import APIS
@@ -134,6 +135,36 @@ def test_health(broker: Broker) -> None:
     assert scraped(broker)["embedlog_partitions_failed",] == 1
     broker.log.reopen("events", 0)
     assert get(broker, "/health")[0] == 200
+
+
+def test_a_log_that_is_full_says_so() -> None:
+    with Broker(metrics_port=0, max_bytes=1 << 20, segment_bytes=100_000) as broker:
+        broker.log.create_topic("events")
+        samples = scraped(broker)
+        assert 0 < samples["embedlog_disk_bytes",] < samples["embedlog_max_bytes",] == 1 << 20
+        with pytest.raises(LogFull):
+            while True:
+                broker.log.append("events", bytes(40_000))
+        status, text = get(broker, "/health")
+        told = json.loads(text)
+        assert (status, told["status"], told["max_bytes"]) == (503, "full", 1 << 20)
+        assert told["disk_bytes"] == scraped(broker)["embedlog_disk_bytes",] > 900_000
+        broker.log.delete_records("events", 0, 10)
+        assert get(broker, "/health")[0] == 200
+
+
+def test_what_fails_in_the_background_shows() -> None:
+    with Broker(metrics_port=0) as broker:
+        failures = broker.node.store.upkeep.failures
+        with failures.tolerated("trying", "something", OSError):
+            raise OSError(28, "No space left on device")
+        status, text = get(broker, "/health")
+        assert (status, json.loads(text)["status"]) == (503, "failing")
+        assert "No space left" in json.loads(text)["background"][0]
+        assert scraped(broker)["embedlog_background_failures",] == 1
+        with failures.tolerated("trying", "something", OSError):
+            pass
+        assert get(broker, "/health")[0] == 200
 
 
 def test_the_port_is_closed_with_the_broker() -> None:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+import time
 import tracemalloc
-from typing import cast
+from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 from aiokafka.record.memory_records import MemoryRecords
 from hypothesis import given
 from hypothesis import strategies as st
 from old_requests import T, fetch, fetched
-from wire import Wire
+from wire import TIMEOUT_S, Wire, batch_of
 from wire import fetch as request_of
 
 from embedlog import codec
 from embedlog.cluster import Broker
-from embedlog.cluster.legacy import as_message_set
+from embedlog.cluster.legacy import Conversion, as_message_set
 from embedlog.cluster.protocol import ErrorCode
 from embedlog.cluster.protocol.produce_fetch import FetchRequest
 from embedlog.codec import encode_batch, encode_control_batch, scan
@@ -196,12 +200,134 @@ def test_a_conversion_holds_little_of_what_it_reads(broker: Broker) -> None:
     partition = broker.node.partition("t", 0)
     tracemalloc.start()
     try:
-        made = as_message_set(partition, 0, 24_000, 1, 100_000, at_least_one=False)
+        made = as_message_set(partition, 0, 24_000, 1, 100_000, Conversion(), at_least_one=False)
         assert tracemalloc.get_traced_memory()[1] < 8 * MIB
     finally:
         tracemalloc.stop()
     assert len(made) == 100_000
     assert [r.offset for r in decode_message_set(made)] == list(range(len(decode_message_set(made))))
+
+
+@pytest.mark.parametrize("version", [1, 3])
+@pytest.mark.parametrize("compression", CODECS)
+def test_a_large_batch_is_converted_in_pieces(broker: Broker, version: int, compression: str) -> None:
+    """Each answer holds little of it, however much the client asks for, and all of it comes in the end."""
+    broker.log.create_topic("t", max_message_bytes=64 * MIB)
+    rows = [(None, b"%06d" % i * 200, (), T) for i in range(20_000)]
+    append(broker, encode_batch(rows, compression=codec.codec_number(compression)))
+    got: list[Record] = []
+    answers = 0
+    while len(got) < len(rows):
+        data = fetched(broker, version, len(got), max_bytes=50 * MIB)
+        records = decode_message_set(data, start_offset=len(got))
+        assert 0 < sum(len(record.value or b"") for record in records) < 5 * MIB
+        got += records
+        answers += 1
+    assert [(record.offset, record.value) for record in got] == [(i, row[1]) for i, row in enumerate(rows)]
+    assert answers >= 5
+
+
+def test_little_is_converted_where_much_waits_to_be_sent(broker: Broker) -> None:
+    fill_pieces(broker)
+    partition = broker.node.partition("t", 0)
+    sizes = [
+        len(as_message_set(partition, 0, 20_000, 1, 50 * MIB, Conversion(unsent), at_least_one=False))
+        for unsent in (0, 63 * MIB, 64 * MIB, 1 << 40)
+    ]
+    assert sizes[0] > 4 * sizes[1] - MIB > 0
+    assert sizes[2] == sizes[3] < MIB
+
+
+def value_at(offset: int) -> bytes:
+    return b"%06d" % offset * 200
+
+
+def fill_pieces(broker: Broker) -> None:
+    """A batch of many pieces, of 256 KiB each."""
+    broker.log.create_topic("t", max_message_bytes=64 * MIB)
+    append(broker, encode_batch([(None, value_at(i), (), T) for i in range(20_000)]))
+
+
+def test_what_is_left_of_a_conversion_is_given_up(broker: Broker) -> None:
+    """Once its client has gone, or the broker stops: a piece is made at least."""
+    fill_pieces(broker)
+    partition = broker.node.partition("t", 0)
+    asked: list[int] = []
+
+    def over() -> bool:
+        asked.append(1)
+        return len(asked) == 3
+
+    made = as_message_set(partition, 0, 20_000, 1, 50 * MIB, Conversion(0, over), at_least_one=False)
+    assert 2 * 256 << 10 < len(made) < 4 * 256 << 10
+    assert [record.value for record in decode_message_set(made)] == [
+        value_at(i) for i in range(len(made) // 1_234)
+    ]
+
+
+def test_clients_that_have_gone_cost_a_piece_each(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill_pieces(broker)
+    pieces: list[int] = []
+    convert = Conversion.convert
+
+    def counted(self: Conversion, records: list[Record], *more: Any) -> bytes:
+        pieces.append(len(records))
+        return convert(self, records, *more)
+
+    monkeypatch.setattr(Conversion, "convert", counted)
+    go = threading.Event()
+    holding = broker.node.convert(go.wait, TIMEOUT_S)
+    wires = [Wire(broker) for _ in range(10)]
+    for wire in wires:
+        wire.send(request_of("t", 0, max_bytes=50 * MIB, partition_max_bytes=50 * MIB), 2)
+    for wire in wires:
+        wire.socket.shutdown(socket.SHUT_WR)
+    (processor,) = broker.server.processors
+    eventually(lambda: sum(each.ended for each in list(processor.connections)) == 10)
+    go.set()
+    assert holding.result(TIMEOUT_S)
+    for wire in wires:  # who only sends no more gets his answer
+        (part,) = wire.receive(FetchRequest, 2, 1).responses[0].partitions
+        assert 0 < len(part.records) < MIB
+        wire.close()
+    assert len(pieces) == 10
+
+
+def test_nobody_else_waits_for_conversions(broker: Broker) -> None:
+    """Also not those whose requests another thread handles because they are large."""
+    broker.log.create_topic("t", max_message_bytes=10 * MIB)
+    go = threading.Event()
+    holding = broker.node.convert(go.wait, TIMEOUT_S)
+    with Wire(broker) as old, Wire(broker) as wire:
+        number = old.send(request_of("t", 0), 2)
+        assert wire.produce("t", batch_of(bytes(5 * MIB))).error_code == 0
+        assert wire.produce("t", batch_of(bytes(5 * MIB), compression=codec.GZIP)).error_code == 0
+        go.set()
+        assert holding.result(TIMEOUT_S)
+        old.receive(FetchRequest, 2, number)
+
+
+def test_answers_that_nobody_reads_are_counted(broker: Broker) -> None:
+    fill_pieces(broker)
+    (processor,) = broker.server.processors
+    with Wire(broker) as wire:
+        for offset in (0, 4_000, 8_000, 12_000) * 2:
+            wire.send(request_of("t", offset, max_bytes=50 * MIB, partition_max_bytes=50 * MIB), 2)
+        eventually(lambda: processor.unsent_bytes > 0)
+        for number in range(1, 9):
+            wire.receive(FetchRequest, 2, number)
+        eventually(lambda: processor.unsent_bytes == 0)
+        for _ in range(8):
+            wire.send(request_of("t", 0, max_bytes=50 * MIB, partition_max_bytes=50 * MIB), 2)
+        eventually(lambda: processor.unsent_bytes > 0)
+    eventually(lambda: not processor.connections)
+    assert processor.unsent_bytes == 0
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    """Wait for something that another thread is about to do."""
+    while not condition():
+        time.sleep(0.001)
 
 
 def test_damage_fails_the_fetch_that_begins_there(broker: Broker) -> None:
@@ -243,7 +369,7 @@ def test_a_client_that_doubles_its_buffer_reads_everything(
     offset, size = start, max_bytes
     got: list[tuple[int, bytes | None, bytes | None]] = []
     while offset < end:
-        data = as_message_set(partition, offset, end, magic, size, at_least_one=False)
+        data = as_message_set(partition, offset, end, magic, size, Conversion(), at_least_one=False)
         assert len(data) <= size
         records = decode_message_set(data, start_offset=offset)
         got += [(r.offset, r.key, r.value) for r in records]

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import struct
+import threading
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
+import confluent_kafka
 import pytest
-from wire import Wire, batch_of, produce, records_of
+from wire import TIMEOUT_S, Wire, batch_of, produce, records_of
 
 import embedlog
-from embedlog.cluster import Broker
+from embedlog.cluster import Broker, produced
 from embedlog.cluster.protocol import ErrorCode
 from embedlog.cluster.protocol.produce_fetch import (
     PartitionProduceData,
@@ -16,7 +21,9 @@ from embedlog.cluster.protocol.produce_fetch import (
     TopicProduceData,
 )
 from embedlog.cluster.protocol.producers import InitProducerIdRequest
-from embedlog.codec import crc32c, encode_batch, encode_control_batch, scan
+from embedlog.codec import crc32c, decode_pieces, encode_batch, encode_control_batch, scan
+from embedlog.codec.message_set import encode_message_set
+from embedlog.model import Record
 
 T = "t"
 
@@ -157,11 +164,68 @@ def test_a_batch_that_is_later_than_it_says_is_mended(
     assert found.offset == 1
 
 
-def test_a_bomb_is_refused(broker: Broker, wire: Wire) -> None:
-    bomb = batch_of(bytes(200 << 20), compression=4)
-    assert len(bomb) < 1 << 20
-    assert wire.produce(T, bomb).error_code == ErrorCode.INVALID_RECORD
-    assert values(broker) == []
+CODECS = ("gzip", "snappy", "lz4", "zstd")
+
+
+@pytest.mark.parametrize("name", CODECS)
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"compression_type": "gzip"}, {"cleanup_policy": "compact"}, {"compression_type": "none"}],
+)
+def test_a_bomb_is_refused(broker: Broker, wire: Wire, name: str, settings: dict[str, str]) -> None:
+    broker.log.create_topic("bombs", max_message_bytes=64 << 20, **settings)
+    rows = [(b"k", bytes(1 << 20), (), 1)] * 33
+    bomb = bytes(encode_batch(rows, compression=embedlog.codec.codec_number(name)))
+    refused = wire.produce("bombs", bomb)
+    assert refused.error_code == ErrorCode.MESSAGE_TOO_LARGE
+    assert "max.decompressed.message.bytes" in str(refused.error_message)
+    assert values(broker, "bombs") == []
+
+
+@pytest.mark.parametrize("name", CODECS)
+@pytest.mark.parametrize("version", [2, 9])
+def test_what_a_batch_may_decompress_to_is_a_setting(name: str, version: int) -> None:
+    """Also where max_message_bytes allows more, which counts compressed bytes."""
+    limit = 1 << 20
+    if version == 2 and name == "zstd":
+        name = "none"
+    codec = embedlog.codec.codec_number(name)
+    with (
+        Broker(max_decompressed_message_bytes=limit, max_message_bytes=8 << 20) as broker,
+        Wire(broker) as wire,
+    ):
+        broker.log.create_topic(T)
+        rows = [(None, b"v" * 1_000, (), 1)] * 1_000
+        fits, too_large = rows, rows * 2
+        encode = encode_batch if version == 9 else partial(encode_message_set, magic=1)
+        codes = [
+            wire.produce(T, bytes(encode(sent, compression=codec)), version=version).error_code
+            for sent in (fits, too_large)
+        ]
+        assert codes == [0, ErrorCode.MESSAGE_TOO_LARGE if codec else 0]
+        kept = len(fits) if codec else len(fits) + len(too_large)
+        assert values(broker) == [b"v" * 1_000] * kept
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_small_bombs_are_opened_elsewhere(
+    broker: Broker, wire: Wire, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A processor has other connections: it opens little itself, even of a batch of few bytes."""
+    broker.log.create_topic("kept", cleanup_policy="compact")
+    opened_by: list[str] = []
+
+    def noted(*args: Any, **options: Any) -> Iterator[list[Record]]:
+        for piece in decode_pieces(*args, **options):
+            opened_by.append(threading.current_thread().name.rpartition("_")[0])
+            yield piece
+
+    monkeypatch.setattr(produced, "decode_pieces", noted)
+    for size in (100, 300_000):
+        sent = encode_batch([(b"k", bytes(size), (), 1)], compression=embedlog.codec.codec_number(name))
+        assert len(sent) < 16 << 10
+        assert wire.produce("kept", bytes(sent)).error_code == 0
+    assert opened_by == ["", "embedlog-io"]
 
 
 def test_zstd_needs_version_7(broker: Broker, wire: Wire) -> None:
@@ -206,6 +270,43 @@ def test_a_compacted_topic_wants_keys(broker: Broker, wire: Wire) -> None:
     assert wire.produce("kept", keyed).error_code == 0
 
 
+@pytest.mark.parametrize("version", range(3, 14))
+@pytest.mark.parametrize("compression", [0, 1])
+def test_the_guilty_records_are_named(broker: Broker, wire: Wire, compression: int, version: int) -> None:
+    broker.log.create_topic("kept", cleanup_policy="compact")
+    rows = [(None if place in (1, 4) else b"k", b"v", (), 1) for place in range(6)]
+    request = produce("kept", bytes(encode_batch(rows, compression=compression)))
+    request.topic_data[0].topic_id = broker.node.topic_id("kept")
+    (refused,) = wire.ask(request, version).responses[0].partition_responses
+    assert refused.error_code == ErrorCode.INVALID_RECORD
+    named = [error.batch_index for error in refused.record_errors]
+    assert named == ([1, 4] if version >= 8 else [])
+    assert all("keys" in error.batch_index_error_message for error in refused.record_errors)
+    assert values(broker, "kept") == []
+
+
+def test_confluents_producer_tells_the_guilty_from_the_others(broker: Broker) -> None:
+    broker.log.create_topic("kept", cleanup_policy="compact")
+    failed: dict[bytes | None, str] = {}
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 60_000, "partitioner": "consistent"}
+    )
+    for place in range(4):
+        producer.produce(
+            "kept",
+            b"%d" % place,
+            None if place in (0, 2) else b"k",
+            on_delivery=lambda error, message: failed.update({message.value(): error.name()}),
+        )
+    assert producer.flush(TIMEOUT_S) == 0
+    assert failed == {
+        b"0": "INVALID_RECORD",
+        b"1": "_INVALID_DIFFERENT_RECORD",
+        b"2": "INVALID_RECORD",
+        b"3": "_INVALID_DIFFERENT_RECORD",
+    }
+
+
 def test_durable_appends_and_new_segments_go_on_elsewhere(broker: Broker, wire: Wire) -> None:
     broker.log.create_topic("durable", flush_messages=1, segment_bytes=1024)
     for number in range(20):
@@ -214,12 +315,9 @@ def test_durable_appends_and_new_segments_go_on_elsewhere(broker: Broker, wire: 
     assert len(values(broker, "durable")) == 20
 
 
-def sequenced(first: int, *, producer_id: int, epoch: int = 0) -> bytes:
-    return bytes(
-        encode_batch(
-            [(None, b"%d" % first, (), 1)], producer_id=producer_id, producer_epoch=epoch, base_sequence=first
-        )
-    )
+def sequenced(first: int, *, producer_id: int, epoch: int = 0, count: int = 1) -> bytes:
+    rows = [(None, b"%d" % number, (), 1) for number in range(first, first + count)]
+    return bytes(encode_batch(rows, producer_id=producer_id, producer_epoch=epoch, base_sequence=first))
 
 
 def test_idempotence(broker: Broker, wire: Wire) -> None:
@@ -232,12 +330,37 @@ def test_idempotence(broker: Broker, wire: Wire) -> None:
     assert (again.error_code, again.base_offset) == (0, 1)
     gap = wire.produce(T, sequenced(9, producer_id=own))
     assert gap.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    next_epoch = wire.ask(InitProducerIdRequest(producer_id=own, producer_epoch=0), 4)
-    assert (next_epoch.producer_id, next_epoch.producer_epoch) == (own, 1)
     assert wire.produce(T, sequenced(0, producer_id=own, epoch=1)).error_code == 0
     fenced = wire.produce(T, sequenced(3, producer_id=own))
     assert fenced.error_code == ErrorCode.INVALID_PRODUCER_EPOCH
     assert len(values(broker)) == 4
+
+
+@pytest.mark.parametrize(("first", "count"), [(0, 1), (0, 8), (1, 2), (5, 2), (6, 1), (7, 2), (4, 3)])
+def test_overlapping_sequences_are_out_of_order(broker: Broker, wire: Wire, first: int, count: int) -> None:
+    own = wire.ask(InitProducerIdRequest(), 4).producer_id
+    for base in (0, 2, 3, 4, 5, 6):  # the first is of two records, and forgotten by the time of the last
+        size = 2 if base in (0, 6) else 1
+        assert wire.produce(T, sequenced(base, producer_id=own, count=size)).error_code == 0
+    again = wire.produce(T, sequenced(6, producer_id=own, count=2))
+    assert (again.error_code, again.base_offset) == (0, 6)
+    overlapping = wire.produce(T, sequenced(first, producer_id=own, count=count))
+    assert overlapping.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert wire.produce(T, sequenced(8, producer_id=own)).base_offset == 8
+    assert values(broker) == [b"%d" % number for number in range(9)]
+
+
+@pytest.mark.parametrize(("producer_id", "epoch"), [(0, 0), (7, 3), (1 << 40, 0), (5, -1)])
+def test_plain_producers_never_share_an_id(broker: Broker, wire: Wire, producer_id: int, epoch: int) -> None:
+    """Some clients send an id of 0 where they mean none; one another's records would be taken for repeats."""
+    request = InitProducerIdRequest(producer_id=producer_id, producer_epoch=epoch)
+    answers = [wire.ask(request, 4) for _ in range(2)]
+    assert [(answer.error_code, answer.producer_epoch) for answer in answers] == [(0, 0), (0, 0)]
+    ids = [answer.producer_id for answer in answers]
+    assert len(set(ids)) == 2
+    for number in ids:
+        assert wire.produce(T, sequenced(0, producer_id=number)).error_code == 0
+    assert len(values(broker)) == 2
 
 
 def test_producer_ids_are_never_given_twice(tmp_path: object) -> None:
@@ -252,4 +375,4 @@ def test_producer_ids_are_never_given_twice(tmp_path: object) -> None:
 
 def test_transactions_fail_at_once(wire: Wire) -> None:
     refused = wire.ask(InitProducerIdRequest(transactional_id="tx", transaction_timeout_ms=1000), 4)
-    assert refused.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert refused.error_code == ErrorCode.UNSUPPORTED_VERSION

@@ -8,12 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embedlog import errors
 from embedlog.cluster.classic.rebalance import (
     ConsumerThread,
     assigned_to,
     by_broker,
-    compiled,
     dealt,
     streams_for,
 )
@@ -119,14 +117,21 @@ def test_the_remainder_goes_to_the_first(partitions: int, threads: int, sizes: l
     assert [sum(owner == each for owner in found.values()) for each in streams] == sizes
 
 
-def test_streams_of_a_consumer_stand_together_whatever_ids_there_are() -> None:
-    """ "a-1-0" would come between "a-0" and "a-2" if names were compared."""
-    threads = [ConsumerThread("a", number) for number in range(12)] + [ConsumerThread("a-1", 0)]
-    assert list(dict.fromkeys(thread.consumer for thread in dealt(range(13), threads).values())) == [
-        "a",
-        "a-1",
-    ]
-    assert [str(thread) for thread in sorted(threads)][1:3] == ["a-1", "a-2"]
+def test_streams_are_ordered_by_their_names_as_kafka_orders_them() -> None:
+    """So that a consumer of Kafka's in the same group arrives at the same owners."""
+    threads = [ConsumerThread("a", number) for number in range(12)]
+    threads += [ConsumerThread("a-1", 0), ConsumerThread("a\uff5e", 0), ConsumerThread("a\U0001f600", 0)]
+    expected = ["a-0", "a-1", "a-1-0", "a-10", "a-11", *(f"a-{n}" for n in range(2, 10))]
+    expected += ["a\U0001f600-0", "a\uff5e-0"]  # Java compares UTF-16
+    assert [str(thread) for thread in dealt(range(15), reversed(threads)).values()] == expected
+
+
+def test_a_consumer_with_more_than_ten_streams_agrees_with_kafkas() -> None:
+    """26 partitions for 24 streams: the first two get two each, then the streams 10 and 11 come."""
+    members = {each: Subscription({"t": 12}, STATIC, 0) for each in ("host_b", "host_a")}
+    found = assigned_to("host_a", members, {"t": {number: [0] for number in range(26)}})
+    assert found[TopicPartition("t", 4)] == 10
+    assert [number for _, number in sorted(found.items())] == [0, 0, 1, 1, 10, 11, *range(2, 10)]
 
 
 def test_nobody_reads_nothing() -> None:
@@ -156,8 +161,3 @@ def test_internal_topics_are_read_where_that_is_wanted() -> None:
     everything = Subscription({".*": 1}, WHITE_LIST, 0)
     assert streams_for("__consumer_offsets", everything, internal=True) == 1
     assert streams_for("__consumer_offsets", Subscription({"__consumer_offsets": 1}, STATIC, 0)) == 1
-
-
-def test_what_is_no_expression_is_said_to_be_none() -> None:
-    with pytest.raises(errors.InvalidArgument, match="regular expression"):
-        compiled("(")

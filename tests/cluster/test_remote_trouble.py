@@ -20,9 +20,11 @@ from embedlog import (
     EmbedlogError,
     ForkedHandle,
     Log,
+    OutOfOrderSequence,
     RequestTimedOut,
     TopicPartition,
     UnsupportedByBackend,
+    producer_ledger,
 )
 from embedlog.cluster import Broker
 from embedlog.cluster.protocol import APIS, decode_request_header, encode_response_chunks
@@ -328,6 +330,49 @@ def test_an_append_after_one_of_unknown_fate(tmp_path: Path) -> None:
         assert found[0] == b"first"
         assert found.count(b"unknown") <= 1
         assert found.count(b"another handle") == 1
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_two_batches_whose_answers_were_lost_when_the_broker_was_restarted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgotten: bool
+) -> None:
+    """A snapshot names the last of them alone, and the log the other one. Where a broker has forgotten that,
+    it answers as out of order, and whether it was appended cannot be known: it is not appended again."""
+    if forgotten:
+        monkeypatch.setattr(producer_ledger, "_RECALLED_BYTES", 0)
+    brokers: list[Broker] = []
+    produced: list[bytes] = []
+
+    def restarting(connection: socket.socket) -> None:
+        with socket.create_connection(("127.0.0.1", brokers[-1].port)) as broker:
+            while True:
+                request = frame(connection)
+                broker.sendall(request)
+                answer = frame(broker)
+                if request[4:6] == b"\0\0":  # Produce
+                    produced.append(answer)
+                    if len(produced) == 1:
+                        continue
+                    if len(produced) == 2:  # neither answer arrives
+                        brokers[-1].close()
+                        brokers.append(Broker(tmp_path / "log", advertised_port=port))
+                        return
+                connection.sendall(answer)
+
+    with peer(restarting) as port:
+        brokers.append(Broker(tmp_path / "log", advertised_port=port))
+        brokers[0].log.create_topic("t")
+        sent = [b"%d" % number + bytes(600_000) for number in range(2)]
+        with at(port) as log:
+            if forgotten:
+                with pytest.raises(OutOfOrderSequence) as raised:
+                    log.append_many("t", sent)
+                assert "may have been appended" in "".join(raised.value.__notes__)
+            else:
+                log.append_many("t", sent)
+            log.append("t", b"next")
+            assert [record.value for record in log.read("t")] == [*sent, b"next"]
+        brokers[-1].close()
 
 
 # -- peers that lie ----------------------------------------------------------------------------------------

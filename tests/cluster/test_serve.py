@@ -11,16 +11,17 @@ import struct
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
-from wire import Wire, fetch
+from wire import Wire, batch_of, fetch
 
 import embedlog
+from embedlog import codec
 from embedlog.cluster.protocol.produce_fetch import FetchRequest
 from embedlog.errors import DirectoryLocked
 
@@ -63,9 +64,9 @@ def run(tmp_path: Path) -> Run:
 class Served:
     """A broker in a process of its own."""
 
-    def __init__(self, directory: Path, *arguments: str) -> None:
+    def __init__(self, directory: Path, *arguments: str, before: Sequence[str] = ()) -> None:
         self.process = subprocess.Popen(
-            [*COMMAND, "serve", "data", *arguments],
+            [*before, *COMMAND, "serve", "data", *arguments],
             cwd=directory,
             env=ENVIRONMENT,
             stdout=subprocess.PIPE,
@@ -99,8 +100,8 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., Served]]:
     """serve(*flags): a broker on the directory `data`, which says in JSON that it listens."""
     started: list[Served] = []
 
-    def serve(*arguments: str) -> Served:
-        started.append(Served(tmp_path, "--port", "0", *arguments))
+    def serve(*arguments: str, before: Sequence[str] = ()) -> Served:
+        started.append(Served(tmp_path, "--port", "0", *arguments, before=before))
         return started[-1]
 
     yield serve
@@ -119,6 +120,35 @@ def produce(served: Served, topic: str, count: int) -> None:
     assert failed == []
 
 
+def test_settings_by_the_names_of_kafkas_brokers(serve: Callable[..., Served], tmp_path: Path) -> None:
+    (tmp_path / "serve.toml").write_text('[log]\nflush.interval.messages = 7\n"segment.bytes" = 5000\n')
+    served = serve(
+        *("--json", "--config", "serve.toml", "--set", "log.retention.hours=2"),
+        *("--set", "log.flush.interval.messages=1", "--set", "brokerid=3"),
+    )
+    assert (served.facts["retention_ms"], served.facts["broker_id"]) == (2 * 3_600_000, 3)
+    with embedlog.open(f"kafka://127.0.0.1:{served.port}") as log:
+        log.create_topic("t")
+        found = log.backend.topic_settings("t")
+    assert (found.flush_messages, found.segment_bytes) == (1, 5000)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("zookeeper.connect=127.0.0.1:1", "a flag of its own, --zookeeper"),
+        ("zk.connect=127.0.0.1:1", "a flag of its own, --zookeeper"),
+        ("host.name=127.0.0.1", "a flag of its own, --host"),
+        ("log.flush.interval.mesages=1", "did you mean 'log_flush_interval_messages'"),
+        ("log.retention.hours=week", "log.retention.hours must be int"),
+    ],
+)
+def test_names_that_set_does_not_take(run: Run, given: str, said: str) -> None:
+    ran = run("serve", "data", "--set", given)
+    assert ran.code == 2
+    assert said in ran.err
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_served_used_and_stopped(serve: Callable[..., Served], tmp_path: Path, number: int) -> None:
     served = serve("--json")
@@ -131,6 +161,17 @@ def test_served_used_and_stopped(serve: Callable[..., Served], tmp_path: Path, n
     with embedlog.open(tmp_path / "data") as log:
         assert log.recovery.clean
         assert [record.value for record in log.read("events")] == [b"%d" % each for each in range(100)]
+
+
+def test_in_the_background_of_a_script_ctrl_c_is_not_for_it(serve: Callable[..., Served]) -> None:
+    """A shell starts `embedlog serve ... &` with SIGINT ignored."""
+    served = serve("--json", before=["sh", "-c", "trap '' INT; exec \"$@\"", "sh"])
+    for number in range(3):
+        served.process.send_signal(signal.SIGINT)
+        produce(served, f"topic-{number}", 1)
+    code, out, errors = served.end()
+    assert (code, errors) == (0, "")
+    assert json.loads(out)["stopped"] is True
 
 
 def test_what_people_are_told(serve: Callable[..., Served]) -> None:
@@ -210,10 +251,21 @@ def test_a_configuration_file_and_flags_over_it(serve: Callable[..., Served], tm
         [topics]
         retention.ms = 60_000
         flush_ms = 20
+        log.cleanup.policy = "compact"
         """
     )
-    served = serve("--config", "broker.toml", "--set", "flush.ms=30", "--json")
-    produce(served, "events", 1)
+    served = serve(
+        "--config",
+        "broker.toml",
+        "--set",
+        "log.flush.interval.ms=30",
+        "--set",
+        "message.max.bytes=2000000",
+        "--json",
+    )
+    producer = Producer({"bootstrap.servers": served.facts["listening"]})
+    producer.produce("events", b"value", b"key")
+    assert producer.flush(TIMEOUT_S) == 0
     admin = AdminClient({"bootstrap.servers": served.facts["listening"]})
     assert len(admin.list_topics(timeout=TIMEOUT_S).topics["events"].partitions) == 3
     (future,) = admin.describe_configs([ConfigResource(ResourceType.BROKER, "0")]).values()
@@ -222,8 +274,13 @@ def test_a_configuration_file_and_flags_over_it(serve: Callable[..., Served], tm
         "num.partitions": "3",
         "max.connections": "77",
         "log.retention.check.interval.ms": "1000",
-        "retention.ms": "60000",
-        "flush.ms": "30",
+        "log.retention.ms": "60000",
+        "log.flush.interval.ms": "30",
+        "log.cleanup.policy": "compact",
+        "message.max.bytes": "2000000",
+        "advertised.listeners": f"PLAINTEXT://{served.facts['listening']}",
+        "log.dirs": served.facts["directory"],
+        "default.replication.factor": "1",
     }
     assert {name: entries[name] for name in wanted} == wanted
     code, _, errors = served.end()
@@ -243,7 +300,7 @@ def test_a_configuration_file_and_flags_over_it(serve: Callable[..., Served], tm
         ("[broker]\nnum.partitions = 0", "num_partitions must be between 1 and"),
         ("[broker]\nnum.partitions = 'many'", "num_partitions must be int"),
         ("[broker]\nnum.partition = 5", "did you mean 'num_partitions'"),
-        ("[elsewhere]\nnum.partitions = 5", "unknown setting 'elsewhere_num_partitions'"),
+        ("[elsewhere]\nnum.partitions = 5", "unknown setting 'elsewhere.num.partitions'"),
         ("retention_ms = 5\n[topics]\nretention.ms = 5", "gives retention_ms twice"),
     ],
 )
@@ -353,3 +410,32 @@ sys.exit(main(["serve", "data", "--port", "0", *sys.argv[1:]]))
         assert json.loads(process.stdout.readline())["port"]
         process.terminate()
         assert process.wait(TIMEOUT_S) == 0
+
+
+def test_a_bomb_in_the_log_and_a_crowd_that_leaves(serve: Callable[..., Served], tmp_path: Path) -> None:
+    """100 KB that hold 100 MB, which an older broker took, and old clients whose fetches convert them."""
+    bomb = batch_of(*[bytes(100_000)] * 1_000, compression=codec.GZIP)
+    assert len(bomb) < 200_000
+    with embedlog.open(tmp_path / "data") as log:
+        log.create_topic("t")
+        log.backend.store.partition("t", 0).append(bytearray(bomb))  # type: ignore[attr-defined]
+    served = serve("--json")
+    before = peak(served.process.pid)
+    wires = [Wire(served) for _ in range(24)]
+    for version in (2, 3):
+        for wire in wires:
+            wire.send(fetch("t", 0, max_bytes=50 << 20, partition_max_bytes=50 << 20), version)
+    for wire in wires:
+        (part,) = wire.receive(FetchRequest, 2, 1).responses[0].partitions
+        assert part.error_code == 0
+        assert part.records
+    assert peak(served.process.pid) - before < 64 << 20
+    for wire in wires:
+        wire.close()
+    code, _, errors = served.end()
+    assert (code, errors) == (0, "")
+
+
+def peak(pid: int) -> int:
+    """The most memory that a process has had, in bytes."""
+    return int(re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())[1]) << 10  # type: ignore[index]

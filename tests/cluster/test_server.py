@@ -205,7 +205,7 @@ def test_what_fails_for_one_connection_ends_no_other(
 ) -> None:
     (processor,) = broker.server.processors
 
-    def no_memory(size: int, received: int) -> bytearray:
+    def no_memory(connection: object, size: int, received: int) -> bytearray:
         raise MemoryError
 
     with monkeypatch.context() as patched, Wire(broker) as wire:
@@ -236,12 +236,14 @@ def test_limits_of_connections(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_idle_connections_are_closed_and_waiting_ones_are_not() -> None:
-    with Broker(connections_max_idle_ms=100) as broker, Wire(broker) as idle, Wire(broker) as waiting:
-        broker.log.create_topic(T)
-        number = waiting.send(fetch(T, 0, max_wait_ms=600_000), 11)
-        assert idle.is_closed_by_peer()
-        broker.log.append(T, b"x")
-        waiting.receive(FetchRequest, 11, number)
+    with Broker(connections_max_idle_ms=500) as broker:
+        broker.log.create_topic(T)  # first: a connection is idle until it has sent a request
+        with Wire(broker) as waiting:
+            number = waiting.send(fetch(T, 0, max_wait_ms=600_000), 11)
+            with Wire(broker) as idle:
+                assert idle.is_closed_by_peer()
+            broker.log.append(T, b"x")
+            waiting.receive(FetchRequest, 11, number)
 
 
 def test_frames_share_the_memory_for_them() -> None:
@@ -292,6 +294,19 @@ def test_topics_have_a_limit() -> None:
             for name in ("a", "b")
         ]
         assert codes == [0, 44]
+
+
+def test_asking_for_topics_creates_a_bounded_number_of_partitions() -> None:
+    with Broker(max_partitions_per_request=6, num_partitions=2) as broker, Wire(broker) as wire:
+
+        def ask(*names: str) -> list[int]:
+            request = MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in names])
+            return [topic.error_code for topic in wire.ask(request, 9).topics]
+
+        assert ask("a", "b") == [0, 0]
+        assert ask("a", "c", "d", "e", "f") == [0, 44, 44, 44, 44]
+        assert broker.log.topics() == ["a", "b"]
+        assert ask("a", "c", "d", "e") == [0, 0, 0, 0]
 
 
 def test_only_this_machine_unless_told_otherwise() -> None:

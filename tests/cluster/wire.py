@@ -40,8 +40,12 @@ class HasPort(Protocol):
 class Wire(Closing):
     """One connection. Not for several threads."""
 
-    def __init__(self, broker: HasPort, client_id: str = "wire", host: str = "127.0.0.1") -> None:
-        self.socket = socket.create_connection((host, broker.port), TIMEOUT_S)
+    def __init__(
+        self, broker: HasPort, client_id: str = "wire", host: str = "127.0.0.1", *, source: str = ""
+    ) -> None:
+        self.socket = socket.create_connection(
+            (host, broker.port), TIMEOUT_S, (source, 0) if source else None
+        )
         self._client_id = client_id
         self._numbers = itertools.count(1)
 

@@ -201,7 +201,8 @@ def test_a_record_batch_is_told() -> None:
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("compression", [codec.GZIP, codec.SNAPPY, codec.LZ4])
 def test_bombs(magic: int, compression: int) -> None:
-    packed = codec.compress(compression, bytes(64 * MIB), broken_lz4_header=not magic)
+    inner = message(bytes(64 * MIB), magic=magic)
+    packed = codec.compress(compression, inner, broken_lz4_header=not magic)
     bomb = message(packed, magic=magic, attributes=compression)
     tracemalloc.start()
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,8 +12,6 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ROOT = Path(__file__).parent.parent.parent
-
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
@@ -21,19 +19,22 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     import embedlog.spark
 
     here = tmp_path_factory.mktemp("spark")
-    # Spark's Python processes import embedlog as this one does, and Spark's own warnings are not ours.
-    os.environ["PYTHONPATH"] = os.pathsep.join(
-        [str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    )
-    session = embedlog.spark.session(
-        "tests",
-        "local[2]",
-        spark__sql__shuffle__partitions=2,
-        spark__sql__warehouse__dir=str(here / "warehouse"),
-        spark__local__dir=str(here / "local"),
-        spark__sql__session__timeZone="UTC",
-        spark__driver__memory="1g",
-        spark__python__authenticate__socketTimeout="120s",  # a machine may have other things to do
-    )
+    with contextlib.chdir(here):  # Spark's processes stay where the JVM was started
+        session = embedlog.spark.session(
+            "tests",
+            "local[2]",
+            spark__sql__shuffle__partitions=2,
+            spark__sql__warehouse__dir=str(here / "warehouse"),
+            spark__local__dir=str(here / "local"),
+            spark__sql__session__timeZone="UTC",
+            spark__driver__memory="1g",
+            spark__python__authenticate__socketTimeout="120s",  # a machine may have other things to do
+        )
     yield session
     session.stop()
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test runs in the source tree, whose modules would be found there instead of as installed."""
+    monkeypatch.chdir(tmp_path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections import Counter
@@ -24,7 +23,6 @@ def run(where: Path, program: str, *arguments: str) -> str:
     done = subprocess.run(
         [sys.executable, str(FLIGHTS / program), *arguments],
         cwd=where,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
     )

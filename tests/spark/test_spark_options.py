@@ -57,6 +57,8 @@ def test_places() -> None:
     assert place(path="data") == Place(path=os.path.abspath("data"))
     assert place(path="file:///a%20b") == Place(path="/a b")
     assert place(**{"kafka.bootstrap.servers": "a:1,b:2"}) == Place(address="kafka://a:1,b:2")
+    assert place(path="kafka://a:1,b:2") == Place(address="kafka://a:1,b:2")
+    assert place(path="a:b/c") == Place(path=os.path.abspath("a:b/c"))
     kafka = {"kafka.bootstrap.servers": "a:1", "kafka.request.timeout.ms": "5"}
     assert place(**kafka) == Place(address="kafka://a:1", settings=(("request.timeout.ms", "5"),))
     assert place(**kafka, **{"kafka.isolation.level": "read_committed"}) == place(**kafka)
@@ -96,6 +98,7 @@ WRONG = [
     ({"kafka.bootstrap.servers": "a:1"}, "name two logs"),
     ({"kafka.request.timeout.ms": "1"}, "kafka.request.timeout.ms is for brokers"),
     ({"path": "s3://bucket/log"}, "mounted"),
+    ({"path": "dbfs:/logs/a"}, "on all executors: /dbfs/logs/a where DBFS is"),
     ({"subscribe": " , "}, "names no topic"),
     ({"assign": "{}"}, "not subscribe and assign"),
     ({"subscribePattern": "a"}, "exactly one of"),
@@ -181,3 +184,5 @@ def test_a_selection_is_needed() -> None:
 def test_damage_cannot_be_skipped_on_brokers() -> None:
     with pytest.raises(InvalidArgument, match="skipDamaged needs the log's directory"):
         read_options({"kafka.bootstrap.servers": "a:1", "subscribe": "t", "skipDamaged": "true"}, "batch")
+    with pytest.raises(InvalidArgument, match="skipDamaged needs the log's directory"):
+        read_options({"path": "kafka://a:1", "subscribe": "t", "skipDamaged": "true"}, "batch")

@@ -227,6 +227,8 @@ def test_a_broker(spark: SparkSession, kafka_broker: Any) -> None:
     assert found.rdd.getNumPartitions() == 5
     assert as_rows(found) == read(log, ["t"], "read_uncommitted")
     assert found.where("partition = 1 AND offset < 3").count() == 3
+    by_address = spark.read.format("embedlog").option("subscribe", "t")
+    assert by_address.load(f"kafka://{kafka_broker.bootstrap_servers}").count() == 1000
     with pytest.raises(PySparkException, match=r"unknown setting 'request\.timeout'"):
         reader.option("kafka.request.timeout", "1").load().count()
 

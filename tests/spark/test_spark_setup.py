@@ -26,7 +26,7 @@ def run(tmp_path: Path) -> Run:
     """run(code, arguments, environment) in a process of its own; None takes a variable away."""
 
     def started(code: str, *arguments: object, **changed: str | None) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), **changed}
+        environment = {**os.environ, **changed}
         return subprocess.run(
             [sys.executable, "-c", code, *map(str, arguments)],
             env={name: value for name, value in environment.items() if value is not None},
@@ -121,25 +121,6 @@ print(spark.range(3).count())
     failure, _, then = done.stderr.partition("failed\n")
     assert "Master must either be yarn or start with" in failure
     assert sorted(then.splitlines()) == ["said later", "started"]
-
-
-def test_spark_finds_the_source_by_itself(run: Run, clicks: Path) -> None:
-    """As by `pip install`: the package pyspark_embedlog on the path of the workers."""
-    code = """
-import sys
-from pyspark.sql import SparkSession
-spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-print(spark.read.format("embedlog").option("subscribe", "clicks").load(sys.argv[1]).count())
-"""
-    done = run(code, clicks, PYSPARK_PYTHON=sys.executable, JAVA_HOME=_java_home())
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "1000"
-
-
-def _java_home() -> str:
-    from embedlog.spark.java import java_home
-
-    return java_home()
 
 
 def test_workers_without_embedlog(run: Run, tmp_path: Path) -> None:

@@ -23,7 +23,6 @@ from kill_rounds import KILLS
 
 import embedlog
 
-ROOT = Path(__file__).parent.parent.parent
 ROWS = 200
 
 DRIVER = f"""
@@ -106,7 +105,6 @@ def driver(tmp_path: Path, number: int) -> Iterator[subprocess.Popen[bytes]]:
             [sys.executable, "-c", DRIVER, *arguments],
             stdout=said,
             stderr=said,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
         )
         try:
             yield process

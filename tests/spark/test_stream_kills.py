@@ -27,7 +27,6 @@ PATIENCE_S = 600
 # Of a batch: no task has written yet; one has; the table has it all, and Spark does not know.
 MOMENTS = ("planned", "written", "published")
 DRIVER = Path(__file__).with_name("stream_driver.py")
-ROOT = DRIVER.parent.parent.parent
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="looks for processes in /proc")
 
@@ -102,7 +101,6 @@ class Driver:
                 stdout=subprocess.PIPE,
                 stderr=written,
                 text=True,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
                 start_new_session=True,
             )
 

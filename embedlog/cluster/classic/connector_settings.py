@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ...config import MAX_INT32, MIB, Settings
+from ...synonyms import CONNECTOR, Synonyms
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,8 @@ class ConnectorSettings(Settings):
         "zookeeper_connection_timeout_ms": {"low": 1, "high": MAX_INT32},
         "zookeeper_session_timeout_ms": {"low": 1, "high": MAX_INT32},
     }
+
+    synonyms: ClassVar[Synonyms] = CONNECTOR
 
     auto_commit_enable: bool = True
     auto_commit_interval_ms: int = 60_000

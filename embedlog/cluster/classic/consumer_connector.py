@@ -21,20 +21,21 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from ...arguments import check_group, check_int, check_text
+from ...arguments import also_named, check_group, check_int, check_text
 from ...config import MAX_INT32
 from ...errors import Closed, ConcurrentUse, InvalidArgument, InvalidType
 from ...filenames import check_topic_name
 from ...model import TopicPartition
 from ...one_thread import OneThread
+from ...synonyms import CONNECTOR_ARGUMENTS
 from ..zookeeper import paths
 from ..zookeeper.client import ZooKeeper
 from ..zookeeper.contents import BLACK_LIST, STATIC, WHITE_LIST, Subscription
 from .connector_settings import ConnectorSettings
 from .member import Member
-from .rebalance import compiled
 from .registry import now_ms
 from .streams import Decoder, MessageStream
+from .topic_filter import compiled
 
 
 class ConsumerConnector:
@@ -48,6 +49,7 @@ class ConsumerConnector:
     Raises InvalidArgument, InvalidType, InvalidGroup, UnknownSetting, InvalidSetting, ZooKeeperUnavailable.
     """
 
+    @also_named(CONNECTOR_ARGUMENTS)
     def __init__(self, zookeeper_connect: str, group_id: str, **settings: Any) -> None:
         check_text("zookeeper_connect", zookeeper_connect)
         check_group(group_id)
@@ -119,8 +121,9 @@ class ConsumerConnector:
     ) -> list[MessageStream]:
         """Streams of all topics whose names match a white list, or match a black list not, now and later.
 
-        A list is a regular expression that must match whole names; a comma stands for "or". Internal topics
-        are left out unless exclude_internal_topics is False. The rest is as for `create_message_streams`.
+        A list is a regular expression in Java's syntax that must match whole names; a comma stands for "or"
+        (topic_filter.py says what is refused). Internal topics are left out unless exclude_internal_topics is
+        False. The rest is as for `create_message_streams`.
         """
         check_int("num_streams", num_streams, low=1, high=MAX_INT32)
         if (whitelist is None) == (blacklist is None):

@@ -5,6 +5,9 @@
 
 A request has one batch for a partition, as brokers want it; what is too much for one goes with the next.
 
+A topic that is in no registry yet is created by asking a broker about it (auto_create_topics_enable). The
+answer says who leads its partitions; from then on the registries do.
+
 A static list of brokers does not say which partitions each of them takes, and behind a balancer's address may
 be any broker: all of the topic's are tried at random, and what was refused is remembered for the connection.
 """
@@ -116,9 +119,14 @@ class ZooKeeperSender:
         by_broker: dict[int, dict[tuple[str, int], list[Event]]] = {}
         failed = []
         for topic, several in by_topic.items():
-            places = self._partitions.of(topic)
-            if not places:
-                failed.append(_Failed(several, BrokerUnavailable(f"no broker has topic {topic!r} now")))
+            try:
+                places = self._partitions.of(topic)
+                if not places and not self._partitions.has(topic):
+                    places = self._begin(topic)
+                if not places:
+                    raise BrokerUnavailable(f"no broker has topic {topic!r} now")
+            except (BrokerUnavailable, BrokerError, TopicNotFound) as error:
+                failed.append(_Failed(several, error))
                 continue
             at_random = places[random_index(len(places))]
             for message in several:
@@ -132,6 +140,30 @@ class ZooKeeperSender:
             except BrokerUnavailable as error:
                 failed += [_Failed(several, error) for several in of_broker.values()]
         return failed
+
+    def _begin(self, topic: str) -> list[BrokerPartition]:
+        """Have a topic created, and wait at most request_timeout_ms until its partitions have leaders.
+
+        Raises TopicNotFound if brokers do not create topics, BrokerUnavailable, BrokerError.
+        """
+        until = time.monotonic() + self._asking.timeout_ms / 1000
+        while True:
+            brokers = self._pool.brokers()
+            if not brokers:
+                raise BrokerUnavailable(f"no broker is there to create topic {topic!r}")
+            try:
+                with self._pool.lent(brokers[random_index(len(brokers))]) as channel:
+                    found = _leaders(channel, topic)
+                if found and min(each.broker for each in found) >= 0:
+                    return sorted(found)
+            except BrokerError as error:
+                if error.code != ErrorCode.LEADER_NOT_AVAILABLE or time.monotonic() > until:
+                    raise
+            if time.monotonic() > until:
+                raise BrokerUnavailable(
+                    f"topic {topic!r} was created, but its partitions have no leaders yet"
+                )
+            time.sleep(self._retry_backoff_s)
 
     def _place(self, key: object, places: Sequence[BrokerPartition]) -> BrokerPartition:
         chosen = self._partitioner.partition(key, len(places))
@@ -173,7 +205,8 @@ class ListSender:
     ) -> None:
         taken = known.get(topic)
         if taken is None or time.monotonic() - taken.at > _PARTITIONS_KNOWN_S:
-            taken = known[topic] = _Taken(_partitions(channel, topic), time.monotonic())
+            partitions = [each.partition for each in _leaders(channel, topic)]
+            taken = known[topic] = _Taken(partitions, time.monotonic())
         left: Sequence[Event] = messages
         while left:
             partition = taken.partitions[random_index(len(taken.partitions))]
@@ -263,14 +296,18 @@ def _request(
     return refused
 
 
-def _partitions(channel: Channel, topic: str) -> list[int]:
+def _leaders(channel: Channel, topic: str) -> list[BrokerPartition]:
+    """A topic's partitions with their leaders (-1: none now); the broker creates it if there is none.
+
+    Raises TopicNotFound, BrokerUnavailable, BrokerError.
+    """
     request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=True)
     answer = channel.ask(request, MetadataResponse, _METADATA)
     for found in answer.topics:
         if found.name == topic:
             if found.error_code:
                 raise error_of(found.error_code, f"topic {topic!r} at {channel}")
-            return [part.partition_index for part in found.partitions]
+            return [BrokerPartition(part.leader_id, part.partition_index) for part in found.partitions]
     raise BrokerUnavailable(f"{channel} says nothing of topic {topic!r}")
 
 

@@ -5,6 +5,10 @@
     kafka            no                    Kafka               Kafka
     either           yes                   both                the larger offset of the two
 
+A commit covers all partitions that a consumer owns: a coordinator deletes an offset that is not committed
+again within offsets_retention_minutes. During a migration the larger of the two offsets is written to both
+places as soon as a partition is claimed, so the new place has all of them even if no record arrives.
+
 A commit by somebody who is not the owner any more is refused. ZooKeeper does that itself: the offset is
 written in a transaction that checks the owner's node. Kafka knows nothing of owners in ZooKeeper, so the
 ownership is checked just before; a commit that is then held up on its way for longer than the session lives
@@ -44,10 +48,11 @@ class GroupOffsets:
         self._in_kafka = both or settings.offsets_storage == "kafka"
         self._coordinator: SimpleConsumer | None = None
 
-    def fetch(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offsets of partitions; those that have none are left out.
+    def fetch(self, consumer: str, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offsets of the partitions that a consumer has claimed; those without one are left out.
 
-        Raises ZooKeeperUnavailable, BrokerUnavailable, BrokerError.
+        With dual_commit_enabled they are in both places afterwards. Raises ZooKeeperUnavailable,
+        BrokerUnavailable, BrokerError.
         """
         found: dict[TopicPartition, int] = {}
         if self._in_zookeeper:
@@ -57,6 +62,8 @@ class GroupOffsets:
             for name, each in committed.items():
                 if each is not None:
                     found[name] = max(each.offset, found.get(name, 0))
+        if self._in_zookeeper and self._in_kafka:
+            self.commit(consumer, found)  # the next commit reports what is refused
         return found
 
     def commit(self, consumer: str, offsets: Mapping[TopicPartition, int]) -> set[TopicPartition]:

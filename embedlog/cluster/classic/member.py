@@ -9,7 +9,8 @@
                            stop reading -> the application lays down what it has in hand -> commit -> release
                 claim    those that we should have and have not  step 9
                            create the owner's node -> look up the offset -> fetch
-    commit      what was consumed, every auto_commit_interval_ms, when asked for, before anything is given up
+    commit      every auto_commit_interval_ms, when asked for, before anything is given up: the offsets of all
+                partitions that are ours, even of those that got no records, so that none of them expires
 
 Whatever a watch tells, the answer is another rebalance; one that finds nothing to do costs a few reads. What
 stays ours is not touched: its node stays, and it is read on. A partition that another one still has is
@@ -316,7 +317,7 @@ class Member:
         for name in set(wanted) - claimed:
             del self._registered[name]
         try:
-            offsets = self._offsets.fetch(sorted(claimed))
+            offsets = self._offsets.fetch(self._id, sorted(claimed))
         except EmbedlogError:
             self._give_up(list(claimed), 0)
             raise
@@ -386,21 +387,17 @@ class Member:
                 each.set_result(None)
 
     def _store(self, claims: Collection[Claim]) -> None:
-        """Commit what was consumed of these and is not committed."""
-        offsets = {claim: claim.consumed for claim in claims if claim.consumed != claim.committed}
+        """Commit the consumed offset of each of these."""
         refused = self._offsets.commit(
-            self._id, {claim.name: each for claim, each in offsets.items() if each is not None}
+            self._id, {claim.name: claim.consumed for claim in claims if claim.consumed is not None}
         )
-        for claim, offset in offsets.items():
-            if claim.name not in refused:
-                claim.committed = offset
         if refused:
             _logger.warning(
                 "Consumer %s does not own %s any more: not committed",
                 self._id,
                 ", ".join(map(str, sorted(refused))),
             )
-            self._lose([claim for claim in offsets if claim.name in refused])
+            self._lose([claim for claim in claims if claim.name in refused])
 
     def _lose(self, claims: Collection[Claim]) -> None:
         """They are not ours, whoever took them away: read them no more, and see whether they should be."""

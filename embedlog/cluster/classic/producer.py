@@ -23,12 +23,13 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from ...arguments import as_seconds, check_choice, check_int, check_text, is_several
+from ...arguments import also_named, as_seconds, check_choice, check_int, check_text, is_several
 from ...closing import Closing
 from ...codec import codec_number
 from ...config import MAX_INT32
 from ...errors import Closed, InvalidArgument, InvalidType, shown
 from ...filenames import check_topic_name
+from ...synonyms import PRODUCER_ARGUMENTS
 from .dispatching import Asking, ListSender, ZooKeeperSender
 from .producer_data import (
     CallbackHandler,
@@ -63,8 +64,8 @@ class Producer(Closing):
         producer_type: "sync": `send` returns when the brokers have it. "async": when it is in the queue.
         compression_codec: "none", "gzip", "snappy", "lz4" or "zstd".
         acks: 1 when the partition's broker has it, -1 when all its replicas have, 0 no answer at all.
-        encoder, event_handler, callback_handler: see producer_data.py.
-        partitioner: chooses by the key; with zk_connect only.
+        encoder, event_handler, callback_handler: see producer_data.py; an object, or a class to instantiate.
+        partitioner: chooses by the key; with zk_connect only. An object or a class, too.
         queue_time_ms, batch_size: "async": a batch is sent when it has so many events, or after so long.
         queue_size, queue_enqueue_timeout_ms: how many events may wait; how long `send` then waits for room
             (-1: as long as it takes, 0: not at all) before BufferExhausted.
@@ -72,9 +73,13 @@ class Producer(Closing):
         request_timeout_ms: for connecting, and for each answer.
         zk_session_timeout_ms: of the session with ZooKeeper.
 
-    Raises InvalidArgument, InvalidType, CompressionUnavailable, ZooKeeperUnavailable.
+    The documents' own names (`producer.type`, `queue.time`, `partitioner.class`) and those of Kafka 0.8 are
+    accepted too: Producer(**{"producer.type": "async"}); synonyms.py lists them.
+
+    Raises UnknownSetting, InvalidArgument, InvalidType, CompressionUnavailable, ZooKeeperUnavailable.
     """
 
+    @also_named(PRODUCER_ARGUMENTS)
     def __init__(
         self,
         zk_connect: str | None = None,
@@ -205,7 +210,12 @@ def _events(given: object) -> list[Event]:
 
 
 def _with(name: str, given: T, *methods: str) -> T:
-    """What was given, if it has these methods, or None. Raises InvalidType."""
+    """What was given, or an instance of it if it is a class: it must have these methods. None stays None.
+
+    Raises InvalidType.
+    """
+    if isinstance(given, type):
+        given = given()
     for method in methods if given is not None else ():
         if not callable(getattr(given, method, None)):
             raise InvalidType(f"{name} needs a method {method}, which {shown(given)} has not")

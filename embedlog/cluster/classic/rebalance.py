@@ -2,7 +2,7 @@
 
     for each topic T that a consumer Ci reads
         PT  T's partitions, sorted by (broker, number): those of a broker stand together
-        CG  the streams ("consumer threads") of the group that read T, sorted by (consumer, number)
+        CG  the streams ("consumer threads") of the group that read T, sorted by name
         each stream takes a run of |PT| / |CG| partitions; the first |PT| mod |CG| streams take one more
 
           PT   broker 1: 0 2 4      broker 2: 1 3 5 6
@@ -11,7 +11,8 @@
 
 A partition's broker is the first of its replicas. It stands in the topic's znode, which no election changes:
 members who look at different moments still compute the same; the leader of the moment would not do.
-A filter is the documents' regular expression: a comma stands for "or", and it matches whole names.
+A stream's name is its consumer's id, a dash and its number. Names are compared as Java compares strings, so
+that Kafka's own consumers in the same group arrive at the same order: a-10 before a-2.
 
 Invariants: nothing is read but the arguments; of the same arguments every member makes the same assignment;
 each partition has exactly one stream where the topic has any; two streams of a topic differ by one at most; a
@@ -24,14 +25,13 @@ range assignor deals it.
 from __future__ import annotations
 
 import contextlib
-import functools
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from ...errors import InvalidArgument, shown
+from ...errors import InvalidArgument
 from ...model import TopicPartition
 from ..zookeeper.contents import STATIC, WHITE_LIST, Subscription
+from .topic_filter import compiled
 
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 
@@ -49,7 +49,7 @@ class ConsumerThread(NamedTuple):
 def streams_for(topic: str, subscription: Subscription, *, internal: bool = False) -> int:
     """How many streams of a consumer read a topic. `internal`: a filter may match internal topics, too.
 
-    A filter that is no regular expression, which another program may have registered, matches nothing.
+    A filter that topic_filter.py refuses (another program may have registered it) matches nothing.
     """
     if subscription.pattern == STATIC:
         return subscription.topics.get(topic, 0)
@@ -63,18 +63,6 @@ def streams_for(topic: str, subscription: Subscription, *, internal: bool = Fals
     return 0
 
 
-@functools.lru_cache(maxsize=256)
-def compiled(expression: str) -> re.Pattern[str]:
-    """A filter's expression, as Kafka reads it. Raises InvalidArgument."""
-    text = expression.strip().replace(",", "|").replace(" ", "").strip("\"'")
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise InvalidArgument(
-            f"a filter of topics is a regular expression, not {shown(expression)}: {error}"
-        ) from error
-
-
 def by_broker(replicas: Mapping[int, Sequence[int]]) -> list[int]:
     """PT: a topic's partitions, given with the brokers that have them, those of a broker together."""
     return sorted(
@@ -84,7 +72,7 @@ def by_broker(replicas: Mapping[int, Sequence[int]]) -> list[int]:
 
 def dealt(partitions: Sequence[int], threads: Iterable[ConsumerThread]) -> dict[int, ConsumerThread]:
     """The stream of each partition, given PT and, in any order, CG; nothing where there are no streams."""
-    streams = sorted(threads)
+    streams = sorted(threads, key=lambda thread: str(thread).encode("utf-16-be"))  # as Java's compareTo
     if not streams:
         return {}
     each, more = divmod(len(partitions), len(streams))

@@ -36,12 +36,13 @@ from typing import Any, Final, TypeVar
 from kazoo.client import TransactionRequest
 from kazoo.exceptions import KazooException
 
-from ...errors import CorruptZnode
+from ...errors import CorruptZnode, InvalidArgument
 from ...model import TopicPartition
 from ..coordination import BrokerAddress
 from ..zookeeper import contents, paths
 from ..zookeeper.client import ZooKeeper
 from ..zookeeper.contents import STATIC, Subscription
+from .topic_filter import compiled
 
 T = TypeVar("T")
 
@@ -347,7 +348,11 @@ def now_ms() -> int:
 
 def _understood(consumer: str, data: bytes) -> Subscription:
     try:
-        return Subscription.decode(data)
-    except CorruptZnode as error:
+        subscription = Subscription.decode(data)
+        if subscription.pattern != STATIC:
+            for expression in subscription.topics:
+                compiled(expression)
+        return subscription
+    except (CorruptZnode, InvalidArgument) as error:
         _logger.warning("Consumer %s reads nothing, as far as can be seen: %s", consumer, error)
         return Subscription({}, STATIC, 0)

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from ...arguments import (
+    also_named,
     as_seconds,
     as_topic_partition,
     as_topic_partitions,
@@ -40,6 +41,7 @@ from ...errors import CorruptRecord, EmbedlogError, InvalidType, RecordTooLarge
 from ...filenames import check_topic_name
 from ...model import CommittedOffset, Record, TopicPartition
 from ...reading import EARLIEST_TIME, LATEST_TIME
+from ...synonyms import SIMPLE_CONSUMER_ARGUMENTS
 from ..answers import error_of
 from ..coordination import BrokerAddress
 from ..protocol import ErrorCode
@@ -118,6 +120,7 @@ class SimpleConsumer(Closing):
     and the error for the broker's code: one of embedlog's own, or BrokerError.
     """
 
+    @also_named(SIMPLE_CONSUMER_ARGUMENTS)
     def __init__(
         self,
         host: str,
@@ -217,9 +220,12 @@ class SimpleConsumer(Closing):
     ) -> None:
         """Commit for a group that has no members: of each partition the offset of the next record to read.
 
-        `storage` is "kafka" (__consumer_offsets) or "zookeeper" (version 0 of the request). Raises the error
-        for the first partition that failed; others may have been committed. An error that says so may be
-        tried again: COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR at another broker.
+        `storage` is "kafka": `__consumer_offsets`, at the group's coordinator; or "zookeeper" (version 0 of
+        the request): /consumers/[group]/offsets/..., at any broker of a cluster, without metadata. A broker
+        without ZooKeeper keeps both in `__consumer_offsets`.
+
+        Raises the error for the first partition that failed; others may have been committed. An error that
+        says so may be tried again: COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR at another broker.
         """
         check_group(group)
         check_choice("storage", storage, tuple(_COMMIT))
@@ -249,7 +255,7 @@ class SimpleConsumer(Closing):
     def fetch_offsets(
         self, group: str, partitions: Iterable[TopicPartition], *, storage: str = "kafka"
     ) -> dict[TopicPartition, CommittedOffset | None]:
-        """What a group has committed for these partitions: None where nothing."""
+        """What a group has committed for these partitions in that storage, or None."""
         check_group(group)
         check_choice("storage", storage, tuple(_COMMITTED))
         topics: dict[str, OffsetFetchRequestTopic] = {}

@@ -38,17 +38,16 @@ class Claim:
     """A partition that a consumer owns, from when it has it until it gives it up.
 
     `fetch_offset` is where its fetcher goes on, None where that is for `auto_offset_reset` to say; `consumed`
-    the offset of the next record to read, None where that is not known yet; `committed` what is stored.
+    the offset of the next record to read, None where that is not known yet.
     """
 
-    __slots__ = ("alive", "committed", "consumed", "fetch_offset", "name", "stream")
+    __slots__ = ("alive", "consumed", "fetch_offset", "name", "stream")
 
     def __init__(self, name: TopicPartition, stream: MessageStream, offset: int | None) -> None:
         self.name = name
         self.stream = stream
         self.fetch_offset = offset
         self.consumed = offset
-        self.committed = offset
         self.alive = True
 
     def begin(self, offset: int) -> None:

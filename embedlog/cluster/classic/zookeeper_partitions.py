@@ -72,6 +72,10 @@ class ZooKeeperPartitions:
                         raise
             return [each for each in known if each.broker in self._brokers]
 
+    def has(self, topic: str) -> bool:
+        """Did the topic exist when `of` last looked?"""
+        return bool(self._topics.get(topic))
+
     def look_again(self, topic: str) -> None:
         """A broker said that this is not so any more; the watch will tell, but perhaps later."""
         with self._lock:

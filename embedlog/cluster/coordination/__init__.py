@@ -8,17 +8,19 @@ registered.py     a broker of a cluster, over ZooKeeper; behind it
   controller.py     who decides, and what
   topics_here.py    the directory follows
   lease.py          until when the broker counts
+  zookeeper_offsets.py  offsets that groups keep there
 membership.py     what a directory remembers of its cluster
 assignment.py     which brokers are to keep which partitions
 """
 
 from .assignment import check_assignment
 from .membership import check_on_its_own
-from .port import BrokerAddress, Coordination, Placement
+from .port import BrokerAddress, ConsumerOffsets, Coordination, Placement
 from .single import SingleBroker
 
 __all__ = [
     "BrokerAddress",
+    "ConsumerOffsets",
     "Coordination",
     "Placement",
     "SingleBroker",

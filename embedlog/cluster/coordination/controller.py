@@ -27,9 +27,9 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from kazoo.exceptions import BadVersionError, NodeExistsError
 
-from ...catalog import new_id
 from ...errors import ZooKeeperError
 from ...model import TopicPartition
+from ...topic import new_id
 from ..zookeeper import contents, paths
 from ..zookeeper.client import ZooKeeper
 from .cluster_view import ClusterView, State, TopicView

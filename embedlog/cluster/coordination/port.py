@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from ...model import TopicPartition
@@ -19,6 +19,9 @@ class BrokerAddress(NamedTuple):
     port: int
     rack: str | None = None
 
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
 
 class Placement(NamedTuple):
     """Who keeps a partition, and who leads it (-1: nobody just now) in which epoch."""
@@ -31,6 +34,20 @@ class Placement(NamedTuple):
 
 NOWHERE: Final = Placement(-1, -1, (), ())
 """Where a partition is that there is not."""
+
+
+class ConsumerOffsets(Protocol):
+    """Offsets that groups keep in ZooKeeper instead of `__consumer_offsets`.
+
+    Both methods raise ZooKeeperUnavailable, and InvalidArgument for a group name that cannot be a znode. Safe
+    between threads.
+    """
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Store offsets. After an error some of them may be stored."""
+
+    def fetch(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offsets of those that have one. Also raises CorruptZnode."""
 
 
 class Coordination(Protocol):
@@ -69,6 +86,16 @@ class Coordination(Protocol):
 
     def coordinates(self, group: str) -> bool:
         """Is it this broker?"""
+
+    def unknown(self, topics: Iterable[str]) -> frozenset[str]:
+        """The topics among these that are unknown here, or whose partition states are not all known yet."""
+
+    def catch_up(self, topics: Iterable[str]) -> None:
+        """Wait briefly until topics that another broker has created are known here."""
+
+    @property
+    def consumer_offsets(self) -> ConsumerOffsets | None:
+        """Where version 0 of the offset requests keeps offsets; None without ZooKeeper."""
 
     def next_producer_ids(self, count: int) -> range:
         """Producer ids that nobody ever had, and nobody else will have. Raises StorageError."""

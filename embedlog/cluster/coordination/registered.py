@@ -20,16 +20,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from kazoo.exceptions import NodeExistsError
 
-from ...catalog import check_partition_count, new_id
 from ...config import TopicSettings
 from ...errors import (
     EmbedlogError,
-    InvalidArgument,
     RequestTimedOut,
     TopicExists,
     TopicNotFound,
@@ -41,6 +39,7 @@ from ...model import TopicPartition
 from ...offset_records import partition_for
 from ...offsets import OFFSETS_TOPIC
 from ...store import Store
+from ...topic import check_more_partitions, check_partition_count, new_id
 from ..seldom import Seldom
 from ..zookeeper import contents, paths
 from ..zookeeper.client import ZooKeeper
@@ -51,10 +50,12 @@ from .joining import join, register
 from .lease import Lease
 from .port import NOWHERE, Assignment, BrokerAddress, Placement
 from .topics_here import TopicsHere, settings_of, texts_of
+from .zookeeper_offsets import ZooKeeperOffsets
 
 logger = logging.getLogger(__name__)
 
 _CHANGE_S: Final = 15.0  # within which a change of topics is seen
+_CATCH_UP_S: Final = 2.0  # to wait for another broker's topic to be seen
 _TICK_S: Final = 1.0  # between two looks at what no watch tells
 _BREATHER_S: Final = 0.2  # after a failure
 _JOIN_S: Final = 60.0
@@ -90,12 +91,14 @@ class RegisteredBroker:
         self._began = False
         self._session = 0  # in which it is registered
         self._wants_offsets_topic = False
+        self._late: frozenset[str] = frozenset()  # topics already waited for in vain: not again
         self._ids_lock = threading.Lock()
         self._ids_begin_at = -1
         self._registries = Registries(zookeeper, self._wake.set)
         self._topics_here = TopicsHere(store, address.node_id)
         self._controller = Controller(zookeeper, address.node_id)
         self._lease = Lease(zookeeper)
+        self._consumer_offsets = ZooKeeperOffsets(zookeeper)
         self._unreachable = Seldom()
         self._thread = threading.Thread(target=self._run, name="embedlog-cluster", daemon=True)
         zookeeper.on_session(self._session_changed)
@@ -173,6 +176,33 @@ class RegisteredBroker:
             return False
         return self.leads(TopicPartition(OFFSETS_TOPIC, partition_for(group, len(topic.topic.partitions))))
 
+    @property
+    def consumer_offsets(self) -> ZooKeeperOffsets:
+        return self._consumer_offsets
+
+    def unknown(self, topics: Iterable[str]) -> frozenset[str]:
+        view, here = self._view, frozenset(self._store.topics())
+        return frozenset(name for name in topics if name not in here or not _is_whole(view, name))
+
+    def catch_up(self, topics: Iterable[str]) -> None:
+        try:
+            _, there = self._zookeeper.together(
+                [
+                    lambda kazoo: kazoo.sync_async(paths.TOPICS),
+                    lambda kazoo: kazoo.get_children_async(paths.TOPICS),
+                ]
+            )
+            wanted = frozenset(there).intersection(topics) - self._late
+            if wanted:
+                self._registries.note(paths.TOPICS)
+                self._wake.set()
+                self._await(lambda: not self.unknown(wanted), "topics of other brokers", _CATCH_UP_S)
+        except RequestTimedOut:
+            self._late |= self.unknown(wanted)
+        except ZooKeeperError as error:
+            logger.debug("broker %d cannot look for topics: %s", self.node_id, error)
+        self._late = self.unknown(self._late)
+
     # -- topics ----------------------------------------------------------------------------------------
 
     def create_topic(
@@ -202,8 +232,7 @@ class RegisteredBroker:
                 raise TopicNotFound(f"no topic {name!r} in this cluster")
             topic = contents.Topic.decode(found.data)
             there, alive = len(topic.partitions), list(self._view.brokers)
-            if count <= there:
-                raise InvalidArgument(f"topic {name!r} has {there} partitions: the new number must be larger")
+            check_more_partitions(name, there, count)
             if assignment is None:
                 before = topic.partitions[0][0] if topic.partitions.get(0) else alive[0]
                 start = sorted(alive).index(before) if before in alive else 0
@@ -286,7 +315,7 @@ class RegisteredBroker:
             return (
                 topic is not None
                 and registered(view)
-                and len(topic.states) == len(topic.topic.partitions)
+                and _is_whole(view, name)
                 and self._topics_here.has(name, topic)
             )
 
@@ -417,3 +446,9 @@ class RegisteredBroker:
             self._register_topic(OFFSETS_TOPIC, contents.Topic(assignment, new_id()), config)
         except TopicExists:
             pass  # another broker was asked as well
+
+
+def _is_whole(view: ClusterView, name: str) -> bool:
+    """Are the states of all the topic's partitions known?"""
+    topic = view.topics.get(name)
+    return topic is not None and len(topic.states) == len(topic.topic.partitions)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from ...errors import PartitionNotFound, StorageError, TopicNotFound
@@ -69,6 +69,16 @@ class SingleBroker:
 
     def coordinates(self, group: str) -> bool:
         return True
+
+    def unknown(self, topics: Iterable[str]) -> frozenset[str]:
+        return frozenset(topics).difference(self._store.topics())
+
+    def catch_up(self, topics: Iterable[str]) -> None:
+        pass  # there is no other broker
+
+    @property
+    def consumer_offsets(self) -> None:
+        return None
 
     # -- topics ----------------------------------------------------------------------------------------
 

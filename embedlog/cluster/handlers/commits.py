@@ -1,7 +1,11 @@
 """OffsetCommit, OffsetFetch, OffsetDelete: what groups have read.
 
 A commit is appended to `__consumer_offsets` before it is answered. From version 10 on topics are named by
-their ids; what a group has committed is kept under their names, and forgotten with them.
+their ids; what a group has committed is kept under their names, and forgotten with them. A negative offset is
+kept as sent (kafkajs commits -1 and -2 to reset a group); clients treat it as none.
+
+Version 0 of OffsetCommit and OffsetFetch keeps offsets in the cluster's ZooKeeper, at any broker. A broker
+without ZooKeeper keeps them in `__consumer_offsets`.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from ...errors import (
     UnknownMember,
 )
 from ...model import NO_EPOCH, CommittedOffset, TopicPartition
+from ..coordination import ConsumerOffsets
 from ..group_work import GroupWork
 from ..node import Call, Handler, Node
 from ..problems import code_of, group_code_of
@@ -110,6 +115,10 @@ class CommitHandlers:
         def answer(code: ErrorCode) -> OffsetCommitResponse:
             return _commit_response(request, checked, code)
 
+        def commit_in_zookeeper(kept: ConsumerOffsets) -> OffsetCommitResponse:
+            kept.commit(request.group_id, {name: each.offset for name, each in offsets.items()})
+            return answer(ErrorCode.NONE)
+
         def commit() -> OffsetCommitResponse:
             self._node.groups.commit_offsets(
                 request.group_id,
@@ -118,18 +127,24 @@ class CommitHandlers:
                 generation=request.generation_id_or_member_epoch,
                 group_instance_id=request.group_instance_id,
                 max_groups=self._node.settings.max_groups,
+                negative=True,
             )
             return answer(ErrorCode.NONE)
 
         if not offsets:
             return answer(ErrorCode.NONE)
+        kept = self._in_zookeeper(call)
         return self._work.do(
             call,
-            commit,
+            commit if kept is None else lambda: commit_in_zookeeper(kept),
             lambda error: answer(self._commit_code(call, request, error)),
-            group=request.group_id,
+            group=request.group_id if kept is None else None,
             timeout_ms=self._node.settings.offsets_commit_timeout_ms,
         )
+
+    def _in_zookeeper(self, call: Call) -> ConsumerOffsets | None:
+        """The ZooKeeper offsets, if the request is about these; None for `__consumer_offsets`."""
+        return None if call.version else self._node.coordination.consumer_offsets
 
     def _check(self, topic: str | None, given: OffsetCommitRequestPartition) -> ErrorCode:
         if topic is None:
@@ -138,8 +153,6 @@ class CommitHandlers:
             self._node.partition(topic, given.partition_index)
         except EmbedlogError as error:
             return code_of(error)
-        if given.committed_offset < 0:
-            return ErrorCode.OFFSET_OUT_OF_RANGE
         if len((given.committed_metadata or "").encode()) > self._node.settings.offset_metadata_max_bytes:
             return ErrorCode.OFFSET_METADATA_TOO_LARGE
         return ErrorCode.NONE
@@ -193,7 +206,8 @@ class CommitHandlers:
         found: list[tuple[str, list[FoundTopic], EmbedlogError | None]] = []
         for group, topics in asked:
             try:
-                self._work.check_coordinates(group)
+                if self._in_zookeeper(call) is None:
+                    self._work.check_coordinates(group)
                 found.append((group, self._found(call, group, topics), None))
             except EmbedlogError as error:
                 found.append((group, _none(topics, ErrorCode.NONE), error))
@@ -201,9 +215,14 @@ class CommitHandlers:
 
     def _found(self, call: Call, group: str, topics: list[Asked] | None) -> list[FoundTopic]:
         if topics is None:
-            return self._all(call, self._node.groups.committed_offsets(group))
+            return self._all(call, self._node.groups.stored_offsets(group))
         names = [TopicPartition(t.name, number) for t in topics if t.name for number in t.partitions]
-        committed = self._node.groups.committed_offsets(group, names)
+        kept = self._in_zookeeper(call)
+        if kept is None:
+            committed = self._node.groups.stored_offsets(group, names)
+        else:
+            there = [name for name in dict.fromkeys(names) if self._missing(name) is ErrorCode.NONE]
+            committed = {name: CommittedOffset(each) for name, each in kept.fetch(group, there).items()}
         missing = ErrorCode.NONE if call.version else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return [
             FoundTopic(
@@ -236,7 +255,7 @@ class CommitHandlers:
     ) -> OffsetDeleteResponse | Future[OffsetDeleteResponse]:
         def delete() -> OffsetDeleteResponse:
             response = OffsetDeleteResponse()
-            committed = self._node.groups.committed_offsets(request.group_id)
+            committed = self._node.groups.stored_offsets(request.group_id)
             self._node.groups.describe_group(request.group_id)
             for topic in request.topics:
                 names = [TopicPartition(topic.name, each.partition_index) for each in topic.partitions]

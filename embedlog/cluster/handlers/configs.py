@@ -1,7 +1,8 @@
 """DescribeConfigs, AlterConfigs, IncrementalAlterConfigs: settings of topics, and of the broker.
 
-A topic's settings are changed durably. The broker's come from where it was started: those that can be changed
-while it runs are changed until it stops; of the others, and of the log's, the values are shown.
+A topic's settings are changed durably. The broker's are given when it is started: a client may change two of
+them until the broker stops, and can only read the others and the log's. Without ACLs, the settings that
+protect the broker (its limits, delete.topic.enable) can be set only when it is started.
 """
 
 from __future__ import annotations
@@ -35,27 +36,24 @@ from ..topic_configs import (
     CHANGED,
     DEFAULT,
     GIVEN_AT_START,
+    INT,
     LIST,
     OWN,
+    STRING,
     Value,
+    broker_name,
     checked,
     dotted,
     parsed,
+    topic_defaults,
     topic_values,
     value_of,
 )
 
 _TOPIC, _BROKER = 2, 4
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
-_WHILE_IT_RUNS: Final = frozenset(
-    {
-        "auto_create_topics_enable",
-        "delete_topic_enable",
-        "fetch_max_bytes",
-        "max_partitions",
-        "num_partitions",
-    }
-)
+_DYNAMIC: Final = frozenset({"auto_create_topics_enable", "num_partitions"})
+_FACTS: Final = {"advertised.listeners": STRING, "default.replication.factor": INT, "log.dirs": STRING}
 _SHOWN: Final = 60  # characters of a name that a client has made up
 
 _Texts: TypeAlias = Mapping[str, str]
@@ -117,7 +115,7 @@ class ConfigHandlers:
         if not name:  # the settings that were changed for all brokers
             return sorted(altered)
         fixed = [
-            value_of(BrokerSettings, each, (self._at_start(each),), read_only=each not in _WHILE_IT_RUNS)
+            value_of(BrokerSettings, each, (self._at_start(each),), read_only=each not in _DYNAMIC)
             for each in BrokerSettings.names()
             if each not in self._node.altered
         ]
@@ -127,8 +125,18 @@ class ConfigHandlers:
                 store.settings.as_dict().items(), LogSettings().as_dict().values(), strict=True
             )
         ]
-        of_topics = [each._replace(read_only=True) for each in topic_values(store.defaults, {})]
-        return sorted([*altered, *fixed, *of_log, *of_topics])
+        return sorted([*altered, *fixed, *of_log, *topic_defaults(store.defaults), *self._facts()])
+
+    def _facts(self) -> list[Value]:
+        """Settings of Kafka's brokers that are facts here, and no settings."""
+        coordination = self._node.coordination
+        own = [broker for broker in coordination.brokers() if broker.node_id == coordination.node_id]
+        listeners = ",".join(f"PLAINTEXT://{broker}" for broker in own)
+        found = (listeners, GIVEN_AT_START), ("1", DEFAULT), (self._node.store.path, GIVEN_AT_START)
+        return [
+            Value(name, value, source, type, read_only=True)
+            for (name, type), (value, source) in zip(_FACTS.items(), found, strict=True)
+        ]
 
     def _at_start(self, name: str) -> tuple[Any, int]:
         return _started(self._node.value_at_start(name), getattr(BrokerSettings(), name))
@@ -199,9 +207,11 @@ class ConfigHandlers:
         wanted = change(configs, own, shown)
         for name in wanted:
             if shown[name].read_only:
+                how = "" if name in _FACTS else f" --set {name}=..."
                 raise Refusal(
-                    ErrorCode.INVALID_CONFIG,
-                    f"{name} is read when the broker starts: give it another value there, and start it anew",
+                    ErrorCode.INVALID_REQUEST,
+                    f"{name} cannot be changed while the broker runs: its operator sets it when starting it "
+                    f"(embedlog serve{how})",
                 )
         settings = parsed(BrokerSettings, wanted)
         if not validate_only:
@@ -271,7 +281,9 @@ def _described(value: Value, synonyms: bool) -> DescribeConfigsResourceResult:
         is_default=value.source == DEFAULT,
         config_source=value.source,
         synonyms=[
-            DescribeConfigsSynonym(name=value.name, value=text, source=source)
+            DescribeConfigsSynonym(
+                name=value.name if source == OWN else broker_name(value.name), value=text, source=source
+            )
             for text, source in value.synonyms
             if synonyms
         ],

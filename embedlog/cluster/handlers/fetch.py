@@ -2,7 +2,7 @@
 
 An answer's records are pieces of segment files. Small ones are read and sent with the rest of the answer;
 larger ones leave by sendfile (see connection.py), so that they never enter this process. Clients of before
-record batches get message sets, made in another thread (legacy.py).
+record batches get message sets, made in another thread, one answer at a time (legacy.py).
 
 A request that finds less than min_bytes waits in the purgatory of its processor, for at most max_wait_ms: one
 listener a partition and processor wakes those who wait for that partition. A request of many partitions gets
@@ -24,7 +24,7 @@ from ...reading import Stretch
 from ...shared_state import State
 from ..connection import Connection, FileRegion
 from ..fetch_sessions import FetchSessions, Wanted
-from ..legacy import as_message_set, size_before_zstd
+from ..legacy import Conversion, as_message_set, size_before_zstd
 from ..node import Call, Handler, Node, chained, check_epoch
 from ..problems import Refusal, code_of
 from ..processor import Processor, Timer
@@ -102,7 +102,13 @@ class FetchHandlers:
 
         def answer(found: list[Found]) -> FetchResponse | Future[FetchResponse]:
             if call.version < _FIRST_WITH_BATCHES:
-                return self._node.offload(self._response, found, _message_sets(call.version, max_bytes))
+                conversion = Conversion(
+                    call.connection.processor.unsent_bytes,
+                    lambda: self._stopped or call.connection.ended,
+                )
+                return self._node.convert(
+                    self._response, found, _message_sets(call.version, max_bytes, conversion)
+                )
             if call.version < _FIRST_WITH_ZSTD:
                 return self._node.offload(
                     lambda: self._sessions.end(session, self._response(found, _without_zstd))
@@ -273,7 +279,9 @@ def _without_zstd(found: Found, stretch: Stretch) -> Records:
     return _records(found, stretch._replace(size=size))
 
 
-def _message_sets(version: int, max_bytes: int) -> Callable[[Found, Stretch], Records]:
+def _message_sets(
+    version: int, max_bytes: int, conversion: Conversion
+) -> Callable[[Found, Stretch], Records]:
     """What makes the records of one answer, at most max_bytes in all."""
     left = max_bytes
     magic = 1 if version >= _FIRST_WITH_MAGIC_1 else 0
@@ -281,7 +289,7 @@ def _message_sets(version: int, max_bytes: int) -> Callable[[Found, Stretch], Re
 
     def converted(found: Found, stretch: Stretch) -> Records:
         nonlocal left, anything
-        if not stretch.size:
+        if not stretch.size or conversion.ends:
             return b""
         assert found.partition is not None
         made = as_message_set(
@@ -290,6 +298,7 @@ def _message_sets(version: int, max_bytes: int) -> Callable[[Found, Stretch], Re
             stretch.log_end_offset,
             magic,
             min(max(found.wanted.max_bytes, 0), left),
+            conversion,
             at_least_one=not anything,
         )
         left = max(left - len(made), 0)

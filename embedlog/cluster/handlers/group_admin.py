@@ -24,11 +24,10 @@ from ..protocol.listed_groups import (
     ListGroupsRequest,
     ListGroupsResponse,
 )
+from ..protocol.operations import ON_A_GROUP
 
 _TYPE: Final = "classic"
 _FIRST_THAT_MISSES_GROUPS: Final = 6  # DescribeGroups; before, a group that is not there is a Dead one
-_READ, _DELETE, _DESCRIBE = 3, 6, 8  # operations on a group; without authentication everybody may do all
-_ALLOWED: Final = 1 << _READ | 1 << _DELETE | 1 << _DESCRIBE
 
 
 class GroupAdminHandlers:
@@ -86,7 +85,7 @@ class GroupAdminHandlers:
             response = described()
             for group in response.groups:
                 if not group.error_code:
-                    group.authorized_operations = _ALLOWED
+                    group.authorized_operations = ON_A_GROUP
             return response
 
         asked = request.include_authorized_operations

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Final
 
+from ...arguments import check_group
 from ...backend import JoinResult
 from ...coordinator import REMOTE
 from ...errors import EmbedlogError, MemberIdRequired
@@ -80,15 +81,13 @@ class GroupHandlers:
 
     def _coordinator(self, key: str, key_type: int) -> Coordinator:
         code, message, at = ErrorCode.NONE, None, _NOBODY
-        if key_type == _TRANSACTION:
-            # Whatever else a client is told here it asks again, for ever.
-            code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-            message = "this broker has no transactions yet"
-        elif key_type != _GROUP:
+        if key_type not in (_GROUP, _TRANSACTION):
             code, message = ErrorCode.INVALID_REQUEST, f"no coordinators of type {key_type} here"
         elif not key:
             code, message = ErrorCode.INVALID_GROUP_ID, "a group has a name of at least one character"
         else:
+            # Also for a transactional id: on an error librdkafka would look for its coordinator until its
+            # timeout and not say why. InitProducerId says that there are no transactions yet.
             found = self._node.coordination.coordinator_of(key)
             if found is None:
                 code, message = ErrorCode.COORDINATOR_NOT_AVAILABLE, "nobody coordinates the group just now"
@@ -134,11 +133,12 @@ class GroupHandlers:
 
         try:
             self._check_join(request)
-        except Refusal as error:
+        except EmbedlogError as error:
             return failed(error)
         return self._work.wait(request.group_id, begin, lambda joined: _joined(call, joined), failed)
 
     def _check_join(self, request: JoinGroupRequest) -> None:
+        check_group(request.group_id)  # before all else, as in Kafka
         low = self._node.settings.group_min_session_timeout_ms
         high = self._node.store.settings.group_max_session_timeout_ms
         if not low <= request.session_timeout_ms <= high:
@@ -156,6 +156,7 @@ class GroupHandlers:
         self, call: Call, request: SyncGroupRequest
     ) -> SyncGroupResponse | Future[SyncGroupResponse]:
         def begin() -> Future[bytes]:
+            check_group(request.group_id)
             return self._node.groups.sync_group(
                 request.group_id,
                 request.member_id,
@@ -186,6 +187,7 @@ class GroupHandlers:
         self, call: Call, request: HeartbeatRequest
     ) -> HeartbeatResponse | Future[HeartbeatResponse]:
         def renew() -> HeartbeatResponse:
+            check_group(request.group_id)
             self._node.groups.heartbeat(
                 request.group_id,
                 request.member_id,
@@ -212,6 +214,7 @@ class GroupHandlers:
             leaving = [MemberIdentity(member_id=request.member_id, group_instance_id=None)]
 
         def leave() -> LeaveGroupResponse:
+            check_group(request.group_id)
             left = [self._leave(request.group_id, member) for member in leaving]
             if call.version >= _FIRST_WITH_SEVERAL_LEAVING:
                 return LeaveGroupResponse(members=left)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 
@@ -24,6 +23,7 @@ from ..protocol.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from ..protocol.operations import ON_A_TOPIC, ON_THE_CLUSTER, UNKNOWN_OPERATIONS
 
 _BROKERS = 1  # an endpoint type
 _FIRST_WITH_NULL_FOR_ALL = 1
@@ -55,12 +55,19 @@ class MetadataHandlers:
         return ApiVersionsResponse(api_keys=self._offered)
 
     def metadata(self, call: Call, request: MetadataRequest) -> MetadataResponse | Future[MetadataResponse]:
-        create = request.allow_auto_topic_creation and self._node.settings.auto_create_topics_enable
-        if create and request.topics and not self._known(request.topics):
-            return self._node.offload(self._metadata, call, request, True)
-        return self._metadata(call, request, False)
+        if unknown := self._unknown(request.topics or ()):
+            return self._node.offload(self._caught_up, call, request, unknown)
+        return self._metadata(call, request, frozenset())
 
-    def _metadata(self, call: Call, request: MetadataRequest, create: bool) -> MetadataResponse:
+    def _caught_up(self, call: Call, request: MetadataRequest, unknown: frozenset[str]) -> MetadataResponse:
+        """Wait for unknown topics that another broker may just have created; create the others."""
+        self._node.coordination.catch_up(unknown)
+        create = request.allow_auto_topic_creation and self._node.settings.auto_create_topics_enable
+        missing = unknown.difference(self._node.store.topics()) if create else frozenset()
+        return self._metadata(call, request, missing)
+
+    def _metadata(self, call: Call, request: MetadataRequest, missing: frozenset[str]) -> MetadataResponse:
+        """`missing`: topics to create, if one request may create that many partitions."""
         node = self._node
         asked = request.topics
         if asked is None or (not asked and call.version < _FIRST_WITH_NULL_FOR_ALL):
@@ -69,7 +76,10 @@ class MetadataHandlers:
             once = {
                 (topic.name, topic.topic_id): topic for topic in asked
             }  # a topic may have many partitions
-            topics = [self._asked(topic, create) for topic in once.values()]
+            topics = [self._asked(topic, missing) for topic in once.values()]
+        if request.include_topic_authorized_operations:
+            for topic in topics:
+                topic.topic_authorized_operations = ON_A_TOPIC
         return MetadataResponse(
             brokers=[
                 MetadataResponseBroker(node_id=b.node_id, host=b.host, port=b.port, rack=b.rack)
@@ -78,6 +88,7 @@ class MetadataHandlers:
             cluster_id=node.coordination.cluster_id,
             controller_id=node.coordination.controller_id(),
             topics=topics,
+            cluster_authorized_operations=_on_the_cluster(request),
         )
 
     def describe_cluster(self, call: Call, request: DescribeClusterRequest) -> DescribeClusterResponse:
@@ -94,34 +105,39 @@ class MetadataHandlers:
                 DescribeClusterBroker(broker_id=b.node_id, host=b.host, port=b.port, rack=b.rack)
                 for b in node.coordination.brokers()
             ],
+            cluster_authorized_operations=_on_the_cluster(request),
         )
 
     # -- inside ----------------------------------------------------------------------------------------
 
-    def _known(self, asked: Iterable[MetadataRequestTopic]) -> bool:
-        there = frozenset(self._node.store.topics())
-        return all(topic.name is None or topic.name in there for topic in asked)
+    def _unknown(self, asked: Iterable[MetadataRequestTopic]) -> frozenset[str]:
+        """The requested names that no topic known here has."""
+        return self._node.coordination.unknown(topic.name for topic in asked if topic.name is not None)
 
-    def _asked(self, asked: MetadataRequestTopic, create: bool) -> MetadataResponseTopic:
+    def _asked(self, asked: MetadataRequestTopic, missing: frozenset[str]) -> MetadataResponseTopic:
         if asked.name is None or asked.topic_id != NO_UUID:
             name = self._node.topic_named(asked.topic_id)
             if name is None:
                 return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, topic_id=asked.topic_id)
             return self._topic(name)
-        return self._topic(asked.name, create=create)
+        return self._topic(asked.name, missing)
 
-    def _topic(self, name: str, *, create: bool = False) -> MetadataResponseTopic:
+    def _topic(self, name: str, missing: frozenset[str] = frozenset()) -> MetadataResponseTopic:
         store = self._node.store
         try:
             try:
                 topic = store.describe_topic(name)
             except TopicNotFound:
-                if not create:
+                if name not in missing:
                     raise
                 check_topic_name(name)
-                self._node.check_room_for(self._node.settings.num_partitions)
-                with contextlib.suppress(TopicExists):
-                    self._node.coordination.create_topic(name, self._node.settings.num_partitions, {})
+                partitions = self._node.settings.num_partitions
+                self._node.check_request_size(partitions * len(missing))
+                self._node.check_room_for(partitions)
+                try:
+                    self._node.coordination.create_topic(name, partitions, {})
+                except TopicExists:  # another request, or another broker, was first
+                    self._node.coordination.catch_up([name])
                 topic = store.describe_topic(name)
             return MetadataResponseTopic(
                 name=name,
@@ -142,3 +158,7 @@ class MetadataHandlers:
             replica_nodes=list(found.replicas),
             isr_nodes=list(found.isr),
         )
+
+
+def _on_the_cluster(request: MetadataRequest | DescribeClusterRequest) -> int:
+    return ON_THE_CLUSTER if request.include_cluster_authorized_operations else UNKNOWN_OPERATIONS

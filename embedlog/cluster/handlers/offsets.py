@@ -180,7 +180,7 @@ class OffsetHandlers:
             if self._node.is_internal(topic):
                 raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is the broker's own")
             if not partition.settings.deletes:
-                raise Refusal(ErrorCode.POLICY_VIOLATION, "the topic is compacted: no record goes by its age")
+                raise Refusal(ErrorCode.POLICY_VIOLATION, "the topic's cleanup.policy does not delete")
             if offset == _HIGH_WATERMARK:
                 offset = partition.offsets().log_end_offset
             elif offset < 0:

@@ -22,10 +22,11 @@ from ...partition import Partition
 from ..connection import CloseConnection
 from ..legacy import as_batches
 from ..node import Call, Handler, Node, chained, gathered, then
-from ..problems import Refusal, code_of
-from ..produced import FIRST_WITH_BATCHES, checked, header_of, ready, takes_long
+from ..problems import RecordsRefused, Refusal, code_of
+from ..produced import FIRST_WITH_BATCHES, checked, checked_at_once, header_of, ready
 from ..protocol import ErrorCode
 from ..protocol.produce_fetch import (
+    BatchIndexAndErrorMessage,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
@@ -37,7 +38,6 @@ from ..protocol.producers import InitProducerIdRequest, InitProducerIdResponse
 _FIRST_WITH_TOPIC_IDS: Final = 13
 _MANY: Final = 1_000  # batches in a request: more than so many take a processor too long
 _ACKS: Final = frozenset({-1, 0, 1})
-_LAST_EPOCH: Final = (1 << 15) - 2  # behind it a producer gets another id
 
 _Answered = PartitionProduceResponse | Future[PartitionProduceResponse]
 
@@ -151,18 +151,24 @@ class ProduceHandlers:
                     return self._done(partition, appended, len(records))
             header = header_of(records, call.version, settings)
             now_ms = self._node.store.clock_ms()
-            if takes_long(header, settings) or partition.append_may_wait(header.size):
-                own = memoryview(bytearray(records))
-                return self._node.offload(
-                    self._appended, partition, lambda: checked(own, header, settings, now_ms)
-                )
-            return self._appended(partition, lambda: checked(records, header, settings, now_ms))
+            max_bytes = self._node.settings.max_decompressed_message_bytes
+            if not partition.append_may_wait(header.size):
+                taken = checked_at_once(records, header, settings, now_ms, max_bytes)
+                if taken is not None:
+                    return self._done(partition, partition.append(cast(bytearray, taken)), len(taken))
+            own = memoryview(bytearray(records))
+            return self._node.offload(
+                self._appended, partition, lambda: checked(own, header, settings, now_ms, max_bytes)
+            )
         except EmbedlogError as error:
             return self._failed(index, error)
 
     def _append_old(self, partition: Partition, message_set: bytes) -> PartitionProduceResponse:
         now_ms = self._node.store.clock_ms()
-        return self._appended(partition, lambda: as_batches(message_set, partition.settings, now_ms))
+        max_bytes = self._node.settings.max_decompressed_message_bytes
+        return self._appended(
+            partition, lambda: as_batches(message_set, partition.settings, now_ms, max_bytes)
+        )
 
     def _appended(
         self, partition: Partition, batches: Callable[[], bytearray | memoryview]
@@ -185,22 +191,28 @@ class ProduceHandlers:
         )
 
     def _failed(self, index: int, error: EmbedlogError) -> PartitionProduceResponse:
-        return PartitionProduceResponse(
+        failed = PartitionProduceResponse(
             index=index, error_code=code_of(error), base_offset=-1, error_message=str(error)
         )
+        if isinstance(error, RecordsRefused):
+            failed.record_errors = [
+                BatchIndexAndErrorMessage(batch_index=place, batch_index_error_message=error.reason)
+                for place in error.guilty
+            ]
+        return failed
 
     # -- producer ids ----------------------------------------------------------------------------------
 
     def init_producer_id(
         self, call: Call, request: InitProducerIdRequest
     ) -> InitProducerIdResponse | Future[InitProducerIdResponse]:
-        """A new id; or, for a producer that has one, its next epoch."""
+        """A new id each time; only a transactional id would get the same one back, with its next epoch.
+
+        There are no transactions yet. UNSUPPORTED_VERSION makes clients say so without retrying; only
+        librdkafka retries, until the timeout of init_transactions.
+        """
         if request.transactional_id is not None:
-            return InitProducerIdResponse(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        if request.producer_id >= 0 and 0 <= request.producer_epoch < _LAST_EPOCH:
-            return InitProducerIdResponse(
-                producer_id=request.producer_id, producer_epoch=request.producer_epoch + 1
-            )
+            return InitProducerIdResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
         return self._node.offload(self._new_producer)
 
     def _new_producer(self) -> InitProducerIdResponse:

@@ -1,7 +1,8 @@
 """CreateTopics, DeleteTopics, CreatePartitions.
 
 All of it makes, renames or removes directories, and happens in another thread. A request is answered topic by
-topic: what one of them cannot be does not keep the others from being.
+topic: what one of them cannot be does not keep the others from being. But the partitions that a request would
+create are counted together: if there are too many, none is created.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from typing import Final
 
-from ...catalog import check_partition_count
 from ...errors import EmbedlogError, InvalidArgument, TopicExists
 from ...filenames import FORGETTING_OFFSETS, check_not_internal, check_topic_name
+from ...topic import check_more_partitions, check_partition_count
 from ..coordination import check_assignment
 from ..node import Call, Handler, Node
 from ..problems import Refusal, code_of
@@ -62,9 +63,11 @@ class TopicHandlers:
 
     def _create_topics(self, version: int, request: CreateTopicsRequest) -> CreateTopicsResponse:
         counts = Counter(topic.name for topic in request.topics)
+        requested = sum(self._requested(topic) for topic in request.topics)
         results = []
         for topic in {topic.name: topic for topic in request.topics}.values():
             try:
+                self._node.check_request_size(requested)
                 if counts[topic.name] > 1:
                     raise Refusal(ErrorCode.INVALID_REQUEST, _TWICE)
                 results.append(self._create(version, topic, request.validate_only))
@@ -75,6 +78,14 @@ class TopicHandlers:
                     )
                 )
         return CreateTopicsResponse(topics=results)
+
+    def _requested(self, topic: CreatableTopic) -> int:
+        """How many partitions a request asks for with one of its topics; 0 for an invalid number."""
+        if topic.assignments:
+            return len(topic.assignments)
+        if topic.num_partitions == _AS_THE_BROKER_HAS_IT:
+            return self._node.settings.num_partitions
+        return max(topic.num_partitions, 0)
 
     def _create(self, version: int, topic: CreatableTopic, validate_only: bool) -> CreatableTopicResult:
         store = self._node.store
@@ -184,10 +195,12 @@ class TopicHandlers:
 
     def _create_partitions(self, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
         counts = Counter(topic.name for topic in request.topics)
+        requested = sum(self._missing(topic) for topic in request.topics)
         results = []
         for topic in {topic.name: topic for topic in request.topics}.values():
             result = CreatePartitionsTopicResult(name=topic.name)
             try:
+                self._node.check_request_size(requested)
                 if counts[topic.name] > 1:
                     raise Refusal(ErrorCode.INVALID_REQUEST, _TWICE)
                 self._grow(topic, request.validate_only)
@@ -196,17 +209,19 @@ class TopicHandlers:
             results.append(result)
         return CreatePartitionsResponse(results=results)
 
+    def _missing(self, topic: CreatePartitionsTopic) -> int:
+        """How many partitions a request would add to one of its topics."""
+        try:
+            return max(topic.count - self._node.store.describe_topic(topic.name).partitions, 0)
+        except EmbedlogError:
+            return 0
+
     def _grow(self, topic: CreatePartitionsTopic, validate_only: bool) -> None:
         store = self._node.store
         with self._node.topics_lock:
             there = store.describe_topic(topic.name).partitions
             check_not_internal(topic.name, "with more partitions groups would not find their offsets")
-            if topic.count <= there:
-                raise Refusal(
-                    ErrorCode.INVALID_PARTITIONS,
-                    f"topic {topic.name!r} has {there} partitions: the new number must be larger",
-                )
-            added = _counted(topic.count) - there
+            added = _grown(topic.name, there, topic.count) - there
             if topic.assignments is not None:
                 if len(topic.assignments) != added:
                     raise Refusal(
@@ -220,6 +235,15 @@ class TopicHandlers:
                 assignment = {there + n: each.broker_ids for n, each in enumerate(topic.assignments)}
             if not validate_only:
                 self._node.coordination.create_partitions(topic.name, topic.count, assignment)
+
+
+def _grown(name: str, there: int, partitions: int) -> int:
+    """A topic's new number of partitions. Raises Refusal."""
+    try:
+        check_more_partitions(name, there, partitions)
+    except InvalidArgument as error:
+        raise Refusal(ErrorCode.INVALID_PARTITIONS, str(error)) from None
+    return _counted(partitions)
 
 
 def _counted(partitions: int) -> int:

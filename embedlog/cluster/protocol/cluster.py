@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Final
 
 from .messages import Request, Response
-from .metadata import UNKNOWN_OPERATIONS
+from .operations import UNKNOWN_OPERATIONS
 from .schema import Api, array, boolean, int8, int16, int32, int64, message, string
 
 DESCRIBE_LOG_DIRS: Final = Api("DescribeLogDirs", key=35, max_version=5, flexible_since=2)

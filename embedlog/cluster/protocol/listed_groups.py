@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Final
 
 from .messages import Request, Response
-from .metadata import UNKNOWN_OPERATIONS
+from .operations import UNKNOWN_OPERATIONS
 from .schema import Api, array, boolean, byte_string, int16, int32, message, string
 
 DESCRIBE_GROUPS: Final = Api("DescribeGroups", key=15, max_version=6, flexible_since=5)

@@ -9,13 +9,11 @@ from __future__ import annotations
 from typing import ClassVar, Final
 
 from .messages import Request, Response
+from .operations import UNKNOWN_OPERATIONS
 from .schema import Api, array, boolean, int16, int32, int64, message, string, uuid
 
 API_VERSIONS: Final = Api("ApiVersions", key=18, max_version=4, flexible_since=3)
 METADATA: Final = Api("Metadata", key=3, max_version=13, flexible_since=9)
-
-UNKNOWN_OPERATIONS: Final = -(2**31)
-"""What the sets of authorized operations are where nobody asked for them."""
 
 
 # -- ApiVersions ---------------------------------------------------------------------------------------

@@ -5,7 +5,8 @@
 Each partition has a producer id, an epoch and the next sequence number. A batch gets its number before it is
 sent for the first time and keeps it: a broker that has it already says where. After an append whose fate is
 unknown (its time was over, Ctrl-C) the partition begins a new epoch, with which the broker refuses what may
-still be on its way; likewise where a broker has forgotten what it knew of the producer.
+still be on its way; likewise if a broker no longer knows the producer. A batch that such a broker may already
+have is not sent again in the new epoch: it could be appended twice.
 
 Invariants: the appends to one partition follow each other; at most five batches are on their way, as many as
 a broker remembers; a request has one batch, which is appended whole or not at all.
@@ -194,6 +195,7 @@ class _Delivery:
         self._done: list[Appended] = []
         self._numbered = False
         self._renewed = 0
+        self._unanswered = 0  # of the first so many batches the fate is unknown: sent, without an answer
 
     def run(self) -> list[Appended]:
         """Deliver them all, tried again while there is time. Raises _Refused, and what `retried` does."""
@@ -226,9 +228,11 @@ class _Delivery:
         limit = self._brokers.limit(deadline)
         with self._metadata.asking(self._name.topic), self._brokers.connection(leader, limit) as connection:
             failed: PartitionProduceResponse | None = None
+            unanswered = self._unanswered
             while failed is None and len(self._done) < len(self._headers):
                 first = len(self._done)
                 window = self._headers[first : first + _ON_THEIR_WAY]
+                self._unanswered = max(unanswered, first + len(window))
                 for header in window:
                     connection.send(self._request(header), limit)
                 for header in window:
@@ -238,9 +242,11 @@ class _Delivery:
                         failed = failed or answer
                     elif failed is None:
                         self._took(header, answer)
+                if failed is None or failed.error_code not in _PERHAPS_APPENDED:
+                    self._unanswered = unanswered
                 limit = self._brokers.limit(deadline)
         if failed is not None:
-            self._failed(failed)
+            self._failed(failed, sent_before=len(self._done) < unanswered)
 
     def _number(self, deadline: float) -> None:
         """Write into each batch that has not been appended yet of whom it is and its sequence number."""
@@ -277,14 +283,17 @@ class _Delivery:
         self._done.append(Appended(base, base + header.last_offset_delta, time_ms, False))
         self._stamp.next_sequence = _behind(self._stamp.next_sequence, header)
 
-    def _failed(self, answer: PartitionProduceResponse) -> None:
-        """Raises Again where that may help, else _Refused."""
+    def _failed(self, answer: PartitionProduceResponse, *, sent_before: bool) -> None:
+        """Raises Again if that may help; else _Refused, or an error where it may have been appended."""
         if answer.error_code in _STALE:
             self._metadata.forget(self._name.topic)
         try:
             check_code(answer.error_code, f"appending to {self._name}", answer.error_message)
         except _FORGOTTEN as error:
             self._renewed += 1
+            if sent_before:
+                error.add_note("the batch was sent before and not answered: it may have been appended")
+                raise
             if self._renewed > _MOST_NEW_EPOCHS:
                 raise
             self._stamp.renew(fenced=isinstance(error, InvalidProducerEpoch))
@@ -296,6 +305,9 @@ class _Delivery:
             raise _Refused(error) from None
 
 
+_PERHAPS_APPENDED: Final = frozenset(
+    {ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND}
+)
 _STALE: Final = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,

@@ -214,10 +214,9 @@ class RemoteBackend:
 
 def _checked(given: Mapping[str, Any]) -> RemoteSettings:
     """Raises UnknownSetting, InvalidSetting; UnsupportedByBackend for a setting of a directory."""
-    known = (*LogSettings.names(), *TopicSettings.names())
     for name in given:
-        plain = name.replace(".", "_").replace("-", "_")
-        if plain in known and plain not in RemoteSettings.names():
+        of_log = LogSettings.resolved(name, None) or TopicSettings.resolved(name, None)
+        if of_log is not None and RemoteSettings.resolved(name, None) is None:
             raise UnsupportedByBackend(
                 f"{name} is a setting of the log itself, which the brokers keep: give it to them (`embedlog "
                 "serve`), or to create_topic and alter_topic for one topic"

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from ...catalog import check_partition_count
 from ...config import MAX_INT64, TopicSettings
 from ...errors import (
     BrokerUnavailable,
@@ -26,6 +25,8 @@ from ...errors import (
 )
 from ...filenames import check_topic_name
 from ...model import TopicDescription, TopicPartition
+from ...synonyms import plain
+from ...topic import check_more_partitions, check_partition_count
 from ..protocol import ErrorCode
 from ..protocol.configs import (
     IncrementalAlterableConfig,
@@ -109,7 +110,7 @@ class Topics:
         ]
         for key in settings.keys() - given.keys():
             changes.append(
-                IncrementalAlterableConfig(name=_dotted(key), config_operation=_REMOVE, value=None)
+                IncrementalAlterableConfig(name=_dotted(_own_name(key)), config_operation=_REMOVE, value=None)
             )
         resource = IncrementalAlterConfigsResource(resource_type=TOPIC, resource_name=name, configs=changes)
 
@@ -128,8 +129,7 @@ class Topics:
         """See `Log.create_partitions`."""
         check_partition_count(partitions)
         there = len(self._metadata.view(name).leaders)
-        if partitions <= there:
-            raise InvalidArgument(f"topic {name!r} has {there} partitions: the new number must be larger")
+        check_more_partitions(name, there, partitions)
 
         def attempt(deadline: float) -> None:
             topic = CreatePartitionsTopic(name=name, count=partitions, assignments=None)
@@ -220,7 +220,7 @@ class Topics:
         try:
             check_code(code, f"topic {name!r}", said)
         except InvalidSetting as error:
-            unknown = [key for key in settings if _plain(key) not in TopicSettings.names()]
+            unknown = [key for key in settings if _own_name(key) not in TopicSettings.names()]
             raise (UnknownSetting(str(error)) if unknown else error) from None
 
     def _there(self, name: str, partitions: int) -> TopicDescription:
@@ -257,8 +257,10 @@ def _of(results: list[Any], name: str) -> list[Any]:
     return found
 
 
-def _plain(name: str) -> str:
-    return name.replace(".", "_").replace("-", "_")
+def _own_name(typed: str) -> str:
+    """The setting's own name; a name that embedlog does not know is left to the brokers."""
+    found = TopicSettings.resolved(typed, None)
+    return plain(typed) if found is None else found[0]
 
 
 def _dotted(name: str) -> str:
@@ -268,11 +270,11 @@ def _dotted(name: str) -> str:
 def _written(settings: Mapping[str, Any]) -> dict[str, str]:
     """Settings as the wire has them. Raises InvalidSetting, InvalidType."""
     written = {}
-    for name, value in settings.items():
-        plain = _plain(name)
-        if plain in TopicSettings.names():
-            value = TopicSettings.parse({name: value})[plain]
+    for typed, value in settings.items():
+        name = _own_name(typed)
+        if name in TopicSettings.names():
+            value = TopicSettings.parse({typed: value})[name]
         elif not isinstance(value, str | int | float):
-            raise InvalidType(f"{name} must be text or a number, not {type(value).__name__}")
+            raise InvalidType(f"{typed} must be text or a number, not {type(value).__name__}")
         written[_dotted(name)] = str(value).lower() if isinstance(value, bool) else str(value)
     return written

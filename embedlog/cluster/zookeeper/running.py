@@ -32,7 +32,7 @@ from typing import Final, NamedTuple
 
 from ...arguments import check_int, check_text
 from ...closing import Closing
-from ...errors import InvalidArgument, ZooKeeperError, ZooKeeperUnavailable
+from ...errors import InvalidArgument, ZooKeeperError, ZooKeeperUnavailable, counted
 from ...filenames import FORMAT_FILE
 from ...fs import FileSystem
 from ...java import java_home
@@ -297,7 +297,7 @@ def _check_directory(directory: Path, servers: int) -> None:
         had = max((directory / "1" / "zoo.cfg").read_text().count("\nserver."), 1)
         if had != servers:
             raise InvalidArgument(
-                f"{directory} has the data of {had} server{'s'[: had > 1]}, not of {servers}: start as many, "
+                f"{directory} has the data of {counted(had, 'server')}, not of {servers}: start as many, "
                 "or name a new directory (servers without data could outvote those that have it)"
             )
 

@@ -1,0 +1,54 @@
+"""Operations that a client is authorized for, as bit sets.
+
+Without authentication every client may do all that can be done with a resource. Source: KIP-430, and the
+operations that Kafka's documentation lists for each type of resource.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+
+class Operation(IntEnum):
+    """Kafka's numbers for operations."""
+
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+
+
+def _bits(*operations: Operation) -> int:
+    return sum(1 << operation for operation in operations)
+
+
+UNKNOWN_OPERATIONS: Final = -(2**31)
+"""The set if the client did not ask for it."""
+
+ON_A_GROUP: Final = _bits(Operation.READ, Operation.DELETE, Operation.DESCRIBE)
+ON_A_TOPIC: Final = _bits(
+    Operation.READ,
+    Operation.WRITE,
+    Operation.CREATE,
+    Operation.DELETE,
+    Operation.ALTER,
+    Operation.DESCRIBE,
+    Operation.DESCRIBE_CONFIGS,
+    Operation.ALTER_CONFIGS,
+)
+ON_THE_CLUSTER: Final = _bits(
+    Operation.CREATE,
+    Operation.ALTER,
+    Operation.DESCRIBE,
+    Operation.CLUSTER_ACTION,
+    Operation.DESCRIBE_CONFIGS,
+    Operation.ALTER_CONFIGS,
+    Operation.IDEMPOTENT_WRITE,
+)

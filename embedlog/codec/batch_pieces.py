@@ -1,0 +1,130 @@
+"""Decompress one batch piece by piece, so that its contents are never in memory all at once.
+
+    compressed body -> 256 KiB, decompressed -> whole records, 4,096 at most -> Record objects, or a check
+
+A batch of 100 KB may hold 100 MB, or millions of records, each of which takes some hundred bytes as an
+object. A broker opens its clients' batches here, and may stop after any piece.
+
+Invariants: a piece has at most PIECE_RECORDS records and PIECE_BYTES, or a single larger record; no piece
+ends inside a record. Pieces yielded before an error are valid.
+
+Source: Kafka 2.7 implementation, section 5.3 (record batch, record).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from ..errors import CorruptRecord
+from ..model import Record
+from . import loops
+from .batch_decode import DEFAULT_MAX_BYTES, located
+from .compression import NONE, decompressed
+from .record_batch import CODEC_MASK, HEAD, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, TAIL, BatchHeader
+from .varint import decode_varint, decode_varlong
+
+if TYPE_CHECKING:
+    from .record_batch import ReadBuffer
+
+PIECE_BYTES: Final = 256 << 10
+PIECE_RECORDS: Final = 4_096
+
+
+def body_pieces(buffer: ReadBuffer, header: BatchHeader, max_bytes: int) -> Iterator[tuple[bytes, int]]:
+    """(bytes, number of records) of each piece of one batch, decompressed to at most `max_bytes` in all.
+
+    The records' fields are not looked at. Raises CorruptRecord (DecompressionError, DecompressedTooLarge),
+    not located.
+    """
+    body = bytes(buffer[header.pos + HEADER_SIZE : header.pos + header.size])
+    left = header.record_count
+    if header.compression and (body or left):
+        parts = decompressed(header.compression, body, max_bytes, PIECE_BYTES)
+    else:
+        parts = iter((body,))
+    rest = bytearray()
+    for part in parts:
+        rest += part
+        pos = 0
+        while left:
+            count, stop = loops.whole_records(rest, pos, pos + PIECE_BYTES, min(left, PIECE_RECORDS))
+            if not count:  # a larger record, or an incomplete one
+                count, stop = loops.whole_records(rest, pos, len(rest), 1)
+            if not count:
+                break
+            yield bytes(rest[pos:stop]), count
+            left -= count
+            pos = stop
+        del rest[:pos]
+        if rest and not left:
+            raise CorruptRecord(f"bytes follow the last of {header.record_count:,} records")
+    if left:
+        raise CorruptRecord(f"{left:,} of {header.record_count:,} records are missing")
+
+
+def decode_pieces(
+    buffer: ReadBuffer,
+    header: BatchHeader,
+    topic: str,
+    partition: int,
+    *,
+    max_bytes: int = DEFAULT_MAX_BYTES,
+    start_offset: int = 0,
+) -> Iterator[list[Record]]:
+    """The records that `batch_decode.decode` returns; an empty list for a piece before `start_offset`.
+
+    Raises CorruptRecord as `decode` does.
+    """
+    last_offset = -1
+    try:
+        for body, count in body_pieces(buffer, header, max_bytes):
+            records = loops.decode_records(
+                body,
+                count,
+                topic,
+                partition,
+                header.base_offset,
+                header.last_offset_delta,
+                header.base_timestamp_ms,
+                header.max_timestamp_ms if header.timestamp_type else None,
+                start_offset,
+            )
+            if records:
+                if records[0].offset <= last_offset:
+                    raise CorruptRecord("the offset deltas do not rise")
+                last_offset = records[-1].offset
+            yield records
+    except CorruptRecord as error:
+        raise located(header, error) from error.__cause__
+
+
+def check_pieces(buffer: ReadBuffer, header: BatchHeader, max_bytes: int) -> bool:
+    """Are the records valid, and none of them later than the batch's header says? Makes no objects.
+
+    The batch must have a record for each of its offsets. Raises CorruptRecord if it cannot be opened.
+    """
+    done = 0
+    attributes = header.attributes & ~CODEC_MASK | NONE
+    try:
+        for body, count in body_pieces(buffer, header, max_bytes):
+            if _first_delta(body) != done:
+                return False
+            done += count
+            # An uncompressed batch of these records alone, since the loop takes whole batches.
+            length = HEADER_SIZE - LENGTH_OVERHEAD + len(body)
+            piece = HEAD.pack(header.base_offset, length, header.leader_epoch, MAGIC, 0)
+            piece += TAIL.pack(attributes, done - 1, *header[8:13], count) + body
+            if loops.check_run(piece, 0, len(piece)) != len(piece):
+                return False
+    except CorruptRecord as error:
+        raise located(header, error) from error.__cause__
+    return True
+
+
+def _first_delta(body: bytes) -> int:
+    """The first record's offset delta. Raises CorruptRecord."""
+    _, pos = decode_varint(body)
+    _, pos = decode_varlong(body, pos + 1)
+    delta, _ = decode_varint(body, pos)
+    return delta
