@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BUILT := setup.py $(foreach where, embedlog embedlog/codec, \
   $(wildcard $(where)/compiled_*.py $(where)/*.pxd $(where)/*.h))
 
-.PHONY: demo examples test test-plain test-cluster test-faults test-kills test-mirror bench bench-sizes bench-spark lint clean
+.PHONY: demo examples test test-plain test-cluster test-faults test-kills test-mirror test-foreign bench bench-sizes bench-spark lint clean
 
 demo: $(VENV)/.demo
 	$(BIN)/embedlog demo
@@ -51,6 +51,15 @@ test-faults: $(VENV)/.test
 	EMBEDLOG_FAULT_ROUNDS=$${EMBEDLOG_FAULT_ROUNDS:-20} $(BIN)/python -m pytest -s \
 	  tests/cluster/test_ensemble_faults.py tests/cluster/test_random_faults.py $(PYTEST_ARGS)
 
+# Clients that `make test` leaves out: kafkajs and @platformatic/kafka (Node 20.19 or newer, npm), and franz-go's own
+# tests (Go 1.26 or newer). The first run downloads them.
+test-foreign: $(VENV)/.test tests/foreign/node_modules/.package-lock.json
+	$(BIN)/python -m pytest tests/foreign $(PYTEST_ARGS)
+
+tests/foreign/node_modules/.package-lock.json: tests/foreign/package-lock.json
+	npm ci --silent --no-audit --no-fund --prefix tests/foreign
+	@touch $@
+
 # The pipeline of examples/flights: events, a stream, a nightly load, a report with a plot.
 examples: $(VENV)/.examples
 	$(BIN)/python examples/flights/events.py flights-data
@@ -75,7 +84,7 @@ bench-spark: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.spark $(BENCH_ARGS)
 
 clean:
-	rm -rf $(VENV) embedlog-demo flights-data* flights-delays.png build dist *.egg-info $(foreach where, embedlog embedlog/codec, $(where)/compiled_*.c $(where)/*.so)
+	rm -rf $(VENV) tests/foreign/node_modules embedlog-demo flights-data* flights-delays.png build dist *.egg-info $(foreach where, embedlog embedlog/codec, $(where)/compiled_*.c $(where)/*.so)
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
