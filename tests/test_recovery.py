@@ -594,6 +594,24 @@ def test_a_consumer_past_what_survived_is_told(tmp_path: Path, between: str) -> 
         assert again.backend.fetch("t", 0, 6, 1000, leader_epoch=0).log_start_offset == 0
 
 
+@pytest.mark.parametrize("appended", [0, 1, 5])
+def test_one_lost_record_is_not_skipped_silently(tmp_path: Path, appended: int) -> None:
+    log = open_log(tmp_path)
+    log.create_topic("t")
+    for number in range(10):
+        log.append("t", b"old %d" % number)
+    assert len(values(log)) == 10
+    crash(log)
+    _cut_to(tmp_path, 9)
+    with open_log(tmp_path) as again:
+        for number in range(appended):
+            again.append("t", b"new %d" % number)
+        with pytest.raises(LogTruncated) as caught:
+            again.backend.fetch("t", 0, 10, 1000, leader_epoch=0)
+        assert caught.value.surviving_offset == 9
+        assert again.backend.fetch("t", 0, 9, 1000, leader_epoch=0).log_end_offset == 9 + appended
+
+
 def test_each_unclean_open_begins_an_epoch_and_a_clean_one_does_not(tmp_path: Path) -> None:
     epochs = []
     for clean in (False, False, True, True, False):
@@ -700,6 +718,26 @@ def test_duplicates_are_still_found_after_crashes(tmp_path: Path, housekept: int
         for sequence in (5, 7, 9):  # a snapshot names the last batch, and the log has the four before it
             assert partition.append(_batch(sequence, value=b"v" * 200)).base_offset == sequence
         assert partition.append(_batch(10)).base_offset == 10
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_batch_with_a_known_first_sequence_and_other_records_is_no_duplicate(
+    tmp_path: Path, count: int
+) -> None:
+    """Answered as a duplicate, the records that the first sending did not have would be lost."""
+
+    def batch(count: int) -> bytearray:
+        records = [(None, b"%d of %d" % (i, count), (), 1000) for i in range(count)]
+        return encode_batch(records, producer_id=7, producer_epoch=0, base_sequence=0)
+
+    with open_log(tmp_path) as log:
+        log.create_topic("t")
+        partition = partition_of(log)
+        assert partition.append(batch(2)).base_offset == 0
+        with pytest.raises(OutOfOrderSequence):
+            partition.append(batch(count))
+        assert partition.append(batch(2)).base_offset == 0
+        assert values(log) == [(0, b"0 of 2"), (1, b"1 of 2")]
 
 
 @pytest.mark.parametrize("clean", [True, False])
