@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BUILT := setup.py $(foreach where, embedlog embedlog/codec, \
   $(wildcard $(where)/compiled_*.py $(where)/*.pxd $(where)/*.h))
 
-.PHONY: demo examples test test-plain test-cluster test-faults test-kills test-mirror test-foreign bench bench-sizes bench-spark lint clean
+.PHONY: demo examples test test-plain test-cluster test-faults test-kills test-mirror test-foreign bench bench-sizes bench-spark lint hooks clean
 
 demo: $(VENV)/.demo
 	$(BIN)/embedlog demo
@@ -78,6 +78,11 @@ lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Git hooks: the checks of `make lint` before each commit, and the form of its message (.pre-commit-config.yaml).
+hooks: $(VENV)/.test
+	$(BIN)/python -m pip install -qq 'pre-commit>=4'
+	$(BIN)/pre-commit install
 
 # Spark over a log, over Parquet, and over a source of tuples.
 bench-spark: $(VENV)/.bench
