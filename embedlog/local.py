@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Final, NoReturn
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Final, NoReturn, TypeVar
 
 from .attendant import Attendant
 from .backend import Interrupt, Lane
@@ -39,6 +39,9 @@ from .watch import Watch
 
 # The writer stores its edges a moment after its write has woken us: look again this much later.
 _PUBLICATION_DELAYS_MS: Final = (0.0, 0.2, 1.0, 5.0, 20.0)
+
+
+T = TypeVar("T")
 
 
 class EngineBackend:
@@ -129,17 +132,17 @@ class EngineBackend:
 
     def health(self) -> Health:
         """See `Log.health`."""
-        names = self._engine.topics()
-        edges = [offsets for name in names for offsets in self._engine.offsets(name).values()]
+        topics = self._of_each_topic(self._engine.offsets)
+        edges = [offsets for topic in topics for offsets in topic.values()]
         refusing, damage, failing = self._trouble()
         disk_bytes, used_fraction, is_full = self._disk()
         return Health(
             "degraded" if refusing or damage or failing else "full" if is_full else "ok",
             self.path,
             self.mode,
-            len(names),
+            len(topics),
             len(edges),
-            self._bytes(names),
+            self._bytes(),
             self._engine.fs.free_bytes(self.path),
             sum(edge.log_end_offset - edge.flushed_offset for edge in edges),
             refusing,
@@ -157,14 +160,21 @@ class EngineBackend:
         """Bytes on disk, as a fraction of max_bytes, and whether an append was refused for lack of room."""
         return -1, 0.0, False
 
-    def _bytes(self, names: list[str]) -> int:
-        """Bytes of the segments of some topics."""
-        return sum(
-            size
-            for name in names
-            for partition in self._engine.partitions_of(name)
-            for _, size in partition.readable_segments()
-        )
+    def _bytes(self) -> int:
+        """Bytes of all segments."""
+        return sum(self._of_each_topic(self._bytes_of))
+
+    def _bytes_of(self, topic: str) -> int:
+        partitions = self._engine.partitions_of(topic)
+        return sum(size for partition in partitions for _, size in partition.readable_segments())
+
+    def _of_each_topic(self, ask: Callable[[str], T]) -> list[T]:
+        """The answers of all topics but those that are deleted meanwhile."""
+        answers = []
+        for topic in self._engine.topics():
+            with contextlib.suppress(TopicNotFound):
+                answers.append(ask(topic))
+        return answers
 
     def _watched(self, positions: Mapping[TopicPartition, int]) -> list[tuple[ReadablePartition, int]]:
         return [(self._engine.partition(*name), offset) for name, offset in positions.items()]
@@ -298,7 +308,7 @@ class WriterBackend(EngineBackend):
         quota = self._store.upkeep.quota
         return quota.used(), quota.used_fraction, quota.is_full
 
-    def _bytes(self, names: list[str]) -> int:
+    def _bytes(self) -> int:
         return sum(partition.size for partition in self._store.partitions())
 
 

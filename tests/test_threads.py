@@ -168,6 +168,30 @@ def test_topics_come_and_go_among_appenders_readers_and_onlookers(log: Log, crow
 
 
 @pytest.mark.parametrize("mode", ["rw", "r"])
+def test_health_does_not_fail_for_a_topic_that_is_deleted_meanwhile(
+    path: Path, log: Log, crowd: Crowd, mode: str
+) -> None:
+    for number in range(20):  # so that most of the time is spent between the list of topics and their edges
+        log.create_topic(f"t{number}")
+    stop = threading.Event()
+    with embedlog.open(path, mode="r") as reader:
+        asked = log if mode == "rw" else reader
+
+        def look() -> None:
+            while not stop.is_set():
+                asked.health()
+
+        crowd.start(look)
+        for _ in range(30):
+            log.create_topic("u")
+            log.delete_topic("u")
+        stop.set()
+        crowd.join()
+        assert crowd.errors == []
+        assert asked.health().topics == 20
+
+
+@pytest.mark.parametrize("mode", ["rw", "r"])
 def test_closing_ends_everybody(path: Path, crowd: Crowd, mode: str) -> None:
     """With Closed, at once, and with no hang: those who append, read, wait, and who are just about to."""
     for turn in range(8):
