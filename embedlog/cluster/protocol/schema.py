@@ -211,9 +211,24 @@ def message(cls: type[_T]) -> type[_T]:
                 setattr(cls, name, dataclasses.field(default_factory=list))
             else:
                 setattr(cls, name, wire.default)
-    made_class = dataclasses.dataclass(slots=True, kw_only=True)(cls)
+    # These three as dataclass writes them would take half of the package's import time.
+    cls.__doc__ = cls.__doc__ or cls.__name__
+    cls.__repr__ = _repr  # type: ignore[method-assign]
+    cls.__eq__ = _equal  # type: ignore[method-assign]
+    made_class = dataclasses.dataclass(slots=True, kw_only=True, repr=False, eq=False)(cls)
     made_class._wire = tuple(wires)  # type: ignore[attr-defined]
     return made_class
+
+
+def _repr(self: object) -> str:
+    values = (f"{name}={getattr(self, name)!r}" for name, _ in wire_of(type(self)))
+    return f"{type(self).__name__}({', '.join(values)})"
+
+
+def _equal(self: object, other: object) -> bool:
+    return type(other) is type(self) and all(
+        getattr(self, name) == getattr(other, name) for name, _ in wire_of(type(self))
+    )
 
 
 def wire_of(cls: type) -> tuple[tuple[str, Wire], ...]:
