@@ -14,9 +14,10 @@ from embedlog.codec import encode_batch
 with warnings.catch_warnings():
     # On its import kafka-python uses what Python 3.11 deprecates (and later versions take back).
     warnings.simplefilter("ignore", DeprecationWarning)
-    from kafka import TopicPartition
+    from kafka import OffsetAndMetadata, TopicPartition
     from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType, KafkaAdminClient, OffsetSpec
     from kafka.errors import (
+        NoError,
         TopicAlreadyExistsError,
         UnknownTopicIdError,
         UnknownTopicOrPartitionError,
@@ -106,6 +107,35 @@ def test_the_directory_and_what_lies_in_it(broker: Broker, admin: KafkaAdminClie
     sizes = {p["partition_index"]: p["partition_size"] for p in directory["topics"][0]["partitions"]}
     assert sizes[0] == 0
     assert 1000 < sizes[1] < 1200
+
+
+def test_the_cluster(broker: Broker, admin: KafkaAdminClient) -> None:
+    told = admin.describe_cluster()
+    assert told["cluster_id"] == broker.node.store.catalog.log_id
+    (only,) = told["brokers"]
+    assert f"{only['host']}:{only['port']}" == broker.bootstrap_servers
+    assert told["controller_id"] == only["broker_id"] == 0
+    assert "ALTER" in told["authorized_operations"]
+
+
+def test_a_group_and_its_offsets(broker: Broker, admin: KafkaAdminClient) -> None:
+    broker.log.create_topic("events", 2)
+    first, second = (TopicPartition("events", number) for number in range(2))
+    with broker.log.consumer("events", group="billing", auto_commit=False) as consumer:
+        consumer.poll(timeout_ms=0)
+        (listed,) = admin.list_groups()
+        assert (listed["group_id"], listed["group_state"]) == ("billing", "Stable")
+        (member,) = admin.describe_groups(["billing"])["billing"]["members"]
+        (assigned,) = member["member_assignment"]["assigned_partitions"]
+        assert assigned == {"topic": "events", "partitions": [0, 1]}
+    changed = admin.alter_group_offsets(
+        "billing", {place: OffsetAndMetadata(0, "", -1) for place in (first, second)}
+    )
+    assert changed == {first: NoError, second: NoError}
+    assert admin.delete_group_offsets("billing", [first]) == {first: NoError}
+    assert admin.list_group_offsets({"billing": None}) == {"billing": {second: OffsetAndMetadata(0, "", -1)}}
+    admin.delete_groups(["billing"])
+    assert admin.list_groups() == []
 
 
 def test_producers_of_a_partition(broker: Broker, admin: KafkaAdminClient) -> None:
