@@ -30,7 +30,7 @@ from embedlog.cluster.protocol.produce_fetch import (
 )
 from embedlog.codec import encode_values
 
-from .measure import Contender, Prepare, Row, Work
+from .measure import Contender, Prepare, Row, Sample, Work
 from .servers import FRAME, MIB
 
 _TOPIC = "bench"
@@ -132,8 +132,8 @@ def _request_rate(kind: str, *, frame: bytes, connections: int, ahead: int, seco
             sockets[0].sendall(frame)
             answer = _receive_frame(sockets[0], buffer)
 
-            def work() -> float:
-                return _exchange(sockets, frame * ahead, answer * ahead, seconds) * ahead
+            def work() -> Sample:
+                return Sample(_exchange(sockets, frame * ahead, answer * ahead, seconds) * ahead)
 
             yield work
 
@@ -174,7 +174,7 @@ def _latency(percentile: int, seconds: float) -> Row:
                     _make_topic(connection)
                 buffer = bytearray(1 << 16)
 
-                def work() -> float:
+                def work() -> Sample:
                     took = []
                     started = before = time.perf_counter()
                     while before - started < seconds:
@@ -183,7 +183,7 @@ def _latency(percentile: int, seconds: float) -> Row:
                         now = time.perf_counter()
                         took.append(now - before)
                         before = now
-                    return statistics.quantiles(took, n=100)[percentile - 1] * 1e6
+                    return Sample(statistics.quantiles(took, n=100)[percentile - 1] * 1e6)
 
                 yield work
 
@@ -207,7 +207,7 @@ def _large_produce(times: int) -> Row:
                     _make_topic(connection)
                 buffer = bytearray(1 << 16)
 
-                def work() -> float:
+                def work() -> Sample:
                     started = time.perf_counter()
                     for _ in range(times):
                         connection.sendall(frame)
@@ -215,7 +215,7 @@ def _large_produce(times: int) -> Row:
                             _receive_frame(connection, buffer)
                         else:
                             connection.recv(4)
-                    return times * len(frame) / 1e6 / (time.perf_counter() - started)
+                    return Sample(times * len(frame) / 1e6 / (time.perf_counter() - started))
 
                 yield work
 
@@ -250,7 +250,7 @@ def _large_fetch(times: int) -> Row:
                         _receive_frame(connection, buffer)
                     asks = [asking(number * 1000) for number in range(64)]
 
-                def work() -> float:
+                def work() -> Sample:
                     moved = 0
                     with memoryview(buffer) as view:
                         started = time.perf_counter()
@@ -263,7 +263,7 @@ def _large_fetch(times: int) -> Row:
                                 while left:
                                     left -= connection.recv_into(view[:left])
                                 moved += MIB
-                        return moved / 1e6 / (time.perf_counter() - started)
+                        return Sample(moved / 1e6 / (time.perf_counter() - started))
 
                 yield work
 
@@ -317,7 +317,7 @@ def _clients(size: int, linger_ms: int, records: int) -> Row:
                 bootstrap = f"127.0.0.1:{port}"
                 if filled:
                     produce(bootstrap)
-                yield lambda: action(bootstrap)
+                yield lambda: Sample(action(bootstrap))
 
         return prepare
 

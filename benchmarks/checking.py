@@ -21,7 +21,7 @@ from embedlog.filenames import RECOVERY_POINT_FILE
 from embedlog.verify import verify_log
 
 from .crash import environment
-from .measure import Contender, Prepare, Row, Work
+from .measure import Contender, Prepare, Row, Sample, Work
 from .stores import TOPIC, VALUES, same_batch
 
 _APPEND = 1 << 20
@@ -42,7 +42,7 @@ def rows(scale: float) -> list[Row]:
     return [*found, Row("verify --deep, batches of 100", "MB/s", True, [deep, preadv])]
 
 
-def _looking_through(megabytes: int, batch: int, work: Callable[[Path], float]) -> Prepare:
+def _looking_through(megabytes: int, batch: int, work: Callable[[Path], Sample]) -> Prepare:
     @contextmanager
     def prepare(where: Path) -> Iterator[Work]:
         command = [sys.executable, "-m", __name__, str(where), str(megabytes), str(batch)]
@@ -57,7 +57,7 @@ def _files(where: Path) -> list[Path]:
     return sorted((where / f"{TOPIC}_0").glob("*.kafka"))
 
 
-def _preadv(where: Path) -> float:
+def _preadv(where: Path) -> Sample:
     buffer = bytearray(_APPEND)
     total = 0
     started = time.perf_counter()
@@ -67,23 +67,23 @@ def _preadv(where: Path) -> float:
             pos += got
         os.close(fd)
         total += pos
-    return total / 1e6 / (time.perf_counter() - started)
+    return Sample(total / 1e6 / (time.perf_counter() - started))
 
 
-def _recover(where: Path) -> float:
+def _recover(where: Path) -> Sample:
     (where / RECOVERY_POINT_FILE).unlink()
     size = sum(path.stat().st_size for path in _files(where))
     told: list[tuple[float, int]] = []
     with embedlog.open(where, progress=lambda _, done, __: told.append((time.perf_counter(), done))) as log:
         assert told[-1][1] == log.recovery.partitions[0].bytes_read == size
     (started, before), (ended, done) = told[0], told[-1]
-    return (done - before) / 1e6 / (ended - started)
+    return Sample((done - before) / 1e6 / (ended - started))
 
 
-def _verify(where: Path, *, deep: bool = False) -> float:
+def _verify(where: Path, *, deep: bool = False) -> Sample:
     report = verify_log(where, deep=deep)
     assert report.ok, report.findings
-    return report.bytes / 1e6 / report.seconds
+    return Sample(report.bytes / 1e6 / report.seconds)
 
 
 def _fill_and_die(where: Path, megabytes: int, batch: int) -> None:

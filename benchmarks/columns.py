@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -162,12 +161,11 @@ def _checking(batch: int, thousands: int) -> Row:
 def _speed(work: Callable[[], object], size: int, times: int) -> Prepare:
     @contextmanager
     def prepare(where: Path) -> Iterator[Work]:
-        def measured() -> float:
-            started = time.perf_counter()
+        def repeat() -> None:
             for _ in range(times):
                 work()
-            return times * size / 1e6 / (time.perf_counter() - started)
 
-        yield measured
+        megabytes = times * size / 1e6
+        yield rate(megabytes, repeat)
 
     return prepare

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import embedlog
 
-from .measure import Contender, Opener, Prepare, Row, Work
+from .measure import Contender, Opener, Prepare, Row, Sample, Work
 from .stores import TOPIC, VALUES, Call, embedlog_batches, lmdb_batches, raw, sqlite_batches
 
 
@@ -42,13 +42,13 @@ def _row(title: str, values: list[bytes], batches: int, opener: Opener) -> Row:
 def _filling(opener: Opener, values: list[bytes], batches: int) -> Prepare:
     @contextmanager
     def prepare(where: Path) -> Iterator[Work]:
-        def work() -> float:
+        def work() -> Sample:
             with opener(where) as append:
                 for _ in range(batches):
                     append(values)
             files = [path for path in where.rglob("*") if path.is_file()]
             # Blocks, not lengths: lmdb's file is sparse.
-            return sum(path.stat().st_blocks * 512 for path in files) / (batches * len(values))
+            return Sample(sum(path.stat().st_blocks * 512 for path in files) / (batches * len(values)))
 
         yield work
 

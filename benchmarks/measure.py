@@ -1,12 +1,14 @@
 """Take turns, take the time, keep the median: what all rows share.
 
 A contender is a context manager: it prepares a store in an empty directory and gives a function that does
-the work once and says how it went (a rate, a time, a size). Everything around that call is not timed.
+the work once and says how it went (a rate, a time, a size), and how much processor time it took. Everything
+around that call is not timed.
 """
 
 from __future__ import annotations
 
 import gc
+import resource
 import shutil
 import statistics
 import tempfile
@@ -16,7 +18,15 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-Work: TypeAlias = Callable[[], float]
+
+class Sample(NamedTuple):
+    """What one call of the work reached."""
+
+    value: float  # in the row's unit
+    cpu_us: float | None = None  # of this process and its children, for each item; None: not measured
+
+
+Work: TypeAlias = Callable[[], Sample]
 Prepare: TypeAlias = Callable[[Path], AbstractContextManager[Work]]
 Opener: TypeAlias = Callable[[Path], AbstractContextManager[Callable[[Any], object]]]
 
@@ -42,23 +52,32 @@ class Result(NamedTuple):
 
     name: str
     samples: list[float]
+    cpu_us: list[float]
 
     @property
     def median(self) -> float:
         """The middle one."""
         return statistics.median(self.samples)
 
+    @property
+    def median_cpu_us(self) -> float | None:
+        """The middle one, where processor time was measured."""
+        return statistics.median(self.cpu_us) if self.cpu_us else None
+
 
 def measure(row: Row, rounds: int, directory: Path) -> list[Result]:
     """Let the contenders take turns, `rounds` times."""
-    results = [Result(contender.name, []) for contender in row.contenders]
+    results = [Result(contender.name, [], []) for contender in row.contenders]
     for _ in range(rounds):
         for contender, result in zip(row.contenders, results, strict=True):
             where = Path(tempfile.mkdtemp(dir=directory))
             try:
                 with contender.prepare(where) as work:
                     gc.collect()
-                    result.samples.append(work())
+                    sample = work()
+                result.samples.append(sample.value)
+                if sample.cpu_us is not None:
+                    result.cpu_us.append(sample.cpu_us)
             finally:
                 shutil.rmtree(where)
     return results
@@ -71,24 +90,21 @@ def calling(opener: Opener, argument: object, records: int, calls: int) -> Prepa
     def prepare(where: Path) -> Iterator[Work]:
         with opener(where) as call:
 
-            def work() -> float:
-                started = time.perf_counter()
+            def call_all() -> None:
                 for _ in range(calls):
                     call(argument)
-                return calls * records / (time.perf_counter() - started)
 
-            yield work
+            yield rate(calls * records, call_all)
 
     return prepare
 
 
-def rate(count: int, action: Callable[[], object]) -> Work:
+def rate(count: float, action: Callable[[], object]) -> Work:
     """Do it once and say how many of `count` that was a second."""
 
-    def work() -> float:
-        started = time.perf_counter()
-        action()
-        return count / (time.perf_counter() - started)
+    def work() -> Sample:
+        wall, cpu = timed(action)
+        return Sample(count / wall, cpu / count * 1e6)
 
     return work
 
@@ -96,9 +112,22 @@ def rate(count: int, action: Callable[[], object]) -> Work:
 def duration(count: int, unit: float, action: Callable[[], object]) -> Work:
     """Do it once and say how long each of `count` took, in units of so many seconds."""
 
-    def work() -> float:
-        started = time.perf_counter()
-        action()
-        return (time.perf_counter() - started) / count / unit
+    def work() -> Sample:
+        wall, cpu = timed(action)
+        return Sample(wall / count / unit, cpu / count * 1e6)
 
     return work
+
+
+def timed(action: Callable[[], object]) -> tuple[float, float]:
+    """Seconds on the wall, and of processor time in all threads and in children that have ended."""
+    children = _of_children()
+    started, cpu = time.perf_counter(), time.process_time()
+    action()
+    wall, cpu = time.perf_counter() - started, time.process_time() - cpu
+    return wall, cpu + _of_children() - children
+
+
+def _of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from pathlib import Path
 from embedlog.codec.loops import LOOPS_VARIABLE
 
 from .crash import environment
-from .measure import Contender, Prepare, Row, Work, calling
+from .measure import Contender, Prepare, Row, Sample, Work, calling
 from .reading import embedlog_values, lmdb_values, sqlite_values
 from .stores import VALUES, embedlog_batches, lmdb_batches, sqlite_batches
 
@@ -54,10 +55,11 @@ def _alone(what: str, thousands: int) -> Prepare:
     return prepare
 
 
-def _measured(what: str, thousands: int, where: Path) -> float:
+def _measured(what: str, thousands: int, where: Path) -> Sample:
     command = [sys.executable, "-m", __name__, what, str(thousands), str(where)]
     plain = {**environment(), LOOPS_VARIABLE: "plain"}
-    return float(subprocess.run(command, check=True, env=plain, stdout=subprocess.PIPE).stdout)
+    told = subprocess.run(command, check=True, env=plain, stdout=subprocess.PIPE).stdout
+    return Sample(*json.loads(told))
 
 
 def _prepared(what: str, thousands: int) -> Prepare:
@@ -69,4 +71,4 @@ def _prepared(what: str, thousands: int) -> Prepare:
 
 if __name__ == "__main__":
     with _prepared(sys.argv[1], int(sys.argv[2]))(Path(sys.argv[3])) as work:
-        print(work())
+        print(json.dumps(work()))

@@ -15,12 +15,12 @@ from embedlog.codec import CHECKSUM_IMPLEMENTATION, LOOPS_IMPLEMENTATION
 from .measure import Result, Row
 
 _BEGIN, _END = "<!-- bench:begin -->", "<!-- bench:end -->"
-_WIDTHS = (34, 15, 25, 16)
+_WIDTHS = (34, 15, 25, 10, 16)
 
 
 def heading() -> str:
     """What ran where, and the columns' names."""
-    return "\n".join([*heading_lines(), "", _line(("", "median", "min..max", "embedlog / other"))])
+    return "\n".join([*heading_lines(), "", _line(("", "median", "min..max", "CPU us", "embedlog / other"))])
 
 
 def heading_lines() -> list[str]:
@@ -41,21 +41,22 @@ def block(row: Row, results: Sequence[Result]) -> str:
     for result in results:
         spread = f"{_number(min(result.samples))}..{_number(max(result.samples))}"
         ratio = _ratio(results[0], result)
-        lines.append(_line((f"  {result.name}", _number(result.median), spread, ratio)))
+        lines.append(_line((f"  {result.name}", _number(result.median), spread, _cpu(result), ratio)))
     return "\n".join(lines)
 
 
 def as_markdown(measured: Sequence[tuple[Row, Sequence[Result]]]) -> str:
-    """A table with a line for each contender: median, spread, embedlog's ratio to it."""
+    """A table with a line for each contender: median, spread, CPU of an item, embedlog's ratio to it."""
     lines = [*(f"{line}  " for line in heading_lines()), ""]
-    lines += ["| | median | min to max | embedlog / other |", "|---|---:|---:|---:|"]
+    lines += ["| | median | min to max | CPU us | embedlog / other |", "|---|---:|---:|---:|---:|"]
     for row, results in measured:
         better = "" if row.more_is_better else ", less is better"
-        lines.append(f"| **{row.title}** ({row.unit}{better}) | | | |")
+        lines.append(f"| **{row.title}** ({row.unit}{better}) | | | | |")
         for result in results:
             spread = f"{_number(min(result.samples))} to {_number(max(result.samples))}"
             ratio = _ratio(results[0], result)
-            lines.append(f"| {result.name} | {_number(result.median)} | {spread} | {ratio} |")
+            cells = (result.name, _number(result.median), spread, _cpu(result), ratio)
+            lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -85,6 +86,7 @@ def as_json(measured: Sequence[tuple[Row, Sequence[Result]]]) -> dict[str, Any]:
                         "max": max(result.samples),
                         "embedlog_ratio": results[0].median / result.median,
                         "samples": result.samples,
+                        "cpu_us": result.cpu_us,
                     }
                     for result in results
                 ],
@@ -118,6 +120,13 @@ def _line(cells: Sequence[str]) -> str:
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:,.1f}"
+
+
+def _cpu(result: Result) -> str:
+    cpu_us = result.median_cpu_us
+    if cpu_us is None:
+        return ""
+    return _number(cpu_us) if cpu_us >= 10 else f"{cpu_us:.2f}"
 
 
 def _ratio(ours: Result, other: Result) -> str:
