@@ -1,20 +1,25 @@
-"""Appends that nobody waits for to be durable: in batches, one by one, and through a producer."""
+"""Appends that nobody waits for to be durable: in batches, keyed, one by one, and through a producer."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from itertools import count
 from pathlib import Path
+
+import zstandard
 
 import embedlog
 
-from .measure import Contender, Row, Work, calling
+from .measure import Contender, Opener, Prepare, Row, Work, calling, rate
 from .stores import (
     TOPIC,
     VALUES,
+    Call,
     embedlog_batches,
+    embedlog_keyed,
     embedlog_one,
+    embedlog_with,
     lmdb_batches,
     lmdb_one,
     one_by_one,
@@ -25,15 +30,31 @@ from .stores import (
     rocks_one,
     same_batch,
     sqlite_batches,
+    sqlite_connection,
+    sqlite_keyed,
     sqlite_one,
 )
 
 _PER_TRANSACTION = 1000
+_TIME_MS = 1_700_000_000_000
+_HEADERS = [("source", b"benchmark"), ("trace", b"0123456789abcdef")]
 
 
 def rows(scale: float) -> list[Row]:
     """The rows, with so many times their usual number of records."""
-    return [_batches(1000, scale), _batches(100, scale), _one(scale), _producer(scale)]
+    return [
+        _batches(1000, scale),
+        _batches(100, scale),
+        *(_keyed(partitions, scale) for partitions in (1, 4, 100)),
+        _one(scale),
+        _one_with("headers", embedlog_with(headers=_HEADERS), scale),
+        _one_with("a timestamp", embedlog_with(timestamp_ms=_TIME_MS), scale),
+        _one_with("a partition", embedlog_with({"partitions": 4}, partition=2), scale),
+        _one_with("expected_offset", _expecting, scale),
+        _compressed(scale),
+        _producer(scale),
+        _keyed_producer(scale),
+    ]
 
 
 def _batches(size: int, scale: float) -> Row:
@@ -52,6 +73,25 @@ def _batches(size: int, scale: float) -> Row:
             Contender("persist-queue sqlite", calling(one_by_one(persist_sqlite), values, size, few)),
             Contender("persist-queue file", calling(one_by_one(persist_file), values, size, few)),
             Contender("raw os.write", calling(raw(same_batch(values)), values, size, calls)),
+        ],
+    )
+
+
+def _keys(number: int) -> list[bytes]:
+    """All different, as the customers of 100 orders are."""
+    return [b"customer-%d" % (i * 7919) for i in range(number)]
+
+
+def _keyed(partitions: int, scale: float) -> Row:
+    pairs = list(zip(_keys(100), VALUES[:100], strict=True))
+    calls = int(1_000 * scale)
+    return Row(
+        f"append_many, 100 keyed pairs, partitions: {partitions}",
+        "records/s",
+        True,
+        [
+            Contender("embedlog", calling(embedlog_keyed(partitions), pairs, 100, calls)),
+            Contender("sqlite WAL NORMAL", calling(sqlite_keyed, pairs, 100, calls)),
         ],
     )
 
@@ -75,27 +115,71 @@ def _one(scale: float) -> Row:
     )
 
 
+def _one_with(what: str, opener: Opener, scale: float) -> Row:
+    """Beside what one argument less costs."""
+    value, calls = VALUES[0], int(20_000 * scale)
+    return Row(
+        f"append, one record with {what}",
+        "records/s",
+        True,
+        [
+            Contender("embedlog", calling(opener, value, 1, calls)),
+            Contender("embedlog, the value alone", calling(embedlog_one(), value, 1, calls)),
+            Contender("sqlite WAL NORMAL", calling(sqlite_one(), value, 1, calls)),
+        ],
+    )
+
+
+@contextmanager
+def _expecting(where: Path) -> Iterator[Call]:
+    with embedlog.open(where) as log:
+        log.create_topic(TOPIC)
+        offsets = count()
+        yield lambda value: log.append(TOPIC, value, expected_offset=next(offsets))
+
+
+def _compressed(scale: float) -> Row:
+    value, calls = VALUES[0], int(20_000 * scale)
+    zstd = embedlog_with({"compression_type": "zstd"})
+
+    @contextmanager
+    def codec(_: Path) -> Iterator[Call]:
+        yield zstandard.ZstdCompressor(3).compress
+
+    return Row(
+        "append, one record with zstd",
+        "records/s",
+        True,
+        [
+            Contender("embedlog", calling(zstd, value, 1, calls)),
+            Contender("embedlog, uncompressed", calling(embedlog_one(), value, 1, calls)),
+            Contender("zstd alone, of the value", calling(codec, value, 1, calls)),
+        ],
+    )
+
+
+# -- send ----------------------------------------------------------------------------------------------
+
+
 def _producer(scale: float) -> Row:
     value = VALUES[0]
     calls = int(100_000 * scale)
 
     @contextmanager
     def sending(where: Path) -> Iterator[Work]:
-        with embedlog.open(where) as log, log.producer() as producer:
+        with embedlog.open(where) as log:
             log.create_topic(TOPIC)
 
-            def work() -> float:
-                started = time.perf_counter()
-                for _ in range(calls):
-                    producer.send(TOPIC, value)
-                producer.flush()
-                return calls / (time.perf_counter() - started)
+            def send_all() -> None:
+                with log.producer() as producer:
+                    for _ in range(calls):
+                        producer.send(TOPIC, value)
 
-            yield work
+            yield rate(calls, send_all)
 
     in_transactions = sqlite_one(per_transaction=_PER_TRANSACTION)
     return Row(
-        f"producer.send; sqlite: a commit every {_PER_TRANSACTION:,}",
+        f"producer.send to the end of close; sqlite: a commit every {_PER_TRANSACTION:,}",
         "records/s",
         True,
         [
@@ -104,3 +188,42 @@ def _producer(scale: float) -> Row:
             Contender("raw os.write", calling(raw(same_batch([value])), value, 1, calls)),
         ],
     )
+
+
+def _keyed_producer(scale: float) -> Row:
+    pairs = list(zip(_keys(1000), VALUES, strict=True)) * max(int(100 * scale), 1)
+
+    @contextmanager
+    def sending(where: Path) -> Iterator[Work]:
+        with embedlog.open(where) as log:
+            log.create_topic(TOPIC, partitions=4)
+
+            def send_all() -> None:
+                with log.producer() as producer:
+                    for key, value in pairs:
+                        producer.send(TOPIC, value, key=key)
+
+            yield rate(len(pairs), send_all)
+
+    return Row(
+        f"producer.send, keyed, 4 partitions; sqlite: a commit every {_PER_TRANSACTION:,}",
+        "records/s",
+        True,
+        [Contender("embedlog", sending), Contender("sqlite WAL NORMAL", _sqlite_pairs(pairs))],
+    )
+
+
+def _sqlite_pairs(pairs: list[tuple[bytes, bytes]]) -> Prepare:
+    @contextmanager
+    def prepare(where: Path) -> Iterator[Work]:
+        with closing(sqlite_connection(where, "NORMAL")) as connection:
+
+            def insert_all() -> None:
+                for number, pair in enumerate(pairs, 1):
+                    connection.execute("INSERT INTO log (key, value) VALUES (?, ?)", pair)
+                    if number % _PER_TRANSACTION == 0:
+                        connection.commit()
+
+            yield rate(len(pairs), insert_all)
+
+    return prepare

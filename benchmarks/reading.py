@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import struct
+import subprocess
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
@@ -15,6 +17,7 @@ import persistqueue
 
 import embedlog
 
+from .crash import environment
 from .measure import Contender, Prepare, Row, Work, duration, rate
 from .stores import (
     TOPIC,
@@ -59,24 +62,28 @@ def rows(scale: float) -> list[Row]:
             True,
             [
                 Contender("embedlog", _embedlog(thousands, 1000, _exhaust_records, keyed=True)),
-                Contender(
-                    "sqlite",
-                    _sqlite(thousands, "SELECT id, timestamp_ms, key, value FROM log ORDER BY id", _exhaust),
-                ),
+                Contender("sqlite", sqlite_records(thousands)),
                 Contender("lmdb", _lmdb_records(thousands)),
             ],
         ),
-        Row(
-            "seek by offset (batches of 100)",
-            "us",
-            False,
-            [
-                Contender("embedlog", _embedlog_seek(thousands)),
-                Contender("sqlite", _sqlite_seek(thousands)),
-                Contender("lmdb", _lmdb_seek(thousands)),
-            ],
-        ),
+        *(_look_ups(thousands, order) for order in ("random", "neighbours")),
     ]
+
+
+def _look_ups(thousands: int, order: str) -> Row:
+    """By the process that writes, and by one that only reads what another writes."""
+    offsets = _offsets(thousands, order)
+    return Row(
+        f"read_at, {order}, batches of 100",
+        "us",
+        False,
+        [
+            Contender("embedlog", _embedlog_seek(thousands, offsets)),
+            Contender("embedlog, a reader process", _reader_seek(thousands, offsets)),
+            Contender("sqlite", _sqlite_seek(thousands, offsets)),
+            Contender("lmdb", _lmdb_seek(thousands, offsets)),
+        ],
+    )
 
 
 def _sum_of_values(log: embedlog.Log) -> int:
@@ -102,7 +109,8 @@ def _sum(values: Iterable[bytes]) -> int:
 # -- embedlog ----------------------------------------------------------------------------------------
 
 
-def _fill(where: Path, thousands: int, batch: int, *, keyed: bool) -> None:
+def fill(where: Path, thousands: int, batch: int, *, keyed: bool) -> None:
+    """A log of one partition."""
     values = [(_KEY, value) for value in VALUES] if keyed else VALUES
     with embedlog.open(where) as log:
         log.create_topic(TOPIC)
@@ -116,7 +124,7 @@ def _embedlog(
 ) -> Prepare:
     @contextmanager
     def prepare(where: Path) -> Iterator[Work]:
-        _fill(where, thousands, batch, keyed=keyed)
+        fill(where, thousands, batch, keyed=keyed)
         with embedlog.open(where) as log:
             yield rate(thousands * 1000, lambda: consume(log))
 
@@ -128,24 +136,56 @@ def embedlog_values(thousands: int) -> Prepare:
     return _embedlog(thousands, 1000, _sum_of_values, keyed=False)
 
 
-def _offsets(thousands: int) -> list[int]:
-    chosen = random.Random(0)
-    return [chosen.randrange(thousands * 1000) for _ in range(_SEEKS)]
+def _offsets(thousands: int, order: str) -> list[int]:
+    if order == "random":
+        chosen = random.Random(0)
+        return [chosen.randrange(thousands * 1000) for _ in range(_SEEKS)]
+    middle = (thousands * 1000 - _SEEKS) // 2
+    return list(range(middle, middle + _SEEKS))
 
 
-def _embedlog_seek(thousands: int) -> Prepare:
+def _seeking(log: embedlog.Log, offsets: list[int]) -> Work:
+    def seek() -> None:
+        for offset in offsets:
+            record = log.read_at(TOPIC, 0, offset)
+            assert record is not None and record.offset == offset
+
+    return duration(_SEEKS, 1e-6, seek)
+
+
+def _embedlog_seek(thousands: int, offsets: list[int]) -> Prepare:
     @contextmanager
     def prepare(where: Path) -> Iterator[Work]:
-        _fill(where, thousands, 100, keyed=False)
-        offsets = _offsets(thousands)
+        fill(where, thousands, 100, keyed=False)
         with embedlog.open(where) as log:
+            yield _seeking(log, offsets)
 
-            def seek() -> None:
-                for offset in offsets:
-                    record = log.read_at(TOPIC, 0, offset)
-                    assert record is not None and record.offset == offset
+    return prepare
 
-            yield duration(_SEEKS, 1e-6, seek)
+
+_WRITER = """
+import sys, embedlog
+with embedlog.open(sys.argv[1]) as log:
+    print("open", flush=True)
+    sys.stdin.read()
+"""
+
+
+def _reader_seek(thousands: int, offsets: list[int]) -> Prepare:
+    """A child is the writer; this process only reads."""
+
+    @contextmanager
+    def prepare(where: Path) -> Iterator[Work]:
+        fill(where, thousands, 100, keyed=False)
+        command = [sys.executable, "-c", _WRITER, str(where)]
+        with subprocess.Popen(
+            command, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as writer:
+            assert writer.stdin is not None and writer.stdout is not None
+            assert writer.stdout.readline() == b"open\n"
+            with embedlog.open(where, mode="r") as log:
+                yield _seeking(log, offsets)
+            writer.stdin.close()
 
     return prepare
 
@@ -153,7 +193,8 @@ def _embedlog_seek(thousands: int) -> Prepare:
 # -- sqlite ------------------------------------------------------------------------------------------
 
 
-def _fill_sqlite(where: Path, thousands: int) -> None:
+def fill_sqlite(where: Path, thousands: int) -> None:
+    """The same records in a table."""
     with closing(sqlite_connection(where, "NORMAL")) as connection:
         given = [(_TIME_MS, _KEY, value) for value in VALUES]
         for _ in range(thousands):
@@ -164,7 +205,7 @@ def _fill_sqlite(where: Path, thousands: int) -> None:
 def _sqlite(thousands: int, query: str, consume: Callable[[Iterable[Any]], object]) -> Prepare:
     @contextmanager
     def prepare(where: Path) -> Iterator[Work]:
-        _fill_sqlite(where, thousands)
+        fill_sqlite(where, thousands)
         with closing(sqlite_connection(where, "NORMAL")) as connection:
             yield rate(thousands * 1000, lambda: consume(connection.execute(query)))
 
@@ -176,11 +217,15 @@ def sqlite_values(thousands: int) -> Prepare:
     return _sqlite(thousands, "SELECT value FROM log ORDER BY id", _sum_columns)
 
 
-def _sqlite_seek(thousands: int) -> Prepare:
+def sqlite_records(thousands: int) -> Prepare:
+    """All rows, with each column."""
+    return _sqlite(thousands, "SELECT id, timestamp_ms, key, value FROM log ORDER BY id", _exhaust)
+
+
+def _sqlite_seek(thousands: int, offsets: list[int]) -> Prepare:
     @contextmanager
     def prepare(where: Path) -> Iterator[Work]:
-        _fill_sqlite(where, thousands)
-        offsets = _offsets(thousands)
+        fill_sqlite(where, thousands)
         query = "SELECT id, timestamp_ms, key, value FROM log WHERE id = ?"
         with closing(sqlite_connection(where, "NORMAL")) as connection:
 
@@ -236,11 +281,10 @@ def _lmdb_records(thousands: int) -> Prepare:
     return prepare
 
 
-def _lmdb_seek(thousands: int) -> Prepare:
+def _lmdb_seek(thousands: int, offsets: list[int]) -> Prepare:
     @contextmanager
     def prepare(where: Path) -> Iterator[Work]:
         _fill_lmdb(where, thousands, keyed=True)
-        offsets = _offsets(thousands)
         with lmdb_environment(where, sync=False) as environment:
 
             def seek() -> None:

@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import shutil
+import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
-from . import appending, broker, checking, columns, crash, disk, durable, mirroring, plain, protocol, reading
 from .measure import Result, Row, measure
 from .table import as_json, as_markdown, block, heading, replaced
 
 _RESULTS = Path(__file__).parent / "results"
-_FAMILIES = (appending, durable, reading, plain, columns, crash, checking, disk, protocol, broker, mirroring)
+_FAMILIES = (
+    "appending",
+    "durable",
+    "reading",
+    "consuming",
+    "starting",
+    "plain",
+    "columns",
+    "crash",
+    "checking",
+    "disk",
+    "protocol",
+    "broker",
+    "mirroring",
+)
 
 
 def main() -> None:
@@ -21,7 +37,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a fifth of the records, three rounds")
     parser.add_argument("--rounds", type=int, help="rounds (default: 5, or 3 with --quick)")
-    parser.add_argument("--only", metavar="TEXT", default="", help="only rows whose title holds this")
+    parser.add_argument("--only", metavar="TEXT", action="append", help="only rows whose title holds this")
+    parser.add_argument("--alone", action="store_true", help="embedlog without the others")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the results there, too")
     parser.add_argument("--page", metavar="FILE", type=Path, help="put the table into this page, too")
     parser.add_argument("--dir", type=Path, default=_RESULTS, help="where to write (default: %(default)s)")
@@ -34,11 +51,12 @@ def main() -> None:
     measured: list[tuple[Row, list[Result]]] = []
     print(heading(), flush=True)
     try:
-        for family in _FAMILIES:
-            for row in family.rows(scale):
-                if options.only in row.title:
-                    measured.append((row, measure(row, rounds, directory)))
-                    print(block(*measured[-1]), flush=True)
+        for row in _rows(scale):
+            if any(text in row.title for text in options.only or [""]):
+                ours = [each for each in row.contenders if "embedlog" in each.name]
+                chosen = row._replace(contenders=ours) if options.alone else row
+                measured.append((chosen, measure(chosen, rounds, directory)))
+                print(block(*measured[-1]), flush=True)
     finally:
         shutil.rmtree(directory)
     if options.json is not None:
@@ -46,6 +64,17 @@ def main() -> None:
         options.json.write_text(json.dumps(as_json(measured), indent=1) + "\n")
     if options.page is not None:
         options.page.write_text(replaced(options.page.read_text(), as_markdown(measured)))
+
+
+def _rows(scale: float) -> Iterator[Row]:
+    """Of all families that can be imported; in_turns runs them with another checkout's embedlog."""
+    for name in _FAMILIES:
+        try:
+            family = importlib.import_module(f"{__package__}.{name}")
+        except ImportError as error:
+            print(f"without benchmarks.{name}: {error}", file=sys.stderr)
+        else:
+            yield from family.rows(scale)
 
 
 if __name__ == "__main__":

@@ -52,6 +52,30 @@ def embedlog_batches(*, flush: bool = False) -> Opener:
     return opener
 
 
+def embedlog_keyed(partitions: int) -> Opener:
+    """append_many of (key, value) pairs."""
+
+    @contextmanager
+    def opener(where: Path) -> Iterator[Call]:
+        with embedlog.open(where) as log:
+            log.create_topic(TOPIC, partitions=partitions)
+            yield partial(log.append_many, TOPIC)
+
+    return opener
+
+
+def embedlog_with(settings: dict[str, Any] | None = None, **arguments: Any) -> Opener:
+    """append with further arguments, to a topic with settings."""
+
+    @contextmanager
+    def opener(where: Path) -> Iterator[Call]:
+        with embedlog.open(where) as log:
+            log.create_topic(TOPIC, **(settings or {}))
+            yield partial(log.append, TOPIC, **arguments)
+
+    return opener
+
+
 def embedlog_one(*, flush: bool = False) -> Opener:
     """append."""
 
@@ -93,6 +117,18 @@ def sqlite_batches(synchronous: str = "NORMAL") -> Opener:
             yield append
 
     return opener
+
+
+@contextmanager
+def sqlite_keyed(where: Path) -> Iterator[Call]:
+    """Pairs, one transaction a batch."""
+    with closing(sqlite_connection(where, "NORMAL")) as connection:
+
+        def append(pairs: list[tuple[bytes, bytes]]) -> None:
+            connection.executemany("INSERT INTO log (key, value) VALUES (?, ?)", pairs)
+            connection.commit()
+
+        yield append
 
 
 def sqlite_one(synchronous: str = "NORMAL", *, per_transaction: int = 1) -> Opener:
