@@ -1,12 +1,15 @@
 """How fast embedlog is, beside what else a Python program might keep its records in.
 
-    python -m benchmarks.run [--quick] [--json FILE] [--only TEXT] [--rounds N] [--dir DIR]    (`make bench`)
+    python -m benchmarks.run [--quick] [--only TEXT]... [--alone] [--rounds N] [--json FILE]    (`make bench`)
+    python -m benchmarks.in_turns BEFORE [AFTER] [--only TEXT]...    (two checkouts of embedlog)
 
 How it is measured:
 
 - Side by side, in one run, since a figure by itself says more about the machine than about the program:
   each row's contenders take turns (A B C A B C ...), and what counts is the ratio of their medians. The
   noise is shown as min..max over the rounds: two medians closer than that are equal.
+- Beside it stands the processor time of one item, in microseconds: of this process with all its threads, and
+  of children that have ended. It moves far less than time on the wall where other programs run.
 - Everything is warm: imports are done, files are in the page cache, nothing is dropped from it. Before its
   turn each contender makes its store anew, in an empty directory, and fills it if it is to be read; that,
   closing and removing it are not timed. So no store is ever large: how costs grow with size is not shown.

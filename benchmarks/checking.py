@@ -21,7 +21,7 @@ from embedlog.filenames import RECOVERY_POINT_FILE
 from embedlog.verify import verify_log
 
 from .crash import environment
-from .measure import Contender, Prepare, Row, Sample, Work
+from .measure import Contender, Prepare, Row, Sample, Work, rate
 from .stores import TOPIC, VALUES, same_batch
 
 _APPEND = 1 << 20
@@ -59,31 +59,39 @@ def _files(where: Path) -> list[Path]:
 
 def _preadv(where: Path) -> Sample:
     buffer = bytearray(_APPEND)
-    total = 0
-    started = time.perf_counter()
-    for path in _files(where):
-        fd, pos = os.open(path, os.O_RDONLY), 0
-        while got := os.preadv(fd, [buffer], pos):
-            pos += got
-        os.close(fd)
-        total += pos
-    return Sample(total / 1e6 / (time.perf_counter() - started))
+
+    def read() -> None:
+        for path in _files(where):
+            fd, pos = os.open(path, os.O_RDONLY), 0
+            while got := os.preadv(fd, [buffer], pos):
+                pos += got
+            os.close(fd)
+
+    return rate(sum(path.stat().st_size for path in _files(where)) / 1e6, read)()
 
 
 def _recover(where: Path) -> Sample:
     (where / RECOVERY_POINT_FILE).unlink()
     size = sum(path.stat().st_size for path in _files(where))
-    told: list[tuple[float, int]] = []
-    with embedlog.open(where, progress=lambda _, done, __: told.append((time.perf_counter(), done))) as log:
-        assert told[-1][1] == log.recovery.partitions[0].bytes_read == size
-    (started, before), (ended, done) = told[0], told[-1]
-    return Sample((done - before) / 1e6 / (ended - started))
+    told: list[tuple[float, float, int]] = []
+
+    def progress(_: object, done: int, __: int) -> None:
+        told.append((time.perf_counter(), time.process_time(), done))
+
+    with embedlog.open(where, progress=progress) as log:
+        assert told[-1][2] == log.recovery.partitions[0].bytes_read == size
+    (started, cpu, before), (ended, cpu_ended, done) = told[0], told[-1]
+    megabytes = (done - before) / 1e6
+    return Sample(megabytes / (ended - started), (cpu_ended - cpu) / megabytes * 1e6)
 
 
 def _verify(where: Path, *, deep: bool = False) -> Sample:
+    cpu = time.process_time()
     report = verify_log(where, deep=deep)
+    cpu = time.process_time() - cpu
     assert report.ok, report.findings
-    return Sample(report.bytes / 1e6 / report.seconds)
+    megabytes = report.bytes / 1e6
+    return Sample(megabytes / report.seconds, cpu / megabytes * 1e6)
 
 
 def _fill_and_die(where: Path, megabytes: int, batch: int) -> None:

@@ -1,0 +1,160 @@
+"""Whether a change makes anything slower: the same rows against two checkouts, in turns.
+
+    python -m benchmarks.in_turns BEFORE [AFTER] [--only TEXT]... [--rounds N] [--own] [--quick] [--dir DIR]
+
+BEFORE and AFTER (by default this checkout) are checkouts with compiled modules, for example one made by
+`git worktree add ../before main`. Each round runs a new process for either, in changing order, with these
+benchmarks or, with --own, with those of the checkout: for rows which import names that have moved since.
+
+For each row it prints the medians and the ratio AFTER / BEFORE of the time of an item, wall and CPU: below 1
+is faster. A round gives one ratio, of medians of three. What is shown is the median of the ratios and, as its
+noise, the 99 % confidence interval of that median by order statistics, which assumes nothing about how ratios
+spread. A verdict is given only where 1 is outside it, and only for CPU time where that is measured: wall time
+moves with whatever else the machine does. Give one checkout twice to see that the noise covers 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from math import comb
+from pathlib import Path
+from typing import Any, NamedTuple
+
+_HERE = Path(__file__).resolve().parent
+_TIMES = 3  # each row in each round: the first time pays for cold caches
+_WIDTHS = (76, 14, 14, 22, 10)
+
+Results = dict[tuple[str, str], dict[str, Any]]  # by the row's title and the contender's name
+
+
+class Ratio(NamedTuple):
+    """After / before: the median and the interval that holds it."""
+
+    median: float
+    low: float
+    high: float
+
+    @property
+    def verdict(self) -> str:
+        """What can be said of a time."""
+        return "slower" if self.low > 1 else "faster" if self.high < 1 else ""
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f}x ({self.low:.2f}..{self.high:.2f})"
+
+
+def main() -> None:
+    """Read the arguments and run."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.in_turns",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("before", type=Path)
+    parser.add_argument("after", type=Path, nargs="?", default=_HERE.parent)
+    parser.add_argument("--only", metavar="TEXT", action="append", help="only rows whose title holds this")
+    parser.add_argument("--rounds", type=int, default=12, help="default: %(default)s; at least 8")
+    parser.add_argument("--own", action="store_true", help="the benchmarks of either checkout, not these")
+    parser.add_argument("--quick", action="store_true", help="a fifth of the records")
+    parser.add_argument("--dir", type=Path, default=_HERE / "results", help="default: %(default)s")
+    options = parser.parse_args()
+    if options.rounds < 8:
+        parser.error("fewer than 8 rounds give no 99 % interval")
+    options.dir.mkdir(parents=True, exist_ok=True)
+    directory = Path(tempfile.mkdtemp(prefix="turns-", dir=options.dir)).resolve()
+    try:
+        _compare(directory, options)
+    finally:
+        shutil.rmtree(directory)
+
+
+def _compare(directory: Path, options: argparse.Namespace) -> None:
+    pair = [checkout.resolve() for checkout in (options.before, options.after)]
+    runs: list[list[Results]] = []
+    for number in range(options.rounds):
+        order = (0, 1) if number % 2 else (1, 0)
+        found = {which: _run(pair[which], directory, options) for which in order}
+        runs.append([found[0], found[1]])
+        print(f"round {number + 1} of {options.rounds}", file=sys.stderr, flush=True)
+    print(_line(("", "before", "after", "after / before", "")))
+    for name in runs[0][1]:
+        if name in runs[0][0]:
+            print("\n".join(_block(name, runs)), flush=True)
+        else:
+            print(f"{': '.join(name)}: not in {pair[0]}")
+
+
+def _run(checkout: Path, directory: Path, options: argparse.Namespace) -> Results:
+    """The rows with the embedlog of a checkout, in a process of its own."""
+    with tempfile.TemporaryDirectory(dir=directory) as name:
+        where = Path(name)
+        (where / "benchmarks").symlink_to(checkout / "benchmarks" if options.own else _HERE)
+        told = where / "told.json"
+        command = [sys.executable, "-m", "benchmarks.run", "--rounds", str(_TIMES), "--alone"]
+        command += ["--json", str(told), "--dir", str(directory)]
+        command += [f"--only={text}" for text in options.only or ()]
+        command += ["--quick"] if options.quick else []
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join((str(where), str(checkout)))}
+        # In a directory that holds the benchmarks and no embedlog: the current one comes first.
+        subprocess.run(command, cwd=where, env=env, check=True, stdout=subprocess.DEVNULL)
+        rows = json.loads(told.read_text())["rows"]
+        return {(row["row"], result["name"]): row | result for row in rows for result in row["results"]}
+
+
+# -- what it says --------------------------------------------------------------------------------------
+
+
+def _block(name: tuple[str, str], runs: Sequence[Sequence[Results]]) -> Iterator[str]:
+    first = runs[0][0][name]
+    walls = [[found[name]["median"] for found in pair] for pair in runs]
+    # A rate is turned over, so that every ratio is one of times.
+    ratio = _ratio([b / a if first["more_is_better"] else a / b for b, a in walls])
+    cpus = [[statistics.median(found[name]["cpu_us"]) for found in pair] for pair in runs if first["cpu_us"]]
+    title = f"{name[0]}: {name[1]}, {first['unit']}"
+    yield _line((title, *_medians(walls), str(ratio), "" if cpus else ratio.verdict))
+    if cpus:
+        ratio = _ratio([a / b for b, a in cpus])
+        yield _line(("  CPU us", *_medians(cpus), str(ratio), ratio.verdict))
+
+
+def _medians(pairs: Sequence[Sequence[float]]) -> tuple[str, str]:
+    before, after = (statistics.median(each) for each in zip(*pairs, strict=True))
+    return _number(before), _number(after)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:,.3g}"
+
+
+def _ratio(ratios: Sequence[float]) -> Ratio:
+    ranked = sorted(ratios)
+    outside = _outside(len(ranked))
+    return Ratio(statistics.median(ranked), ranked[outside], ranked[-1 - outside])
+
+
+def _outside(count: int) -> int:
+    """How many samples to leave out at either end: the others hold the median in 99 % of cases."""
+    left_out, below = 0, 1
+    while True:
+        below += comb(count, left_out + 1)  # ways in which no more samples than that are below the median
+        if 2 * below > 0.01 * 2**count:
+            return left_out
+        left_out += 1
+
+
+def _line(cells: Sequence[str]) -> str:
+    name, *others = cells
+    aligned = (cell.rjust(width) for cell, width in zip(others, _WIDTHS[1:], strict=True))
+    return (name.ljust(_WIDTHS[0]) + "  ".join(aligned)).rstrip()
+
+
+if __name__ == "__main__":
+    main()
