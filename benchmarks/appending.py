@@ -1,4 +1,4 @@
-"""Appends that nobody waits for to be durable: in batches, keyed, one by one, and through a producer."""
+"""Appends that do not wait to be durable: in batches, with keys, one by one, and through a producer."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _HEADERS = [("source", b"benchmark"), ("trace", b"0123456789abcdef")]
 
 
 def rows(scale: float) -> list[Row]:
-    """The rows, with so many times their usual number of records."""
+    """The rows; `scale` multiplies the number of records."""
     return [
         _batches(1000, scale),
         _batches(100, scale),
@@ -78,7 +78,7 @@ def _batches(size: int, scale: float) -> Row:
 
 
 def _keys(number: int) -> list[bytes]:
-    """All different, as the customers of 100 orders are."""
+    """All different, like the customers of 100 orders."""
     return [b"customer-%d" % (i * 7919) for i in range(number)]
 
 
@@ -116,7 +116,7 @@ def _one(scale: float) -> Row:
 
 
 def _one_with(what: str, opener: Opener, scale: float) -> Row:
-    """Beside what one argument less costs."""
+    """Next to the same append without that argument."""
     value, calls = VALUES[0], int(20_000 * scale)
     return Row(
         f"append, one record with {what}",

@@ -1,12 +1,11 @@
-"""`python -m benchmarks.background`: what appends notice of the work that goes on beside them.
+"""`python -m benchmarks.background`: how background work delays appends.
 
-One thread appends records of 100 bytes, one a call, and notes how long each call took: first while nothing
-else goes on in the process, then beside each kind of background work, which is begun anew until there are
-enough appends. Once as fast as it goes, once with a millisecond of sleep between two appends.
+One thread appends records of 100 bytes, one per call, and times each call: first with nothing else going on
+in the process, then beside each kind of background work, which is repeated until there are enough appends.
+It does so at full speed, then with a millisecond of sleep between two appends.
 
-The ratio to read is that of the slowest thousandth of one line to that of the line "nothing" above it.
-Other programs on the machine spoil it: where "nothing" has a p99.9 above a tenth of a millisecond (as fast
-as it goes), they do.
+Compare the p99.9 of a line with that of the line "nothing" above it. Other programs on the machine distort
+it: if the p99.9 of "nothing" at full speed exceeds a tenth of a millisecond, they did.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _KEYS: Final = 50_000
 _RECORDS: Final = 300_000
 _SEGMENT_BYTES: Final = 1 << 20
 
-# One go of some work on the topic "work", whose number it is given.
+# One round of work on the topic "work"; the argument numbers the round.
 Work: TypeAlias = Callable[[embedlog.Log, Path, int], None]
 
 
@@ -78,7 +77,7 @@ def _line(name: str, work: Work, where: Path, seconds: float, pause_s: float) ->
 
 
 def _append(log: embedlog.Log, seconds: float, pause_s: float, ended: threading.Event) -> list[int]:
-    """How many nanoseconds each append took, sorted."""
+    """The nanoseconds that each append took, sorted."""
     value, now = VALUES[0], time.perf_counter_ns
     took: list[int] = []
     end = time.perf_counter() + seconds
@@ -118,7 +117,7 @@ def _compact(log: embedlog.Log, where: Path, turn: int) -> None:
 
 
 def _retain(log: embedlog.Log, where: Path, turn: int) -> None:
-    """One segment less."""
+    """Delete one segment."""
     log.alter_topic("work", retention_bytes=max(_RECORDS * 120 - (turn + 1) * _SEGMENT_BYTES, 0))
     time.sleep(0.2)
 

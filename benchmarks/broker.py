@@ -1,6 +1,6 @@
-"""The broker over loopback, beside plain servers that move the same bytes and do nothing with them.
+"""The broker over loopback, next to plain servers that only move the same bytes.
 
-Each server runs in a process of its own; this process is the client of all of them, in the same way.
+Each server runs in a process of its own. This process is the client of each of them, in the same way.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _FETCH_VERSION = 11
 
 
 def rows(scale: float) -> list[Row]:
-    """The rows, with so many times their usual duration or number of records."""
+    """The rows; `scale` multiplies their duration or number of records."""
     seconds = 3 * scale
     return [
         *(_requests(connections, 1, seconds) for connections in (1, 8, 64)),
@@ -90,7 +90,7 @@ def _produce(batch: bytes) -> bytes:
 
 
 def _receive_frame(connection: socket.socket, buffer: bytearray) -> int:
-    """One frame into the buffer; its size in bytes."""
+    """Receive one frame into the buffer. Returns its size in bytes."""
     received = connection.recv_into(buffer)
     size = FRAME.unpack_from(buffer)[0] + FRAME.size
     with memoryview(buffer) as view:
@@ -141,7 +141,7 @@ def _request_rate(kind: str, *, frame: bytes, connections: int, ahead: int, seco
 
 
 def _exchange(sockets: list[socket.socket], ask: bytes, answer_bytes: int, seconds: float) -> float:
-    """Every connection asks, waits for its answer, and asks again: answers a second."""
+    """Every connection sends a request, waits for the response, and repeats. Returns responses per second."""
     received = dict.fromkeys(sockets, 0)
     buffer = bytearray(1 << 16)
     done = 0
@@ -277,7 +277,7 @@ def _large_fetch(times: int) -> Row:
 
 
 def _clients(size: int, linger_ms: int, records: int) -> Row:
-    """confluent-kafka produces and consumes: what there is to win is bounded by the client."""
+    """confluent-kafka produces and consumes. The client bounds the rate."""
 
     def produce(bootstrap: str) -> float:
         producer = Producer(
@@ -300,7 +300,7 @@ def _clients(size: int, linger_ms: int, records: int) -> Row:
             {"bootstrap.servers": bootstrap, "group.id": "bench", "auto.offset.reset": "earliest"}
         )
         consumer.subscribe([_TOPIC])
-        while not consumer.consume(1, 1.0):  # joining the group is not counted
+        while not consumer.consume(1, 1.0):  # joining the group is not timed
             pass
         left = records - 1
         started = time.perf_counter()

@@ -1,7 +1,7 @@
-"""Looking through a log, beside reading its bytes: recovery that knows no recovery point, and verify.
+"""Checking a whole log, next to reading its bytes: recovery without a recovery point, and verify.
 
-A child process appends and is killed. Recovery is timed from its first word on progress to the last: what it
-writes anew behind that is the last, small segment. Reading raw is preadv of the same files into one buffer.
+A child process appends and is killed. Recovery is timed from its first progress report to its last; after
+that it rewrites only the last, small segment. Raw reading is preadv of the same files into one buffer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SEGMENTS = 2
 
 
 def rows(scale: float) -> list[Row]:
-    """The rows, with so many times their usual number of bytes."""
+    """The rows; `scale` multiplies the number of bytes."""
     megabytes = max(int(512 * scale), 16)
     found = []
     for batch in (1, 100, 1000):
@@ -95,7 +95,7 @@ def _verify(where: Path, *, deep: bool = False) -> Sample:
 
 
 def _fill_and_die(where: Path, megabytes: int, batch: int) -> None:
-    """In the child."""
+    """Runs in the child."""
     log = embedlog.open(where, flush_ms=86_400_000)
     log.create_topic(TOPIC, segment_bytes=megabytes * 1_000_000 // _SEGMENTS)
     one = same_batch(VALUES[:batch])

@@ -1,12 +1,12 @@
-"""What a cluster of three brokers costs as its topics grow: made, a broker lost, back again, deleted.
+"""A cluster of three brokers as its partitions grow: create, lose a broker, restart it, delete.
 
     python -m benchmarks.cluster [--partitions 3 100 300 1000]
 
-One ZooKeeper server and three brokers (processes, each with an address of its own), empty at first; for each
-size one topic. Measured is the time until every broker that runs answers a request for metadata as it
-should: every partition has a leader (after making the topic, and after one broker was started again), or the
-partitions of the broker that was stopped have none; and how many requests ZooKeeper got meanwhile (by its own
-count). The last column is the largest broker's resident memory. All of it shares this machine.
+One ZooKeeper server and three brokers (processes, each with its own address), empty at first, and one topic
+for each size. A time ends when every running broker returns the expected metadata: each partition has a
+leader (after creating the topic, and after restarting a broker), or the partitions of the stopped broker have
+none. Beside it stands the number of requests that ZooKeeper counted meanwhile. The last column is the
+resident memory of the largest broker. All processes share this machine.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LOOK_S = 0.02
 
 
 class Served:
-    """`embedlog serve` in a process of its own, and a client that asks only it."""
+    """`embedlog serve` in a process of its own, and a client of this broker alone."""
 
     def __init__(self, number: int, directory: Path, zookeeper: str) -> None:
         self.number = number
@@ -71,7 +71,7 @@ class Served:
         self._process.communicate()
 
     def leaders(self, topic: str) -> Sequence[int]:
-        """Who leads each partition, as this broker says; nothing where it knows no such topic."""
+        """The leader of each partition, according to this broker; empty if it does not know the topic."""
         backend = self.log.backend
         assert isinstance(backend, RemoteBackend)
         return backend.describe_cluster().leaders.get(topic, ())

@@ -1,4 +1,4 @@
-"""Into Arrow columns; and what a broker does to bytes: check batches in a buffer, find where a chunk ends."""
+"""Decoding into Arrow columns; and a broker's work: check batches in a buffer, find the end of a chunk."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ALL = ("key", "value", "topic", "partition", "offset", "timestamp_ms", "timesta
 
 
 def rows(scale: float) -> list[Row]:
-    """The rows, with so many times their usual number of records."""
+    """The rows; `scale` multiplies the number of records."""
     thousands = max(int(200 * scale), 1)
     return [
         Row(
@@ -49,7 +49,7 @@ def rows(scale: float) -> list[Row]:
 
 
 def _fill(where: Path, thousands: int) -> Path:
-    """A log; its one segment."""
+    """Fill a log. Returns its only segment."""
     with embedlog.open(where / "log") as log:
         log.create_topic(TOPIC)
         for _ in range(thousands):
@@ -58,7 +58,7 @@ def _fill(where: Path, thousands: int) -> Path:
 
 
 def _embedlog(thousands: int, columns: tuple[str, ...]) -> Prepare:
-    """pyarrow's first batch in a process, for which it loads much, is made of another log."""
+    """pyarrow loads a lot for its first batch in a process, so another log is read first."""
 
     @contextmanager
     def prepare(where: Path) -> Iterator[Work]:
@@ -78,7 +78,7 @@ def _embedlog(thousands: int, columns: tuple[str, ...]) -> Prepare:
 
 
 def _aiokafka(thousands: int) -> Prepare:
-    """Its compiled decoder, a chunk at a time, and lists that become arrays (one chunk beforehand)."""
+    """aiokafka's compiled decoder, a chunk at a time, into lists and then arrays (one chunk to warm up)."""
 
     @contextmanager
     def prepare(where: Path) -> Iterator[Work]:
@@ -105,7 +105,7 @@ def _aiokafka(thousands: int) -> Prepare:
 
 
 def _preadv(thousands: int) -> Prepare:
-    """The same bytes into one buffer."""
+    """Read the same bytes into one buffer."""
 
     @contextmanager
     def prepare(where: Path) -> Iterator[Work]:

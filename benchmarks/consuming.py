@@ -19,7 +19,7 @@ _NEXT = "SELECT id, timestamp_ms, key, value FROM log WHERE id > ? LIMIT 1"
 
 
 def rows(scale: float) -> list[Row]:
-    """The rows, with so many times their usual number of records."""
+    """The rows; `scale` multiplies the number of records."""
     thousands = max(int(200 * scale), 1)
     return [
         Row(
@@ -94,7 +94,7 @@ def _polling(calls: int) -> Prepare:
 
 
 def _selecting(calls: int) -> Prepare:
-    """A query that remembers where it was, as a program with such a table does."""
+    """A query that remembers its position, as a program with such a table would."""
 
     @contextmanager
     def prepare(where: Path) -> Iterator[Work]:

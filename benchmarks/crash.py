@@ -1,8 +1,8 @@
-"""Opening again after the writer was killed: what was written but never synced has to be looked through.
+"""Opening after the writer was killed: what was written but never synced has to be checked.
 
-A child process appends to each store and is killed (SIGKILL) before it could close or checkpoint anything.
-embedlog then checks every batch of the tail; sqlite finds the end of its WAL; lmdb, whose map is as the
-kernel has it, has nothing to do (and without syncing promises nothing after a loss of power).
+A child process appends to each store and is killed (SIGKILL) before it can close or checkpoint anything.
+embedlog then checks every batch of the tail, and sqlite finds the end of its WAL. lmdb has nothing to do: its
+memory map survives in the kernel (without syncing it promises nothing after a power cut).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from .stores import TOPIC, VALUE_BYTES, VALUES, lmdb_batches, lmdb_environment, 
 
 
 class Closeable(Protocol):
-    """A store, open."""
+    """An open store."""
 
     def close(self) -> object: ...
 
 
 def rows(scale: float) -> list[Row]:
-    """One row, with so many times its usual number of bytes."""
+    """The row; `scale` multiplies the number of bytes."""
     megabytes = max(int(64 * scale), 1)
     batches = megabytes * 1_000_000 // (1000 * VALUE_BYTES)
     return [
@@ -62,7 +62,7 @@ def _killed(store: str, batches: int, reopen: Callable[[Path], Closeable]) -> Pr
 
 
 def environment() -> dict[str, str]:
-    """This one, with what we import from where we import it."""
+    """This process's environment, with its import path."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
@@ -101,7 +101,7 @@ def _raw(batches: int) -> Prepare:
 
 
 def _write_and_die(store: str, where: Path, batches: int) -> None:
-    """In the child."""
+    """Runs in the child."""
     if store == "embedlog":
         log = embedlog.open(where, flush_ms=86_400_000)
         log.create_topic(TOPIC)

@@ -1,4 +1,4 @@
-"""What a record takes on the disk, all files of the closed store together."""
+"""The disk space that a record takes, counting all files of the closed store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .stores import TOPIC, VALUES, Call, embedlog_batches, lmdb_batches, raw, sq
 
 
 def rows(scale: float) -> list[Row]:
-    """The rows, with so many times their usual number of records."""
+    """The rows; `scale` multiplies the number of records."""
     batches = max(int(100 * scale), 10)
     documents = _documents()
     size = sum(map(len, documents)) / len(documents)
@@ -63,7 +63,7 @@ def _compressed(where: Path) -> Iterator[Call]:
 
 
 def _documents() -> list[bytes]:
-    """Page views, made up."""
+    """Made-up page views."""
     chosen = random.Random(0)
     return [
         json.dumps(

@@ -1,4 +1,4 @@
-"""Durable appends: on the medium when the call returns. Alone, in batches, and in a crowd of threads."""
+"""Durable appends, on disk when the call returns: alone, in batches, and from many threads."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FUTURES = 512
 
 
 def rows(scale: float) -> list[Row]:
-    """The rows, with so many times their usual number of records."""
+    """The rows; `scale` multiplies the number of records."""
     crowds = [_group_commit(threads, scale) for threads in (8, 64, 512)]
     return [_batches(scale), _one(scale), *crowds, _futures(scale)]
 
@@ -88,7 +88,7 @@ def _group_commit(threads: int, scale: float) -> Row:
 
 
 def _futures(scale: float) -> Row:
-    """So many records under way at a time, and no thread for each of them."""
+    """Many records in flight at a time, without a thread for each."""
     count = int(50_000 * scale)
 
     @contextmanager
@@ -121,7 +121,7 @@ def _one_thread(scale: float) -> Contender:
 
 
 def _crowd(opener: Opener, count: int, each: int) -> Prepare:
-    """So many threads, each appending one record after the other."""
+    """Several threads, each of which appends one record after another."""
 
     @contextmanager
     def prepare(where: Path) -> Iterator[Work]:
@@ -144,7 +144,7 @@ def _crowd(opener: Opener, count: int, each: int) -> Prepare:
 
 
 def _locked(opener: Opener) -> Opener:
-    """One at a time: a sqlite connection is for one thread, and several would wait for its file's lock."""
+    """One append at a time: several sqlite connections would only wait for the file lock."""
 
     @contextmanager
     def locked(where: Path) -> Iterator[Call]:

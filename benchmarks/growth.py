@@ -1,17 +1,17 @@
-"""`python -m benchmarks.growth`: how the cost of each path grows with the log, its partitions, its consumers.
+"""`python -m benchmarks.growth`: how costs grow with the size of the log, its partitions and consumers.
 
-Three tables. The first one's log grows from line to line; the others make a new one for each line. What is
-shown is the median of many single calls, so a line is to be compared with the lines above it, and with
-nothing else. Everything is in the page cache unless the log is larger than that.
+Three tables. The log of the first grows from line to line; the others create a new one for each line. A
+figure is the median of many single calls: compare a line with the lines above it, and with nothing else.
+Everything is in the page cache, unless the log is larger.
 
     append          one call of log.append, 100 bytes
     batch           one call of log.append_many, 1,000 values of 100 bytes
-    read            log.read in order: a record
-    seek, by time   log.read from an offset, and log.offset_for_time, both at random: up to the first record
-    poll            an append, then consumer.poll: until the record is there
-    open, close     of a log that was closed in order; "r": until the end of each partition is known
+    read            log.read in order, per record
+    seek, by time   up to the first record of log.read from a random offset; log.offset_for_time
+    poll            an append, then consumer.poll until it returns the record
+    open, close     of a log that was closed cleanly; "r": until the end of each partition is known
     crash           open after the writer was killed (SIGKILL) half a second into appending
-    memory          of this process, when it has done all that
+    memory          of this process, after all of that
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def _print(what: str, points: Sequence[int], lines: Iterator[Figures]) -> None:
-    """A table in Markdown, each line as soon as it is there."""
+    """Print a Markdown table, each line as soon as it is measured."""
     for number, (point, figures) in enumerate(zip(points, lines, strict=True)):
         if not number:
             print(f"\n| {what} | " + " | ".join(figures) + " |")
@@ -82,7 +82,7 @@ def _print(what: str, points: Sequence[int], lines: Iterator[Figures]) -> None:
 
 
 def by_size(path: Path, sizes_mb: Sequence[int]) -> Iterator[Figures]:
-    """One partition, as it grows. Every other setting is the default, segments of 1 GiB among them."""
+    """One partition that grows. All settings are the defaults, including segments of 1 GiB."""
     with embedlog.open(path) as log:
         log.create_topic(_TOPIC)
     for megabytes in sizes_mb:
@@ -117,7 +117,7 @@ def by_partitions(directory: Path, counts: Sequence[int]) -> Iterator[Figures]:
 
 
 def by_consumers(directory: Path, counts: Sequence[int]) -> Iterator[Figures]:
-    """Consumers of one process, each in a group of its own; and as many that share 64 partitions."""
+    """Consumers in one process, each in a group of its own; and as many that share 64 partitions."""
     for count in counts:
         path = directory / f"consumers-{count}"
         with embedlog.open(path) as log, ExitStack() as stack:
@@ -126,7 +126,7 @@ def by_consumers(directory: Path, counts: Sequence[int]) -> Iterator[Figures]:
             for _ in range(100):
                 log.append_many(_TOPIC, VALUES)
             figures: Figures = {}
-            with _consumer(log, "first") as consumer:  # which makes the topic for commits
+            with _consumer(log, "first") as consumer:  # creates the topic for commits
                 consumer.poll(0)
             before = _memory_mb()
             alone = [stack.enter_context(_consumer(log, f"g{i}")) for i in range(count)]
@@ -261,20 +261,20 @@ def _consumer(log: embedlog.Log, group: str, topic: str = _TOPIC) -> Iterator[em
 
 
 def _all(consumer: embedlog.Consumer) -> Iterator[embedlog.Record]:
-    """What there is to read now."""
+    """Read everything there is."""
     while records := consumer.poll(0, max_records=10_000):
         yield from records
 
 
 def _split(values: list[bytes], count: int) -> Iterator[list[bytes]]:
-    """`count` values, so many at a time as there are."""
+    """`count` values, in lists of at most `len(values)`."""
     while count > 0:
         yield values[:count]
         count -= len(values)
 
 
 def _each(call: Callable[[], object], times: int) -> float:
-    """The median of so many calls, in seconds."""
+    """The median of `times` calls, in seconds."""
     return median(_timed(call) for _ in range(times))
 
 
@@ -285,7 +285,7 @@ def _timed(call: Callable[[], object]) -> float:
 
 
 def _memory_mb() -> float:
-    """What this process holds in memory; nothing to tell where there is no /proc."""
+    """The resident memory of this process; NaN on systems without /proc."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except FileNotFoundError:

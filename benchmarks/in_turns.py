@@ -1,16 +1,16 @@
-"""Whether a change makes anything slower: the same rows against two checkouts, in turns.
+"""Does a change make anything slower? The same rows against two checkouts, in turns.
 
     python -m benchmarks.in_turns BEFORE [AFTER] [--only TEXT]... [--rounds N] [--own] [--quick] [--dir DIR]
 
 BEFORE and AFTER (by default this checkout) are checkouts with compiled modules, for example one made by
-`git worktree add ../before main`. Each round runs a new process for either, in changing order, with these
-benchmarks or, with --own, with those of the checkout: for rows which import names that have moved since.
+`git worktree add ../before main`. Each round runs a new process for each of them, in changing order, with
+these benchmarks or, with --own, with those of the checkout (for rows that import names which have moved).
 
-For each row it prints the medians and the ratio AFTER / BEFORE of the time of an item, wall and CPU: below 1
-is faster. A round gives one ratio, of medians of three. What is shown is the median of the ratios and, as its
-noise, the 99 % confidence interval of that median by order statistics, which assumes nothing about how ratios
-spread. A verdict is given only where 1 is outside it, and only for CPU time where that is measured: wall time
-moves with whatever else the machine does. Give one checkout twice to see that the noise covers 1.
+For each row it prints the medians and the ratio AFTER / BEFORE of the time per item, wall and CPU: below 1 is
+faster. A round gives one ratio, of medians of three. The output is the median of the ratios and its 99 %
+confidence interval by order statistics, which assumes nothing about the distribution. It gives a verdict only
+if the interval excludes 1, and on CPU time if that is measured: wall time depends on what else the machine
+does. Compare a checkout with itself to see that the interval contains 1.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 _HERE = Path(__file__).resolve().parent
-_TIMES = 3  # each row in each round: the first time pays for cold caches
+_TIMES = 3  # of each row in each round: the first run pays for cold caches
 _WIDTHS = (76, 14, 14, 22, 10)
 
 Results = dict[tuple[str, str], dict[str, Any]]  # by the row's title and the contender's name
 
 
 class Ratio(NamedTuple):
-    """After / before: the median and the interval that holds it."""
+    """After / before: the median and its confidence interval."""
 
     median: float
     low: float
@@ -44,7 +44,7 @@ class Ratio(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """What can be said of a time."""
+        """The verdict on a time."""
         return "slower" if self.low > 1 else "faster" if self.high < 1 else ""
 
     def __str__(self) -> str:
@@ -93,7 +93,7 @@ def _compare(directory: Path, options: argparse.Namespace) -> None:
 
 
 def _run(checkout: Path, directory: Path, options: argparse.Namespace) -> Results:
-    """The rows with the embedlog of a checkout, in a process of its own."""
+    """Run the rows with the embedlog of a checkout, in a process of its own."""
     with tempfile.TemporaryDirectory(dir=directory) as name:
         where = Path(name)
         (where / "benchmarks").symlink_to(checkout / "benchmarks" if options.own else _HERE)
@@ -115,7 +115,7 @@ def _run(checkout: Path, directory: Path, options: argparse.Namespace) -> Result
 def _block(name: tuple[str, str], runs: Sequence[Sequence[Results]]) -> Iterator[str]:
     first = runs[0][0][name]
     walls = [[found[name]["median"] for found in pair] for pair in runs]
-    # A rate is turned over, so that every ratio is one of times.
+    # A rate is inverted, so that every ratio is one of times.
     ratio = _ratio([b / a if first["more_is_better"] else a / b for b, a in walls])
     cpus = [[statistics.median(found[name]["cpu_us"]) for found in pair] for pair in runs if first["cpu_us"]]
     title = f"{name[0]}: {name[1]}, {first['unit']}"
@@ -141,7 +141,7 @@ def _ratio(ratios: Sequence[float]) -> Ratio:
 
 
 def _outside(count: int) -> int:
-    """How many samples to leave out at either end: the others hold the median in 99 % of cases."""
+    """How many samples to drop at each end: in 99 % of cases the rest encloses the median."""
     left_out, below = 0, 1
     while True:
         below += comb(count, left_out + 1)  # ways in which no more samples than that are below the median

@@ -1,8 +1,7 @@
-"""Take turns, take the time, keep the median: what all rows share.
+"""Common to all rows: contenders take turns, each run is timed, the median counts.
 
-A contender is a context manager: it prepares a store in an empty directory and gives a function that does
-the work once and says how it went (a rate, a time, a size), and how much processor time it took. Everything
-around that call is not timed.
+A contender is a context manager. It prepares a store in an empty directory and yields a function that does
+the work once and returns a rate, a time or a size, with the CPU time per item. Only that call is timed.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 
 class Sample(NamedTuple):
-    """What one call of the work reached."""
+    """The result of one call of the work."""
 
     value: float  # in the row's unit
-    cpu_us: float | None = None  # of this process and its children, for each item; None: not measured
+    cpu_us: float | None = None  # of this process and its children, per item; None: not measured
 
 
 Work: TypeAlias = Callable[[], Sample]
@@ -32,7 +31,7 @@ Opener: TypeAlias = Callable[[Path], AbstractContextManager[Callable[[Any], obje
 
 
 class Contender(NamedTuple):
-    """A name and how to prepare it."""
+    """A name, and how to prepare it."""
 
     name: str
     prepare: Prepare
@@ -48,7 +47,7 @@ class Row(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What one contender reached, a sample a round."""
+    """The samples of one contender, one per round."""
 
     name: str
     samples: list[float]
@@ -56,17 +55,17 @@ class Result(NamedTuple):
 
     @property
     def median(self) -> float:
-        """The middle one."""
+        """The median sample."""
         return statistics.median(self.samples)
 
     @property
     def median_cpu_us(self) -> float | None:
-        """The middle one, where processor time was measured."""
+        """The median CPU time of an item; None if it was not measured."""
         return statistics.median(self.cpu_us) if self.cpu_us else None
 
 
 def measure(row: Row, rounds: int, directory: Path) -> list[Result]:
-    """Let the contenders take turns, `rounds` times."""
+    """Run the contenders in turns, `rounds` times."""
     results = [Result(contender.name, [], []) for contender in row.contenders]
     for _ in range(rounds):
         for contender, result in zip(row.contenders, results, strict=True):
@@ -84,7 +83,7 @@ def measure(row: Row, rounds: int, directory: Path) -> list[Result]:
 
 
 def calling(opener: Opener, argument: object, records: int, calls: int) -> Prepare:
-    """Call what the opener gives `calls` times with one argument of `records` records: records a second."""
+    """Call the opener's function `calls` times with `records` records each. Measures records per second."""
 
     @contextmanager
     def prepare(where: Path) -> Iterator[Work]:
@@ -100,7 +99,7 @@ def calling(opener: Opener, argument: object, records: int, calls: int) -> Prepa
 
 
 def rate(count: float, action: Callable[[], object]) -> Work:
-    """Do it once and say how many of `count` that was a second."""
+    """Run it once. Returns `count` per second."""
 
     def work() -> Sample:
         wall, cpu = timed(action)
@@ -110,7 +109,7 @@ def rate(count: float, action: Callable[[], object]) -> Work:
 
 
 def duration(count: int, unit: float, action: Callable[[], object]) -> Work:
-    """Do it once and say how long each of `count` took, in units of so many seconds."""
+    """Run it once. Returns the time per item for `count` items, in units of `unit` seconds."""
 
     def work() -> Sample:
         wall, cpu = timed(action)
@@ -120,7 +119,7 @@ def duration(count: int, unit: float, action: Callable[[], object]) -> Work:
 
 
 def timed(action: Callable[[], object]) -> tuple[float, float]:
-    """Seconds on the wall, and of processor time in all threads and in children that have ended."""
+    """Wall time, and CPU time of all threads and of children that have ended, in seconds."""
     children = _of_children()
     started, cpu = time.perf_counter(), time.process_time()
     action()

@@ -1,4 +1,4 @@
-"""A mirror, beside the loop that one would write: read records, append them to another log."""
+"""A mirror, next to the obvious loop: read records, append them to another log."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Copy = Callable[[Log, Log], object]
 
 
 def rows(scale: float) -> list[Row]:
-    """The rows, with so many times their usual number of records."""
+    """The rows; `scale` multiplies the number of records."""
     thousands = max(int(400 * scale), _PARTITIONS)
     return [
         Row(

@@ -1,4 +1,4 @@
-"""What remains without a compiler: the same work with EMBEDLOG_LOOPS=plain, in a process of its own."""
+"""The speed without a compiler: the same work with EMBEDLOG_LOOPS=plain, in a process of its own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BATCH = 1000
 
 
 def rows(scale: float) -> list[Row]:
-    """The rows, with so many times their usual number of records."""
+    """The rows; `scale` multiplies the number of records."""
     thousands = max(int(200 * scale), 1)
     return [
         Row(
@@ -63,7 +63,7 @@ def _measured(what: str, thousands: int, where: Path) -> Sample:
 
 
 def _prepared(what: str, thousands: int) -> Prepare:
-    """In the child."""
+    """Runs in the child."""
     if what == "append":
         return calling(embedlog_batches(), VALUES, _BATCH, thousands)
     return embedlog_values(thousands)

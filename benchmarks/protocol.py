@@ -1,4 +1,4 @@
-"""What a broker pays per request for the wire protocol: our compiled tables beside kio's typed messages."""
+"""The cost of the wire protocol per request: our compiled tables next to kio's typed messages."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _MICROSECOND = 1e-6
 
 
 def rows(scale: float) -> list[Row]:
-    """The rows, with so many times their usual number of messages."""
+    """The rows; `scale` multiplies the number of messages."""
     times = max(int(50_000 * scale), 1)
     ours, theirs = _ours(), _theirs()
     return [
@@ -103,7 +103,7 @@ def _theirs() -> dict[str, Callable[[], object]]:
 
 
 def _writing(entity: Any, expected: bytes) -> Callable[[], bytes]:
-    """kio's way to encode; it has to give what ours gives."""
+    """kio's encoder; its bytes must equal ours."""
     write_entity = entity_writer(type(entity))
 
     def write() -> bytes:
@@ -115,7 +115,7 @@ def _writing(entity: Any, expected: bytes) -> Callable[[], bytes]:
     return write
 
 
-# -- the messages: one partition is written to, four are read ------------------------------------------
+# -- the messages: one partition written, four read - ------------------------------------------
 
 
 def _produce_request() -> ProduceRequest:

@@ -33,13 +33,13 @@ _KEY = b"customer-1234567"
 _TIME_MS = 1_700_000_000_000
 _CHUNK = 1 << 20
 _SEEKS = 1_000
-# What an lmdb value holds: time, length of the key, key, value.
+# An lmdb value: timestamp, length of the key, key, value.
 _ROW = struct.Struct(">qI")
 _ROW_START = _ROW.pack(_TIME_MS, len(_KEY)) + _KEY
 
 
 def rows(scale: float) -> list[Row]:
-    """The rows, with so many times their usual number of records."""
+    """The rows; `scale` multiplies the number of records."""
     thousands = max(int(200 * scale), 1)
     few = max(int(2 * scale), 1)
     return [
@@ -71,7 +71,7 @@ def rows(scale: float) -> list[Row]:
 
 
 def _look_ups(thousands: int, order: str) -> Row:
-    """By the process that writes, and by one that only reads what another writes."""
+    """In the writing process, and in one that reads while another has the log open."""
     offsets = _offsets(thousands, order)
     return Row(
         f"read_at, {order}, batches of 100",
@@ -172,7 +172,7 @@ with embedlog.open(sys.argv[1]) as log:
 
 
 def _reader_seek(thousands: int, offsets: list[int]) -> Prepare:
-    """A child is the writer; this process only reads."""
+    """A child has the log open; this process reads."""
 
     @contextmanager
     def prepare(where: Path) -> Iterator[Work]:

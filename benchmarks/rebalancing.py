@@ -1,11 +1,11 @@
-"""How a rebalance through ZooKeeper grows with partitions and consumers: time, and requests to ZooKeeper.
+"""How the cost of a rebalance through ZooKeeper (time, requests) grows with partitions and consumers.
 
     python -m benchmarks.rebalancing [--partitions 10 100 1000] [--consumers 2 5 10 20 50]
 
-For each size: all but one consumer are there; then the last one joins, then one leaves. Measured is the time
-until every partition has its new owner, and how many requests the server got meanwhile (by its own count,
-`mntr`). Broker, ZooKeeper and consumers (threads of this process) share the machine: with many consumers the
-time is that of its processors, not that of the algorithm; the requests are the same everywhere.
+For each size all consumers but one join first; then the last one joins, then one leaves. A time ends when
+every partition has its new owner. The requests are those that the server counted meanwhile (`mntr`). Broker,
+ZooKeeper and consumers (threads of this process) share the machine: with many consumers its processors bound
+the time, not the algorithm. The requests are the same on any machine.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SETTLE_S = 120.0
 
 
 class Took(NamedTuple):
-    """Seconds until all is owned as it should be, seconds of this process's processor, requests."""
+    """Seconds until every partition has its owner, CPU seconds of this process, requests."""
 
     seconds: float
     cpu_seconds: float
@@ -36,7 +36,7 @@ class Took(NamedTuple):
 
 
 def requests(address: str) -> int:
-    """How many requests a server has got since it started."""
+    """The number of requests that a server has received since it started."""
     host, port = address.rsplit(":", 1)
     with socket.create_connection((host, int(port))) as connection:
         connection.sendall(b"mntr")
@@ -45,7 +45,7 @@ def requests(address: str) -> int:
 
 
 def measured(address: str, change: Callable[[], object], settled: Callable[[], bool]) -> Took:
-    """What a change of the group comes to."""
+    """Measure a change of the group."""
     before, start, cpu = requests(address), time.perf_counter(), time.process_time()
     change()
     while not settled():
@@ -57,7 +57,7 @@ def measured(address: str, change: Callable[[], object], settled: Callable[[], b
 
 
 def one_size(zookeepers: ZooKeepers, broker: Broker, partitions: int, consumers: int) -> tuple[Took, Took]:
-    """The last of so many consumers joins, then the first leaves."""
+    """The last consumer joins, then the first leaves."""
     connect = f"{zookeepers.connect_string}/{partitions}-{consumers}"
     topic = f"t{partitions}"
     address = zookeepers.servers[0].address

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.run`: measure all rows, print each as soon as it is done."""
+"""`python -m benchmarks.run`: measure all rows, and print each as soon as it is done."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def _rows(scale: float) -> Iterator[Row]:
-    """Of all families that can be imported; in_turns runs them with another checkout's embedlog."""
+    """The rows of all modules that can be imported: in_turns runs them with another checkout's embedlog."""
     for name in _FAMILIES:
         try:
             family = importlib.import_module(f"{__package__}.{name}")

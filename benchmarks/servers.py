@@ -1,9 +1,9 @@
-"""`python -m benchmarks.servers KIND [DIRECTORY]`: a server in a process of its own, until its input ends.
+"""`python -m benchmarks.servers KIND [DIRECTORY]`: a server process that runs until its input ends.
 
     broker      embedlog's, over DIRECTORY
-    uvloop      an asyncio protocol that sends back what it gets, on uvloop; asyncio: on asyncio's own loop
+    uvloop      an asyncio protocol that echoes, on uvloop; asyncio: the same on asyncio's own loop
     sink        a plain loop: receive a frame into a buffer, write it to a file, answer four bytes
-    source      a plain loop: for each four bytes received, a mebibyte of a file by sendfile
+    source      a plain loop: for each four bytes received, send a mebibyte of a file by sendfile
 
 It prints its port. The plain ones serve one connection at a time.
 """
@@ -23,7 +23,7 @@ MIB = 1 << 20
 
 
 class Echo(asyncio.Protocol):
-    """Sends back what it gets."""
+    """Sends back what it receives."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
@@ -42,10 +42,10 @@ async def echo() -> None:
 
 
 def plain(serve: object) -> None:
-    """Serve one connection after the other, in a thread, until the input ends."""
+    """Serve one connection after another, in a thread, until the input ends."""
 
     def accept() -> None:
-        with contextlib.suppress(OSError):  # the end, of a client or of this server
+        with contextlib.suppress(OSError):  # the client or this server has ended
             while True:
                 connection, _ = listening.accept()
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -59,7 +59,7 @@ def plain(serve: object) -> None:
 
 
 def sink(connection: socket.socket) -> None:
-    """Frames into a file."""
+    """Write frames to a file."""
     buffer = bytearray(2 * MIB)
     with open(os.path.join(sys.argv[2], "sink"), "wb", buffering=0) as file:
         while received := connection.recv_into(buffer):
@@ -71,7 +71,7 @@ def sink(connection: socket.socket) -> None:
 
 
 def source(connection: socket.socket) -> None:
-    """A file's mebibytes, one for each request."""
+    """Send a mebibyte of a file per request."""
     path = os.path.join(sys.argv[2], "source")
     with open(path, "w+b") as file:
         file.write(bytes(64 * MIB))

@@ -1,7 +1,7 @@
-"""`python -m benchmarks.sizes`: appending and reading against the size of records and of batches, drawn.
+"""`python -m benchmarks.sizes`: plots of appending and reading against record size and batch size.
 
-Prints the figures, and draws docs/images/performance-append.svg and performance-read.svg from them (with
-matplotlib).
+Prints the figures, and plots them to docs/images/performance-append.svg and performance-read.svg with
+matplotlib.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MOST_RECORDS = 300_000
 
 
 def main() -> None:
-    """Measure and draw."""
+    """Measure and plot."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sizes", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dir", type=Path, default=Path(__file__).parent / "results")
@@ -73,7 +73,7 @@ def _line(results: list[Result]) -> str:
 
 
 def _counts(size: int, batch: int) -> tuple[int, int]:
-    """(calls, records) that make a run of a bearable length."""
+    """(calls, records) for a run that is not too long."""
     records = max(min(_MOST_BYTES // size, _MOST_RECORDS), batch)
     if batch == 1:
         records = min(records, 50_000)

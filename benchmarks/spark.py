@@ -1,8 +1,8 @@
-"""`python -m benchmarks.spark`: rows a second through Spark, beside Parquet and beside a source of tuples.
+"""`python -m benchmarks.spark`: rows per second through Spark, next to Parquet and to a source of tuples.
 
-The same rows three times: in a log, in Parquet files that Spark wrote from it, and given out by a data source
-in Python that yields tuples out of memory. Each contender takes its turn in each round of one session; the
-median is printed. Then how embedlog's rate grows with partitions and with size.
+The same rows three times: in a log, in Parquet files that Spark wrote from it, and from a Python data source
+that yields tuples from memory. The contenders take turns in each round of one session; the median is printed.
+A second table shows how embedlog's rate grows with partitions and with size.
 
     count        rows alone
     value only   the length of every value, summed
@@ -39,7 +39,7 @@ _SCHEMA = (
 _VALUE = bytes(range(100))
 _BATCH = 1000
 
-# What each query asks of every row: enough that no column can be left out.
+# Each query uses enough of every row that no column can be pruned.
 _QUERIES = {
     "count": ("offset bigint", "count(*)"),
     "value only": ("value binary", "sum(length(value))"),
@@ -65,7 +65,7 @@ def make_log(path: Path, records: int, partitions: int) -> Path:
 
 
 class TupleSource(DataSource):
-    """What a data source in Python is at its plainest: rows as tuples, here without any work to get them."""
+    """The plainest Python data source: rows as tuples, without any work to get them."""
 
     @classmethod
     def name(cls) -> str:
@@ -106,7 +106,7 @@ class TupleReader(DataSourceReader):
 
 
 def taken(action: Callable[[], object]) -> float:
-    """Seconds."""
+    """How long the call takes, in seconds."""
     started = time.perf_counter()
     action()
     return time.perf_counter() - started
@@ -115,7 +115,7 @@ def taken(action: Callable[[], object]) -> float:
 def rates(
     frames: dict[str, Callable[[], DataFrame]], asked: str, records: int, rounds: int
 ) -> dict[str, float]:
-    """Rows a second of each, the median of some rounds in which they take turns; one more before warms up."""
+    """The median rows per second of each contender, over rounds in turns; one more round before warms up."""
     seconds: dict[str, list[float]] = {name: [] for name in frames}
     for number in range(rounds + 1):
         for name, frame in frames.items():
@@ -135,7 +135,7 @@ def from_log(spark: SparkSession, path: Path, schema: str, **options: object) ->
 
 
 def compared(spark: SparkSession, directory: Path, records: int, rounds: int) -> dict[str, dict[str, float]]:
-    """The three queries, each by the three contenders."""
+    """The three queries, each with the three contenders."""
     partitions = 4
     path = make_log(directory / "log", records, partitions)
     from_log(spark, path, _SCHEMA).write.parquet(str(directory / "parquet"))
@@ -159,7 +159,7 @@ def compared(spark: SparkSession, directory: Path, records: int, rounds: int) ->
 
 
 def growth(spark: SparkSession, directory: Path, records: int, rounds: int) -> dict[str, dict[str, float]]:
-    """embedlog's values alone: against partitions, against size, and one partition in pieces."""
+    """embedlog's values alone, by number of partitions, by size, and with one partition in pieces."""
     schema, asked = _QUERIES["value only"]
     found: dict[str, dict[str, float]] = {"partitions": {}, "records": {}, "pieces of one partition": {}}
     for partitions in (1, 4, 16, 64):

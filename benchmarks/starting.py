@@ -1,6 +1,6 @@
-"""What a program waits for before its first record: the import, and opening a log.
+"""The wait before a program's first record: the import, and opening a log.
 
-Importing and the first append are timed as a whole process, with what the interpreter itself takes beside it.
+The import and the first append are timed as a whole process, next to a process that only starts Python.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _process(code: str) -> Prepare:
     def prepare(where: Path) -> Iterator[Work]:
         command = [sys.executable, "-c", code, str(where)]
         env = environment()
-        env.pop("PYTHONDONTWRITEBYTECODE", None)  # no program of a user compiles its modules at each start
+        env.pop("PYTHONDONTWRITEBYTECODE", None)  # a user's program finds its modules compiled
 
         def start() -> None:
             for _ in range(_TIMES):

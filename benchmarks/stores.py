@@ -1,6 +1,6 @@
-"""The others, opened as their documentation says, and embedlog: a function each that appends to them.
+"""embedlog and the other stores, opened as their documentation says: a function for each that appends.
 
-Each opener gives a function of one argument: a list of values (`*_batches`) or one value (`*_one`).
+Each opener yields a function of one argument: a list of values (`*_batches`) or one value (`*_one`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LMDB_BYTES = 8 << 30
 
 
 def same_batch(values: list[bytes]) -> bytes:
-    """What embedlog writes for these values."""
+    """The batch that embedlog writes for these values."""
     return bytes(encode_values(values, 1_700_000_000_000))
 
 
@@ -104,7 +104,7 @@ def sqlite_connection(where: Path, synchronous: str) -> sqlite3.Connection:
 
 
 def sqlite_batches(synchronous: str = "NORMAL") -> Opener:
-    """One transaction a batch."""
+    """One transaction per batch."""
 
     @contextmanager
     def opener(where: Path) -> Iterator[Call]:
@@ -121,7 +121,7 @@ def sqlite_batches(synchronous: str = "NORMAL") -> Opener:
 
 @contextmanager
 def sqlite_keyed(where: Path) -> Iterator[Call]:
-    """Pairs, one transaction a batch."""
+    """Pairs, one transaction per batch."""
     with closing(sqlite_connection(where, "NORMAL")) as connection:
 
         def append(pairs: list[tuple[bytes, bytes]]) -> None:
@@ -132,7 +132,7 @@ def sqlite_keyed(where: Path) -> Iterator[Call]:
 
 
 def sqlite_one(synchronous: str = "NORMAL", *, per_transaction: int = 1) -> Opener:
-    """One INSERT a call, a commit every so many."""
+    """One INSERT per call, and a commit every so many calls."""
 
     @contextmanager
     def opener(where: Path) -> Iterator[Call]:
@@ -158,7 +158,7 @@ def lmdb_environment(where: Path, *, sync: bool) -> lmdb.Environment:
 
 
 def lmdb_batches(*, sync: bool = False) -> Opener:
-    """One transaction a batch, keys appended."""
+    """One transaction per batch, keys appended."""
 
     @contextmanager
     def opener(where: Path) -> Iterator[Call]:
@@ -176,7 +176,7 @@ def lmdb_batches(*, sync: bool = False) -> Opener:
 
 
 def lmdb_one(*, sync: bool = False) -> Opener:
-    """One transaction a record."""
+    """One transaction per record."""
 
     @contextmanager
     def opener(where: Path) -> Iterator[Call]:
@@ -197,7 +197,7 @@ def lmdb_one(*, sync: bool = False) -> Opener:
 
 @contextmanager
 def rocks(where: Path) -> Iterator[rocksdict.Rdict]:
-    """RocksDB with bytes for keys and values, as it comes otherwise."""
+    """RocksDB with bytes for keys and values, else with its defaults."""
     opened = rocksdict.Rdict(str(where / "rocks"), rocksdict.Options(raw_mode=True))
     try:
         yield opened
@@ -207,7 +207,7 @@ def rocks(where: Path) -> Iterator[rocksdict.Rdict]:
 
 @contextmanager
 def rocks_batches(where: Path) -> Iterator[Call]:
-    """One write batch a batch."""
+    """One write batch per batch."""
     with rocks(where) as opened:
         numbers = count()
 
@@ -222,7 +222,7 @@ def rocks_batches(where: Path) -> Iterator[Call]:
 
 @contextmanager
 def rocks_one(where: Path) -> Iterator[Call]:
-    """One put a record."""
+    """One put per record."""
     with rocks(where) as opened:
         numbers = count()
 
@@ -237,19 +237,19 @@ def rocks_one(where: Path) -> Iterator[Call]:
 
 @contextmanager
 def persist_sqlite(where: Path) -> Iterator[Call]:
-    """Its sqlite queue, put by put."""
+    """Its sqlite queue, one put per record."""
     with closing(persistqueue.SQLiteQueue(str(where), multithreading=True)) as queue:
         yield queue.put
 
 
 @contextmanager
 def persist_file(where: Path) -> Iterator[Call]:
-    """Its queue of pickles in files, put by put."""
+    """Its file queue of pickles, one put per record."""
     yield persistqueue.Queue(str(where), tempdir=str(where)).put
 
 
 def one_by_one(opener: Opener) -> Opener:
-    """Batches for what has none."""
+    """Takes batches for a store without them."""
 
     @contextmanager
     def batches(where: Path) -> Iterator[Call]:
@@ -268,7 +268,7 @@ def one_by_one(opener: Opener) -> Opener:
 
 
 def raw(data: bytes, *, sync: bool = False) -> Opener:
-    """Write the same bytes at each call, whatever the argument."""
+    """Write the same bytes in each call, whatever the argument."""
 
     @contextmanager
     def opener(where: Path) -> Iterator[Call]:

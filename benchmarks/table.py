@@ -19,12 +19,12 @@ _WIDTHS = (34, 15, 25, 10, 16)
 
 
 def heading() -> str:
-    """What ran where, and the columns' names."""
+    """The machine, and the names of the columns."""
     return "\n".join([*heading_lines(), "", _line(("", "median", "min..max", "CPU us", "embedlog / other"))])
 
 
 def heading_lines() -> list[str]:
-    """What ran where."""
+    """The machine and the versions."""
     about = machine()
     return [
         f"embedlog {about['embedlog']}, Python {about['python']}, {about['cpus']} CPUs, {about['system']}",
@@ -35,7 +35,7 @@ def heading_lines() -> list[str]:
 
 
 def block(row: Row, results: Sequence[Result]) -> str:
-    """One row's lines."""
+    """The lines of one row."""
     better = "more is better" if row.more_is_better else "less is better"
     lines = [f"{row.title}: {row.unit}, {better}"]
     for result in results:
@@ -46,7 +46,7 @@ def block(row: Row, results: Sequence[Result]) -> str:
 
 
 def as_markdown(measured: Sequence[tuple[Row, Sequence[Result]]]) -> str:
-    """A table with a line for each contender: median, spread, CPU of an item, embedlog's ratio to it."""
+    """A table with a line for each contender: median, range, CPU time per item, embedlog's ratio."""
     lines = [*(f"{line}  " for line in heading_lines()), ""]
     lines += ["| | median | min to max | CPU us | embedlog / other |", "|---|---:|---:|---:|---:|"]
     for row, results in measured:
@@ -61,7 +61,7 @@ def as_markdown(measured: Sequence[tuple[Row, Sequence[Result]]]) -> str:
 
 
 def replaced(text: str, table: str) -> str:
-    """A page with a new table between its marks. Raises ValueError where it has none."""
+    """The page with a new table between its marks. Raises ValueError if it has no marks."""
     before, begin, rest = text.partition(_BEGIN)
     _, end, behind = rest.partition(_END)
     if not begin or not end:
@@ -70,7 +70,7 @@ def replaced(text: str, table: str) -> str:
 
 
 def as_json(measured: Sequence[tuple[Row, Sequence[Result]]]) -> dict[str, Any]:
-    """Everything, the single samples included."""
+    """Everything, including single samples."""
     return {
         "machine": machine(),
         "rows": [
@@ -97,7 +97,7 @@ def as_json(measured: Sequence[tuple[Row, Sequence[Result]]]) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on."""
+    """The machine and the versions that the figures depend on."""
     return {
         "embedlog": embedlog.__version__,
         "python": platform.python_version(),

@@ -1,12 +1,12 @@
-"""`python -m benchmarks.topics`: what topics and partitions cost to make, and to open.
+"""`python -m benchmarks.topics`: what topics and partitions cost to create and to open.
 
-    one by one     1,000 topics of one partition, one after another; the last 100 of them, beside the first
+    one by one     1,000 topics of one partition, one after another; the last 100 next to the first
     at once        1 topic with 1,000 partitions
-    open, cpu      a log of 10,000 partitions that was closed in order: time, and processor time
-    probe          1,000 files, written and fsynced, their directory fsynced: what the disk takes for that
+    open, cpu      a log of 10,000 partitions that was closed cleanly: time, and CPU time
+    probe          1,000 files written and fsynced, and their directory fsynced: the disk's own time
 
-Everything is in the page cache. The disk's share differs from minute to minute: it is to be compared with the
-probe of the same run.
+Everything is in the page cache. The disk's share changes from minute to minute: compare it with the probe of
+the same run.
 """
 
 from __future__ import annotations
