@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BUILT := setup.py $(foreach where, embedlog embedlog/codec, \
   $(wildcard $(where)/compiled_*.py $(where)/*.pxd $(where)/*.h))
 
-.PHONY: demo examples test test-plain test-cluster test-faults test-kills test-mirror test-foreign bench bench-sizes bench-spark lint hooks clean
+.PHONY: demo examples test test-all test-plain soak test-foreign bench bench-sizes bench-spark lint hooks clean
 
 demo: $(VENV)/.demo
 	$(BIN)/embedlog demo
@@ -19,37 +19,27 @@ demo: $(VENV)/.demo
 # Most tests wait for something (a session that ends, a process that starts), so twice as many run at once as
 # there are processors; WORKERS=0 runs them one after the other.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(2 * (os.cpu_count() or 1), 8))')
-AT_ONCE := -n $(WORKERS)
+# Tests that share Java processes run in one of them (--dist loadgroup).
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+
+# The markers stand in pyproject.toml. `make test` has everything that a change usually breaks; `make test-all` has
+# the rest, and nothing of it twice.
+REST := slow or jvm or random
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest $(AT_ONCE) $(PYTEST_ARGS)
+	$(PYTEST) -m 'not ($(REST))' $(PYTEST_ARGS)
 
-# Without the compiled loops, as where there is no compiler: the tests of what goes through them (tests/codec
-# runs on both anyway).
-PLAIN_TESTS := $(addprefix tests/test_, $(addsuffix .py, append_one appender columns compaction decoding \
-  export faults flush format_docs importing kill log log_reader model offset_records processes producer \
-  publication read_committed readme recovery recovery_exhaustive repair segment_index short_way verify))
+test-all: $(VENV)/.test
+	$(PYTEST) -m '$(REST)' $(PYTEST_ARGS)
 
+# Without the compiled loops, as where there is no compiler. (tests/codec runs on both anyway.)
 test-plain: $(VENV)/.test
-	EMBEDLOG_LOOPS=plain $(BIN)/python -m pytest $(AT_ONCE) $(PLAIN_TESTS) $(PYTEST_ARGS)
+	EMBEDLOG_LOOPS=plain $(PYTEST) -m 'plain and not ($(REST))' $(PYTEST_ARGS)
 
-# Drivers and Python workers of Spark's killed 10 times in each test; `make test` has 2.
-test-kills: $(VENV)/.test
-	EMBEDLOG_KILLS=10 $(BIN)/python -m pytest tests/spark -k kill $(PYTEST_ARGS)
-
-# Mirrors whose source, target and self are killed 50 times in each of three tests; `make test` has 4.
-test-mirror: $(VENV)/.test
-	EMBEDLOG_MIRROR_ROUNDS=50 $(BIN)/python -m pytest tests/cluster/test_mirror_kills.py $(PYTEST_ARGS)
-
-# Brokers of a cluster restarted under load, many times over.
-test-cluster: $(VENV)/.test
-	EMBEDLOG_CLUSTER_ROUNDS=20 $(BIN)/python -m pytest tests/cluster/test_rolling_restart.py --timeout 3600 $(PYTEST_ARGS)
-
-# Brokers, consumers, ZooKeeper servers and the network between them fail at random, 20 rounds; `make test` has 1.
-# EMBEDLOG_SEED=... repeats what a failure tells.
-test-faults: $(VENV)/.test
-	EMBEDLOG_FAULT_ROUNDS=$${EMBEDLOG_FAULT_ROUNDS:-20} $(BIN)/python -m pytest -s \
-	  tests/cluster/test_ensemble_faults.py tests/cluster/test_random_faults.py $(PYTEST_ARGS)
+# Rounds of random kills and faults, many times as many as `make test-all` has: hours. -s shows their seeds, and
+# EMBEDLOG_SEED=... repeats one.
+soak: $(VENV)/.test
+	EMBEDLOG_ROUNDS=$${EMBEDLOG_ROUNDS:-25} $(BIN)/python -m pytest -s -m random $(PYTEST_ARGS)
 
 # Clients that `make test` leaves out: kafkajs and @platformatic/kafka (Node 20.19 or newer, npm), and franz-go's own
 # tests (Go 1.26 or newer). The first run downloads them.

@@ -6,7 +6,6 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import hypothesis
 import pytest
@@ -27,32 +26,17 @@ hypothesis.settings.register_profile("unhurried", deadline=None)
 hypothesis.settings.load_profile("unhurried")
 
 
-STARTING_SPARK = (
-    "test_spark_examples.py",
-    "test_spark_installations.py",
-    "test_spark_load_kills.py",
-    "test_spark_setup.py",
-    "test_spark_write_kills.py",
-)
+JAVA_FIXTURES = {"spark", "zookeeper_ensemble"}
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Each test goes to the process that is free; Spark's go to two, as each session is a JVM.
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Those that share a fixture's Java processes share a worker (pytest-xdist), so that they start once.
 
-    One has those that share a session, one those that start their own. They begin first, since they take
-    longest (pytest-xdist sorts by how many there are).
+    Groups begin first, since they take longest (pytest-xdist sorts by how many there are).
     """
-    from xdist.scheduler import LoadScopeScheduling
-
-    class Scheduling(LoadScopeScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            directory, _, name = nodeid.partition("::")[0].rpartition("/")
-            if directory != "tests/spark":
-                return nodeid
-            return "drivers" if name in STARTING_SPARK else "spark"
-
-    return Scheduling(config, log)
+    for item in items:
+        for name in JAVA_FIXTURES.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.xdist_group(name))
 
 
 @pytest.fixture

@@ -28,6 +28,8 @@ from embedlog.codec import encode_batch
 from embedlog.follower import Follower
 from embedlog.model import RecordMetadata
 
+pytestmark = pytest.mark.plain
+
 NOW_MS = 1_700_000_000_000
 
 

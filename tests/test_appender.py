@@ -31,6 +31,8 @@ from embedlog.errors import (
 from embedlog.model import Appended, Record, RecordMetadata
 from embedlog.partitioner import StickyPartitioner, partition_for_key
 
+pytestmark = pytest.mark.plain
+
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[Any]:

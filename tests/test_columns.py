@@ -18,6 +18,8 @@ from embedlog.codec.rules import Rules
 from embedlog.errors import CorruptRecord, EmbedlogError, InvalidArgument
 from embedlog.model import Record
 
+pytestmark = pytest.mark.plain
+
 compiled_columns = pytest.importorskip("embedlog.codec.compiled_columns", reason="built without a compiler")
 
 

@@ -28,6 +28,8 @@ from embedlog.pacing import Throttle
 from embedlog.retention import apply_retention
 from embedlog.shared_state import State
 
+pytestmark = pytest.mark.plain
+
 PLENTY = 1 << 20
 HOUR_MS = 3_600_000
 
@@ -767,6 +769,7 @@ def test_a_disk_that_fails_at_any_step_loses_nothing(tmp_path: Path) -> None:
     assert step > 10
 
 
+@pytest.mark.slow
 def test_a_kill_at_any_step_loses_nothing(tmp_path: Path) -> None:
     """A child process that compacts is killed before each of its system calls, and inside each write."""
     script = Path(__file__).with_name("compaction_kills.py")

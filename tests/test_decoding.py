@@ -11,6 +11,8 @@ from embedlog.decoding import Decoded, Records, Values, decode_chunk
 from embedlog.errors import CorruptRecord, DecompressedTooLarge, UnknownMagic
 from embedlog.model import AbortedTransaction, Fetched
 
+pytestmark = pytest.mark.plain
+
 PRODUCER, OTHER = 7, 8
 
 

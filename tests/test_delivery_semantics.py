@@ -309,6 +309,7 @@ def small_heap() -> Iterator[None]:
     gc.unfreeze()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_heap")
 def test_random_schedules(clocked: tuple[Log, Store, list[int]]) -> None:
     log, store, clock = clocked

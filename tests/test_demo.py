@@ -25,6 +25,7 @@ def start_loader(directory: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.jvm
 @pytest.mark.timeout(900)
 def test_the_demo_counts_by_a_group_and_by_spark(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "embedlog", "demo", str(tmp_path / "log"), "--seed", "7"]
@@ -43,6 +44,7 @@ def test_the_demo_counts_by_a_group_and_by_spark(tmp_path: Path) -> None:
     assert spark_row == ["UA", "58,665", *means]
 
 
+@pytest.mark.slow
 def test_twenty_kills_at_random_points_lose_and_double_nothing(tmp_path: Path) -> None:
     directory = tmp_path / "log"
     dice = random.Random()

@@ -24,6 +24,8 @@ from embedlog.errors import DirectoryError, InvalidArgument
 from embedlog.store import system_clock_ms
 from embedlog.verify import verify_log
 
+pytestmark = pytest.mark.plain
+
 with warnings.catch_warnings():
     # On its import kafka-python uses what Python 3.11 deprecates (and later versions take back).
     warnings.simplefilter("ignore", DeprecationWarning)

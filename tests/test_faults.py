@@ -41,6 +41,8 @@ from embedlog.errors import (
 from embedlog.fs import FileSystem
 from embedlog.shared_state import State
 
+pytestmark = pytest.mark.plain
+
 FIRST = "00000000000.kafka"
 STEPS = (
     "appending.py",

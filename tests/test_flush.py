@@ -28,6 +28,8 @@ from embedlog.group_commit import Waiter
 from embedlog.model import TopicPartition
 from embedlog.shared_state import State
 
+pytestmark = pytest.mark.plain
+
 NAME = TopicPartition("t", 0)
 SEGMENT = "00000000000.kafka"
 

@@ -33,6 +33,8 @@ from embedlog.shared_state import State, StateReader
 from embedlog.topic import Topic
 from embedlog.topics_journal import apply_changes
 
+pytestmark = pytest.mark.plain
+
 PAGES = Path(__file__).resolve().parent.parent / "docs" / "format"
 
 _EXAMPLE = re.compile(r"<!-- example: (\S+) -->\n\n```(\w+)\n(.*?)```", re.S)

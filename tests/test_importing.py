@@ -17,6 +17,8 @@ from embedlog.errors import CorruptRecord, DirectoryError, InvalidTopicName, Rea
 from embedlog.importing import import_files
 from embedlog.verify import verify_log
 
+pytestmark = pytest.mark.plain
+
 KAFKA = "00000000000000000000.log"
 CODECS = range(5)
 OLD_SHAPES = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (1, 3)]
@@ -481,6 +483,7 @@ def test_after_retention_nothing_comes_back(tmp_path: Path, log: Log) -> None:
     assert read(log) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["0.7", "v1", "batch"])
 def test_killed_at_each_step_and_run_again(tmp_path: Path, kind: str) -> None:
     whole = rows(0, 1200) if kind == "0.7" else rows(700, 1200)

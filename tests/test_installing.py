@@ -34,6 +34,7 @@ def broken_cython(tmp_path: Path) -> str:
     return str(tmp_path / "broken")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lacking", ["a compiler that works", "a compiler", "Cython"])
 def test_without(lacking: str, source: Path, tmp_path: Path) -> None:
     environments = {

@@ -16,6 +16,8 @@ import embedlog
 from embedlog.codec import encode_batch
 from embedlog.errors import EmbedlogError
 
+pytestmark = pytest.mark.plain
+
 _APPENDER = """
 import sys, embedlog
 path, flush, start = sys.argv[1], sys.argv[2] == "flush", int(sys.argv[3])

@@ -30,6 +30,8 @@ from embedlog.errors import (
 from embedlog.producer import Producer
 from embedlog.store import Store
 
+pytestmark = pytest.mark.plain
+
 
 def values(log: Log, topic: str = "t", **where: object) -> list[bytes | None]:
     return [record.value for record in log.read(topic, **where)]  # type: ignore[arg-type]

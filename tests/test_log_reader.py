@@ -27,6 +27,8 @@ from embedlog.local import EngineBackend
 from embedlog.log_reader import PartitionReader, read_records, time_ms
 from embedlog.model import Fetched, Record, TopicPartition
 
+pytestmark = pytest.mark.plain
+
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[embedlog.Log]:

@@ -20,6 +20,8 @@ from programs import crash
 import embedlog
 from embedlog import Log, OffsetOutOfRange, Record, TopicExists, TopicNotFound, UnexpectedOffset
 
+pytestmark = pytest.mark.plain
+
 _SEGMENT_BYTES = 1024
 _START_MS = 1_700_000_000_000
 

@@ -12,6 +12,8 @@ from embedlog import offset_records as records
 from embedlog.errors import CorruptRecord, InvalidArgument
 from embedlog.model import CommittedOffset, GroupMemberMetadata, GroupMetadata
 
+pytestmark = pytest.mark.plain
+
 
 def hexed(*fields: str) -> bytes:
     return bytes.fromhex("".join(fields))

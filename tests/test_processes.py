@@ -28,7 +28,7 @@ from embedlog.store import Store
 Start = Callable[..., Program]
 
 # Python 3.12 and later warn of every fork of a process with threads: that is what is tested here.
-pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+pytestmark = [pytest.mark.plain, pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")]
 
 LAYOUTS = pytest.mark.parametrize("layout", ["classic", "kafka"])
 

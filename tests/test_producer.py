@@ -38,6 +38,8 @@ from embedlog.partitioner import partition_for_key
 from embedlog.producer import RECORD_MEMORY, Producer
 from embedlog.send_future import SendFuture, Settlement
 
+pytestmark = pytest.mark.plain
+
 FOREVER_MS = 10**18
 """A linger that never comes to its end within a test."""
 

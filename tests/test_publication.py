@@ -23,6 +23,8 @@ from embedlog.model import TopicPartition
 from embedlog.publication import discard, last_published, publish, staging_directory, tidy
 from embedlog.store import Store
 
+pytestmark = pytest.mark.plain
+
 BEFORE = [b"before"]
 STAGED = {0: [b"a%d" % i for i in range(5)], 2: [b"c%d" % i for i in range(7)]}
 

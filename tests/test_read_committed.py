@@ -25,6 +25,8 @@ from embedlog.errors import CorruptRecord, OffsetOutOfRange
 from embedlog.follower import Follower
 from embedlog.fs import FileSystem
 
+pytestmark = pytest.mark.plain
+
 Start = Callable[..., Program]
 
 # Appends the batches that it is told, in hexadecimal, and does what else it is told; answers with the result.
@@ -183,6 +185,7 @@ def test_a_follower_is_woken_by_the_end_of_a_transaction(program: Start, path: P
 # -- any transactions, any end -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_readers_and_a_writer_of_a_copy_agree(program: Start, path: Path, seed: int) -> None:
     """Random transactions, rolls and flushes; looked at while it goes on, copied, killed and gone on with."""
@@ -254,6 +257,7 @@ for steps in sys.stdin:
 """
 
 
+@pytest.mark.slow
 def test_a_consumer_beside_writers_that_are_killed_again_and_again(program: Start, path: Path) -> None:
     """It gets nothing that was aborted and everything that was committed, each once and in order."""
     rng = random.Random(3)
@@ -423,6 +427,7 @@ class Scene:
 EVENTS = ["housekeep", "delete", "compact", "compact_half", "go_on", "take_over"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("event", EVENTS)
 @pytest.mark.parametrize("before", ["nothing", "uncommitted", "committed", "unpublished"])
 def test_whatever_happens_while_a_reader_looks(tmp_path: Path, event: str, before: str) -> None:

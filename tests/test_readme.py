@@ -13,6 +13,8 @@ import pytest
 import embedlog
 from embedlog.cluster import Broker
 
+pytestmark = pytest.mark.plain
+
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.S | re.M)

@@ -43,6 +43,8 @@ from embedlog.repair import repair_partition
 from embedlog.shared_state import State
 from embedlog.verify import verify_log
 
+pytestmark = pytest.mark.plain
+
 NAME = TopicPartition("t", 0)
 FIRST = "00000000000.kafka"
 

@@ -30,6 +30,8 @@ from embedlog.errors import EmbedlogError
 from embedlog.log import Log
 from embedlog.model import Record
 
+pytestmark = [pytest.mark.plain, pytest.mark.slow]
+
 CODECS = (0, 1, 2, 3, 4)
 SETTINGS = {"segment_bytes": 1024, "index_interval_bytes": 0}
 

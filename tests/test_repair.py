@@ -28,6 +28,8 @@ from embedlog.model import TopicPartition
 from embedlog.repair import RepairReport, repair_partition
 from embedlog.verify import TORN_TAIL, verify_log
 
+pytestmark = pytest.mark.plain
+
 T0 = TopicPartition("t", 0)
 
 
@@ -273,6 +275,7 @@ def _shared(factory: pytest.TempPathFactory) -> Path:
 # -- promises ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_killed_at_each_step_and_run_again(path: Path, tmp_path: Path) -> None:
     directory = make_log(path)
     for segment in segments(directory)[1:3]:
@@ -304,6 +307,7 @@ def test_killed_at_each_step_and_run_again(path: Path, tmp_path: Path) -> None:
     assert step > 20
 
 
+@pytest.mark.slow
 def test_killed_and_opened_instead(path: Path, tmp_path: Path) -> None:
     """A repair that was killed leaves nothing that an ordinary open would take for something else."""
     directory = make_log(path)

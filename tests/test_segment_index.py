@@ -31,6 +31,8 @@ from embedlog.index import (
 from embedlog.log import Log
 from embedlog.model import Record
 
+pytestmark = pytest.mark.plain
+
 SETTINGS = {"segment_bytes": 1200, "index_interval_bytes": 100}
 
 # The timestamps of each batch's records. They jump, and they stand still.

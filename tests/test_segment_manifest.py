@@ -487,6 +487,7 @@ def looks_healthy(path: Path) -> None:
     assert report.findings == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("maker", "work"), WORKS)
 def test_a_kill_at_any_step_is_no_damage(maker: Work, work: Work, tmp_path: Path) -> None:
     made, copy = tmp_path / "made", tmp_path / "copy"
@@ -512,6 +513,7 @@ def test_a_kill_at_any_step_is_no_damage(maker: Work, work: Work, tmp_path: Path
     assert kills > 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("maker", "work"), WORKS)
 def test_a_power_cut_at_any_step_is_no_damage(maker: Work, work: Work, tmp_path: Path) -> None:
     made, fs = tmp_path / "made", Photographing(tmp_path / "made")
@@ -533,6 +535,7 @@ def test_a_power_cut_at_any_step_is_no_damage(maker: Work, work: Work, tmp_path:
         assert verify_log(tmp_path / "cut").findings == (), (number, operation, name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_repair_that_is_killed_ends_the_same(number: int, tmp_path: Path) -> None:
     made, copy = tmp_path / "made", tmp_path / "copy"

@@ -26,6 +26,8 @@ from embedlog.follower import Follower
 from embedlog.short_way import Lock
 from embedlog.verify import verify_log
 
+pytestmark = pytest.mark.plain
+
 compiled = pytest.mark.skipif(
     loops.IMPLEMENTATION != "compiled", reason="there is no short cut in plain Python"
 )

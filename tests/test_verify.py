@@ -23,6 +23,8 @@ from embedlog.fs import FileSystem
 from embedlog.repair import repair_partition
 from embedlog.verify import CHECKPOINT, DAMAGE, INDEX_FAULT, TORN_TAIL, verify_log
 
+pytestmark = pytest.mark.plain
+
 
 def test_a_good_log_is_good_and_stays_as_it_is(path: Path) -> None:
     directory = make_log(path)
@@ -254,6 +256,7 @@ def _delete(log: Log) -> None:
     store_of(log).upkeep.run_all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("work", [_compact, _delete])
 def test_a_log_that_was_killed_inside_compaction_or_deletion_is_good(
     work: Callable[[Log], None], tmp_path: Path

@@ -7,11 +7,14 @@ from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
 from acknowledged import Acknowledged
 from brokers import cluster
 from confluent_kafka import Producer
 from consumers import Consumer, Group
 from zookeepers import WAIT_S, Znodes, eventually
+
+pytestmark = pytest.mark.jvm
 
 
 def test_a_group_goes_on_while_brokers_are_restarted(zookeeper: Znodes, tmp_path: Path) -> None:

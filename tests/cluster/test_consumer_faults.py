@@ -22,6 +22,8 @@ from embedlog.cluster.zookeeper.client import ZooKeeper
 from embedlog.cluster.zookeeper.contents import STATIC, Subscription
 from embedlog.cluster.zookeeper.running import ZooKeepers
 
+pytestmark = pytest.mark.jvm
+
 LEADERS = [0, 1] * 4
 G = "g"
 P = TopicPartition("t", 0)

@@ -26,6 +26,8 @@ from embedlog.cluster.zookeeper import contents, paths
 from embedlog.cluster.zookeeper.client import ZooKeeper
 from embedlog.cluster.zookeeper.running import ZooKeepers
 
+pytestmark = pytest.mark.jvm
+
 SESSION_MS = 2_000
 SHORT = ("--set", f"zookeeper.session.timeout.ms={SESSION_MS}")
 

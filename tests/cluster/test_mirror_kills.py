@@ -1,12 +1,10 @@
 """Source, target and mirror are killed (SIGKILL), over and over, while others write: identical in the end.
 
-All are processes. EMBEDLOG_MIRROR_ROUNDS says how often something is killed in each test (4; `make
-test-mirror` has 50).
+All are processes.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import socket
 import subprocess
@@ -18,10 +16,13 @@ from pathlib import Path
 
 import pytest
 from programs import Program
+from rounds import ROUNDS
 
 import embedlog
 
-ROUNDS = int(os.environ.get("EMBEDLOG_MIRROR_ROUNDS", "4"))
+pytestmark = pytest.mark.random
+
+KILLS = 2 * ROUNDS
 PARTITIONS = 3
 
 SERVE = """
@@ -126,7 +127,7 @@ def free_port() -> int:
         return port
 
 
-def rounds(*killed: Restarted | Mirroring, chosen: random.Random, number: int = ROUNDS) -> None:
+def rounds(*killed: Restarted | Mirroring, chosen: random.Random, number: int = KILLS) -> None:
     """Kill some of them, in any order; start them again in the order given."""
     for _ in range(number):
         time.sleep(chosen.uniform(0, 0.4))  # some of the load; how much differs, and does not matter
@@ -192,7 +193,7 @@ def test_brokers_into_brokers(
     mirroring = mirror(f"kafka://127.0.0.1:{ports[1]}", f"kafka://127.0.0.1:{ports[0]}")
     until_something_came(tmp_path / "target")  # one that finds no brokers when it starts says so, and ends
     killed = (source, target, mirroring) if "mirror" in kills else (source, target)
-    rounds(*killed, chosen=random.Random(kills), number=ROUNDS if "mirror" in kills else ROUNDS // 2)
+    rounds(*killed, chosen=random.Random(kills), number=KILLS if "mirror" in kills else ROUNDS)
     producer.running.say()
     producer.running.end()
     if "mirror" not in kills:

@@ -5,8 +5,8 @@ consumers. Between all of them lies a network that is cut in one direction or in
 them are killed, stopped, or cut off, one ZooKeeper server at most, for a time; then all is healed, and every
 other round begins before what was healed has recovered.
 
-    EMBEDLOG_FAULT_ROUNDS   how many rounds (1; make test-faults has 20)
-    EMBEDLOG_SEED           what the faults are drawn from; a failure tells it, with all that was done
+    EMBEDLOG_ROUNDS   how many rounds (rounds.py)
+    EMBEDLOG_SEED     what the faults are drawn from; a failure tells it, with all that was done
 """
 
 from __future__ import annotations
@@ -28,13 +28,15 @@ from cluster_history import ClusterHistory
 from consumers import Group
 from ensembles import Ensemble, ensemble
 from links import WAYS, Link
+from rounds import ROUNDS
 from zookeepers import chroot, told
 
 from embedlog.cluster.zookeeper import contents, paths
 from embedlog.cluster.zookeeper.client import ZooKeeper
 from embedlog.cluster.zookeeper.running import ZooKeeperServer
 
-ROUNDS = int(os.environ.get("EMBEDLOG_FAULT_ROUNDS", "1"))
+pytestmark = pytest.mark.random
+
 PARTITIONS = 6
 SESSION_MS = 2_000
 LONGEST_S = 5.0  # of a fault: sessions end meanwhile, or do not
@@ -188,7 +190,7 @@ def _told(seed: int, done: list[str], servers: Ensemble) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        error.add_note("\n".join([f"EMBEDLOG_SEED={seed} EMBEDLOG_FAULT_ROUNDS={ROUNDS}", *done]))
+        error.add_note("\n".join([f"EMBEDLOG_SEED={seed} EMBEDLOG_ROUNDS={ROUNDS}", *done]))
         for server in servers.servers:
             error.add_note(told(server.address) + told(server.address, b"cons"))
         raise

@@ -8,7 +8,6 @@ and the group has read all of it.
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -20,12 +19,14 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.structs import TopicPartition
 from brokers import Brokers, cluster
 from confluent_kafka import Consumer, Producer
+from rounds import ROUNDS
 from zookeepers import WAIT_S, Znodes, eventually
 
 import embedlog
 
+pytestmark = pytest.mark.random
+
 PARTITIONS = 6
-ROUNDS = int(os.environ.get("EMBEDLOG_CLUSTER_ROUNDS", "1"))  # make test-cluster
 
 
 class Load:
@@ -136,6 +137,7 @@ class Aiokafka(Load):
                 self.commits += 1
 
 
+@pytest.mark.timeout(300 + 60 * ROUNDS)
 @pytest.mark.parametrize("kind", [Confluent, Aiokafka])
 def test_rolling_restart(kind: Callable[[str, str], Load], zookeeper: Znodes, tmp_path: Path) -> None:
     with cluster(tmp_path, zookeeper.connect, 3) as brokers:

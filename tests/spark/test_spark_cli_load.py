@@ -31,6 +31,7 @@ def append(tmp_path: Path, *values: bytes) -> None:
         log.append_many("t", values, partition=0)
 
 
+@pytest.mark.jvm
 def test_load_and_status(spark: SparkSession, run: Run, tmp_path: Path) -> None:
     done = run("load", "data", "--topic", "t", "--to", "tables/t", "--schema", "n INT, name STRING")
     assert (done.code, done.err) == (0, "")

@@ -12,6 +12,8 @@ import pytest
 
 import embedlog
 
+pytestmark = [pytest.mark.jvm, pytest.mark.xdist_group("drivers")]
+
 ROOT = Path(__file__).parent.parent.parent
 FLIGHTS = ROOT / "examples" / "flights"
 DAYS = 12

@@ -21,6 +21,8 @@ from embedlog.spark import load, warehouse
 from embedlog.spark.status import status
 from embedlog.spark.table import Table
 
+pytestmark = pytest.mark.jvm
+
 SCHEMA = "n INT, name STRING, at TIMESTAMP"
 
 

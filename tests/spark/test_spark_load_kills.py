@@ -14,12 +14,14 @@ from pathlib import Path
 
 import pyarrow.parquet
 import pytest
-from kill_rounds import KILLS
 from loads import in_log, places, records
 from programs import Program
+from rounds import ROUNDS
 
 from embedlog import Log
 from embedlog.spark.table import Table
+
+pytestmark = [pytest.mark.xdist_group("drivers"), pytest.mark.random]
 
 STEP = 300
 MARK = "EMBEDLOG_TEST_LOADS_INTO"
@@ -104,7 +106,7 @@ def test_drivers_killed_at_random_moments(
     loaded_whole(driver, log, to)
     usual = time.monotonic() - began
     loads = []
-    for _ in range(KILLS):
+    for _ in range(ROUNDS):
         growing()
         driver.say("load")
         time.sleep(dice.random() * usual)  # a moment that has nothing to do with anything
@@ -140,7 +142,7 @@ def test_workers_killed_at_random_moments(
     driver = started(program, log, to)
     loaded_whole(driver, log, to)
     killed = 0
-    while killed < KILLS:
+    while killed < ROUNDS:
         growing()
         driver.say("load")
         time.sleep(dice.random() * 2)

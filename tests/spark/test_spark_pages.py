@@ -6,10 +6,14 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 import embedlog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.jvm
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "spark.md").read_text()
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.S | re.M)

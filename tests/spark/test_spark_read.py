@@ -60,6 +60,7 @@ def read(log: Log, topics: list[str], isolation_level: str) -> Counter[tuple[Any
     )
 
 
+@pytest.mark.jvm
 @settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 10**9))
 def test_logs_of_all_kinds(spark: SparkSession, tmp_path: Path, seed: int) -> None:
@@ -99,6 +100,7 @@ def test_a_schema_chooses_and_orders_columns(spark: SparkSession, clicks: Log) -
     assert frame(spark, clicks.path, "value binary NOT NULL", subscribe="t").count() == 20
 
 
+@pytest.mark.jvm
 @pytest.mark.parametrize(
     ("schema", "words"),
     [
@@ -112,6 +114,7 @@ def test_a_schema_that_cannot_be(spark: SparkSession, clicks: Log, schema: str, 
         frame(spark, clicks.path, schema, subscribe="t").collect()
 
 
+@pytest.mark.jvm
 @pytest.mark.parametrize(
     ("options", "offsets"),
     [
@@ -129,6 +132,7 @@ def test_options_reach_the_source(
         assert found.rdd.getNumPartitions() == 3
 
 
+@pytest.mark.jvm
 def test_a_mistake_is_told_when_the_log_is_loaded(spark: SparkSession, clicks: Log) -> None:
     with pytest.raises(AnalysisException, match="did you mean startingOffsets"):
         frame(spark, clicks.path, subscribe="t", startingOffset="earliest")
@@ -136,6 +140,7 @@ def test_a_mistake_is_told_when_the_log_is_loaded(spark: SparkSession, clicks: L
         frame(spark, clicks.path)
 
 
+@pytest.mark.jvm
 def test_a_directory_without_a_log(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(PySparkException, match=str(tmp_path)):
         frame(spark, tmp_path, subscribe="t").count()
@@ -163,11 +168,13 @@ def test_filters_are_pushed_down(spark: SparkSession, clicks: Log) -> None:
     assert frame(spark, clicks.path, subscribe="t").where("partition = 1").rdd.getNumPartitions() == 1
 
 
+@pytest.mark.jvm
 @pytest.mark.usefixtures("no_pushing")
 def test_filters_work_where_nothing_is_pushed_down(spark: SparkSession, clicks: Log) -> None:
     assert count_filtered(spark, clicks.path) == [count for _, count in FILTERS]
 
 
+@pytest.mark.jvm
 def test_a_log_that_is_written_while_it_is_read(spark: SparkSession, clicks: Log) -> None:
     """Each query sees a beginning of each partition, without holes."""
     clicks.alter_topic("t", segment_bytes=4096)
@@ -202,6 +209,7 @@ def test_a_log_that_is_written_while_it_is_read(spark: SparkSession, clicks: Log
     assert seen > 20
 
 
+@pytest.mark.jvm
 def test_damage(spark: SparkSession, path: Path, tmp_path: Path) -> None:
     segment = damage.segments(damage.make_log(path))[2]
     hit = damage.batches(segment)[3]
@@ -215,6 +223,7 @@ def test_damage(spark: SparkSession, path: Path, tmp_path: Path) -> None:
     assert (told.topic, told.first_offset, told.last_offset) == ("t", hit.base_offset, hit.base_offset)
 
 
+@pytest.mark.jvm
 def test_a_broker(spark: SparkSession, kafka_broker: Any) -> None:
     log = kafka_broker.log
     log.create_topic("t", partitions=2)
@@ -233,6 +242,7 @@ def test_a_broker(spark: SparkSession, kafka_broker: Any) -> None:
         reader.option("kafka.request.timeout", "1").load().count()
 
 
+@pytest.mark.jvm
 def test_timestamps_that_spark_cannot_hold_are_as_far_away_as_can_be(spark: SparkSession, log: Log) -> None:
     log.create_topic("t")
     for time_ms in (0, 1, (1 << 63) - 1):
@@ -242,6 +252,7 @@ def test_timestamps_that_spark_cannot_hold_are_as_far_away_as_can_be(spark: Spar
     assert micros == [0, 1000, (1 << 63) - 1 - ((1 << 63) - 1) % 1000]
 
 
+@pytest.mark.jvm
 def test_workers_keep_few_logs_open(spark: SparkSession, tmp_path: Path) -> None:
     """A directory that takes another's place is read, not the one before it."""
     for number in (3, 5):

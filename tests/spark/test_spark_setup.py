@@ -15,7 +15,7 @@ import pytest
 import embedlog
 
 ROOT = Path(__file__).parent.parent.parent
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.jvm, pytest.mark.xdist_group("drivers"), pytest.mark.timeout(900)]
 PACKAGES = Path(sysconfig.get_paths()["purelib"])
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -13,6 +13,8 @@ from embedlog import Log
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.jvm
+
 
 @pytest.fixture
 def clicks(log: Log) -> Log:

@@ -133,6 +133,7 @@ with embedlog.open(sys.argv[1], flush_ms=20) as log:
 """
 
 
+@pytest.mark.jvm
 def test_a_log_that_grows_meanwhile_in_another_process(
     stream: Callable[..., Stream], path: Path, program: Callable[..., Program]
 ) -> None:
@@ -167,6 +168,7 @@ def test_a_log_that_grows_meanwhile_in_another_process(
     writer.end()
 
 
+@pytest.mark.jvm
 def test_what_was_deleted_before_the_query_had_read_it(stream: Callable[..., Stream], path: Path) -> None:
     with embedlog.open(path) as log:
         log.create_topic("clicks")
@@ -181,6 +183,7 @@ def test_what_was_deleted_before_the_query_had_read_it(stream: Callable[..., Str
     assert query.values() == Counter(values("a", count=100) + values("b", count=100)[30:])
 
 
+@pytest.mark.jvm
 def test_a_wrong_option_stops_the_query_and_names_the_right_one(
     stream: Callable[..., Stream], path: Path
 ) -> None:
@@ -195,6 +198,7 @@ def test_a_wrong_option_stops_the_query_and_names_the_right_one(
                 stream().run(**options)
 
 
+@pytest.mark.jvm
 def test_spark_before_it_had_limits(spark: SparkSession, stream: Callable[..., Stream], path: Path) -> None:
     """Spark goes on calling readers as 4.0 and 4.1 did where they are as they were then."""
 
@@ -237,6 +241,7 @@ with Broker(sys.argv[1]) as broker:
 """
 
 
+@pytest.mark.jvm
 def test_a_broker_is_read_in_batches_and_followed(
     spark: SparkSession, stream: Callable[..., Stream], path: Path, program: Callable[..., Program]
 ) -> None:

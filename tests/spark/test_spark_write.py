@@ -89,6 +89,7 @@ def holders(path: Path, program: Callable[..., Program]) -> Iterator[tuple[str, 
     yield "a broker", Broker(path)
 
 
+@pytest.mark.jvm
 def test_whoever_has_the_log(numbers: DataFrame, path: Path, program: Callable[..., Program]) -> None:
     for written, (who, holder) in enumerate(holders(path, program), 1):
         with holder as held:
@@ -98,6 +99,7 @@ def test_whoever_has_the_log(numbers: DataFrame, path: Path, program: Callable[.
                 assert held.append("u", b"1").offset == 0, who
 
 
+@pytest.mark.jvm
 def test_through_a_broker(spark: SparkSession, numbers: DataFrame, path: Path) -> None:
     with Broker(path) as broker:
         options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": "t"}
@@ -120,6 +122,7 @@ def test_what_was_read_is_written_as_it_was(spark: SparkSession, path: Path) -> 
             assert one[3:] == other[3:]  # time, key, value, headers
 
 
+@pytest.mark.jvm
 def test_save_modes_and_refusals_reach_the_user(spark: SparkSession, numbers: DataFrame, path: Path) -> None:
     from pyspark.errors import PySparkException
 
@@ -135,12 +138,14 @@ def test_save_modes_and_refusals_reach_the_user(spark: SparkSession, numbers: Da
     assert os.listdir(path / "staging") == []
 
 
+@pytest.mark.jvm
 def test_a_version_is_written_once(numbers: DataFrame, path: Path) -> None:
     for _ in range(2):
         append(numbers, path, txnAppId="nightly", txnVersion="7")
     check(path)
 
 
+@pytest.mark.jvm
 def test_of_a_job_that_fails_nobody_sees_anything(spark: SparkSession, path: Path) -> None:
     """One task fails in its last row; the other may be through by then, or will be a moment later."""
     from pyspark.errors import PySparkException
@@ -157,6 +162,7 @@ def test_of_a_job_that_fails_nobody_sees_anything(spark: SparkSession, path: Pat
     assert os.listdir(path / "staging") == []
 
 
+@pytest.mark.jvm
 def test_a_stream_is_written_once_over_restarts(spark: SparkSession, path: Path, tmp_path: Path) -> None:
     """From files, while this process has the log open, and another handle follows what comes."""
     files = tmp_path / "files"

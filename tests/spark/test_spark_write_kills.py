@@ -19,9 +19,11 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
-from kill_rounds import KILLS
+from rounds import ROUNDS
 
 import embedlog
+
+pytestmark = [pytest.mark.xdist_group("drivers"), pytest.mark.random]
 
 ROWS = 200
 
@@ -150,7 +152,7 @@ def test_ten_drivers_and_ten_workers_are_killed_and_each_row_is_there_once(tmp_p
 
     reading = embedlog.open(path, mode="r")
     workers = 0
-    for life in range(KILLS):
+    for life in range(ROUNDS):
         moment = (staging, committing)[life // 2 % 2]
         with embedlog.open(path) if life % 2 else nullcontext(), driver(tmp_path, life) as process:
             check_progress(reading, process)
@@ -164,7 +166,7 @@ def test_ten_drivers_and_ten_workers_are_killed_and_each_row_is_there_once(tmp_p
             jvm = [pid for pid, (_, command) in family.items() if is_java(command)]
             kill([*jvm, process.pid] if life % 3 else list(family))
     reading.close()
-    assert workers == KILLS
+    assert workers == ROUNDS
 
     with embedlog.open(path) as log:
         found = sorted(int(value or b"") for value in log.read_values("t"))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from kill_rounds import KILLS
+from rounds import ROUNDS
 
 import embedlog
 
@@ -28,7 +28,10 @@ PATIENCE_S = 600
 MOMENTS = ("planned", "written", "published")
 DRIVER = Path(__file__).with_name("stream_driver.py")
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="looks for processes in /proc")
+pytestmark = [
+    pytest.mark.random,
+    pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="looks for processes in /proc"),
+]
 
 
 class Query:
@@ -126,8 +129,8 @@ def test_a_driver_that_is_killed(spark: SparkSession, path: Path, tmp_path: Path
     drivers = [Driver(path, query, errors)]
     moments: Counter[str] = Counter()
     try:
-        for kill in range(KILLS):
-            if kill < KILLS - 1:
+        for kill in range(ROUNDS):
+            if kill < ROUNDS - 1:
                 drivers.append(Driver(path, query, errors))  # starts while this one works
             moment = MOMENTS[kill % len(MOMENTS)]
             drivers[kill].go()
@@ -144,7 +147,7 @@ def test_a_driver_that_is_killed(spark: SparkSession, path: Path, tmp_path: Path
     finally:
         for each in drivers:
             each.kill()
-    assert sum(moments.values()) == KILLS
+    assert sum(moments.values()) == ROUNDS
     assert query.last < BATCHES - 1  # they have left something to do
     finished(spark, path, query)
     assert query.rows(spark) == expected
@@ -195,12 +198,13 @@ def has_open(pid: int, path: Path) -> bool:
 
 @pytest.mark.timeout(1800)
 def test_workers_and_planners_that_are_killed(spark: SparkSession, path: Path, tmp_path: Path) -> None:
-    expected = made_log(path, 40_000, size=100)
+    batches = 60 + 10 * ROUNDS  # so many that the kills leave something to do
+    expected = made_log(path, 500 * batches, size=100)
     query = Query(tmp_path)
     jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
     running = started(spark, path, query)
     try:
-        for words in [WORKER] * KILLS + [PLANNER] * 2:
+        for words in [WORKER] * ROUNDS + [PLANNER] * 2:
             before, killed = query.last, 0
             for _ in patiently(0.001):
                 if not running.isActive:
@@ -217,6 +221,6 @@ def test_workers_and_planners_that_are_killed(spark: SparkSession, path: Path, t
             running = started(spark, path, query)
     finally:
         running.stop()
-    assert query.last < 79  # they have left something to do
+    assert query.last < batches - 1
     finished(spark, path, query)
     assert query.rows(spark) == expected

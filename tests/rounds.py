@@ -1,0 +1,8 @@
+"""How many rounds of random kills and faults a test has: EMBEDLOG_ROUNDS, by default 2 (`make soak`: 25)."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+ROUNDS: Final = int(os.environ.get("EMBEDLOG_ROUNDS", "2"))
