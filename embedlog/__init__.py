@@ -21,15 +21,16 @@ from .model import (
     Health,
     OffsetAndTimestamp,
     PartitionOffsets,
+    PartitionRecovery,
     Record,
     RecordMetadata,
+    RecoveryReport,
     TopicDescription,
     TopicPartition,
 )
 from .offset_store import FileOffsetStore, OffsetStore
 from .partitioner import Partitioner
 from .producer import Encoder, Producer
-from .recovery_report import PartitionRecovery, RecoveryReport
 
 __version__ = "0.1.0"
 

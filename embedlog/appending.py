@@ -42,20 +42,26 @@ from .errors import (
 )
 from .group_commit import GroupCommit, Waiter, append_all
 from .keeper import Keeper
-from .model import AbortedTransaction, Appended, PartitionOffsets, RecordMetadata, TopicPartition
+from .model import (
+    AbortedTransaction,
+    Appended,
+    PartitionOffsets,
+    PartitionState,
+    RecordMetadata,
+    TopicPartition,
+)
 from .producer_ledger import ProducerLedger
 from .producer_state import ProducerState
 from .reading import Committed, End, Glimpse, Look, ReadablePartition
 from .segment import Files, LeftBehind, Segment, create_segment, total_size
 from .segment_manifest import SegmentManifest
-from .shared_state import State
 from .short_way import Lock, ShortWay
 
 logger = logging.getLogger(__name__)
 
 # What an append needs often, and would cost it a call or a look-up in a class.
 _new: Final = tuple.__new__
-_ONLINE: Final = State.ONLINE
+_ONLINE: Final = PartitionState.ONLINE
 
 
 class Opened(NamedTuple):
@@ -78,6 +84,9 @@ class GrowingPartition(ShortWay, ReadablePartition):
 
     _active_file: ActiveFile
     _ledger: ProducerLedger
+    _segments: tuple[Segment, ...]
+    _tail: tuple[int, int, Segment]
+    _flushed: End
 
     def __init__(
         self,
@@ -109,7 +118,7 @@ class GrowingPartition(ShortWay, ReadablePartition):
 
     def _install(self, opened: Opened) -> None:
         active = opened.segments[-1]
-        self._state = State.DAMAGED if opened.damage else State.ONLINE
+        self._state = PartitionState.DAMAGED if opened.damage else PartitionState.ONLINE
         self._why: str | None = opened.damage
         self._epochs = opened.epochs
         self._epoch = opened.epochs.latest
@@ -134,13 +143,13 @@ class GrowingPartition(ShortWay, ReadablePartition):
         unstable = self._ledger.first_unstable_offset
         stable = end.offset if unstable is None else min(unstable, end.offset)
         given = end.offset
-        if self._state is State.FAILED:  # an append may be under way that does not know it yet
+        if self._state is PartitionState.FAILED:  # an append may be under way that does not know it yet
             end, given = self._flushed, self._next_offset
             stable = min(stable, end.offset)
         return Look(self._segments, self._log_start_offset, end, stable, self._epochs.entries, given)
 
     def _glimpse(self) -> Glimpse:
-        if self._state is State.FAILED:
+        if self._state is PartitionState.FAILED:
             return super()._glimpse()
         end = self._tail  # before the segments, as in _look
         return self._segments, self._log_start_offset, end, self._epochs.entries
@@ -168,7 +177,7 @@ class GrowingPartition(ShortWay, ReadablePartition):
         return self._files
 
     @property
-    def state(self) -> State:
+    def state(self) -> PartitionState:
         return self._state
 
     @property
@@ -458,7 +467,7 @@ class GrowingPartition(ShortWay, ReadablePartition):
 
     def _sync(self) -> None:
         with self._sync_lock:
-            if self._state is not State.ONLINE and self.dirty:
+            if self._state is not PartitionState.ONLINE and self.dirty:
                 raise FlushFailed(f"{self.name} cannot be flushed: {self._why}", path=self.directory)
             if (end := self._end).offset <= self._flushed.offset:
                 return
@@ -473,7 +482,7 @@ class GrowingPartition(ShortWay, ReadablePartition):
     def fail(self, why: str) -> FlushFailed:
         """From now on: no appends, no reads past the flushed offset. Returns the error to raise."""
         self._why = why
-        self._state = State.FAILED
+        self._state = PartitionState.FAILED
         self._tail = self._flushed
         logger.error("%s refuses appends: %s", self.name, why)
         self.publish()
@@ -492,9 +501,9 @@ class GrowingPartition(ShortWay, ReadablePartition):
     def _refusal(self) -> EmbedlogError:
         if self._state is _ONLINE:  # an exception out of nowhere (Ctrl-C) came between two steps
             return self.fail("an append was interrupted half-way")
-        if self._state is State.CLOSED:
+        if self._state is PartitionState.CLOSED:
             return self._keeper.closed(self.name)
-        if self._state is State.DAMAGED:
+        if self._state is PartitionState.DAMAGED:
             what = f"`embedlog repair` (topic {self.name.topic}, partition {self.name.partition}) decides"
         else:
             what = f"log.reopen({self.name.topic!r}, {self.name.partition}) recovers it"

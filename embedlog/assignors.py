@@ -28,26 +28,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from .arguments import is_several
 from .errors import InvalidArgument, InvalidType, shown
+from .group_protocol import Subscription
 from .model import TopicPartition
-
-
-class Subscription(NamedTuple):
-    """What a member says of itself when it joins.
-
-    owned_partitions is what it had before the rebalance, generation the generation it had that in (-1
-    where unknown). group_instance_id comes from the join itself, not from the subscription's bytes.
-    """
-
-    topics: tuple[str, ...]
-    user_data: bytes | None = None
-    owned_partitions: tuple[TopicPartition, ...] = ()
-    generation: int = -1
-    rack_id: str | None = None
-    group_instance_id: str | None = None
 
 
 class Assignor(Protocol):

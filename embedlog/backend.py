@@ -14,8 +14,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from .config import TopicSettings
 from .model import (
@@ -23,6 +22,7 @@ from .model import (
     CommittedOffset,
     Fetched,
     Health,
+    JoinResult,
     OffsetAndTimestamp,
     PartitionOffsets,
     Piece,
@@ -36,7 +36,7 @@ from .waiting import Bell
 
 if TYPE_CHECKING:
     from .group_effects import GroupDescription
-    from .recovery_report import PartitionRecovery, RecoveryReport
+    from .model import PartitionRecovery, RecoveryReport
 
 
 class Interrupt:
@@ -85,23 +85,6 @@ class Interrupt:
         finally:
             with self._lock:
                 self._wakers.remove(wake)
-
-
-class JoinResult(NamedTuple):
-    """A completed join: `members` is filled in for the leader only (member id -> subscription bytes).
-
-    instance_ids: of those members that are static, member id -> group_instance_id. skip_assignment: a static
-    leader came back to a group that goes on as it is; what it assigns is ignored.
-    """
-
-    member_id: str
-    generation: int
-    protocol: str
-    leader_id: str
-    members: dict[str, bytes]
-    protocol_type: str = "consumer"
-    instance_ids: Mapping[str, str] = MappingProxyType({})
-    skip_assignment: bool = False
 
 
 class Coordinator(Protocol):

@@ -35,11 +35,10 @@ from .codec import BatchHeader, decode, read_batch, read_header
 from .config import MAX_INT32, MAX_INT64, TopicSettings
 from .errors import CorruptRecord, DiskFull, StorageError
 from .index import IndexBuilder
-from .model import Record
+from .model import PartitionState, Record
 from .partition import Cleanable, Partition
 from .runs import batch_at
 from .segment import Segment
-from .shared_state import State
 from .swap import cleaned_path
 
 logger = logging.getLogger(__name__)
@@ -80,7 +79,7 @@ def should_compact(
 
     (Rolling the active segment when its records reach max_compaction_lag_ms is the caller's part.)
     """
-    if not settings.compacts or partition.state is not State.ONLINE:
+    if not settings.compacts or partition.state is not PartitionState.ONLINE:
         return False
     sizes = _Sizes.of(partition, settings, now_ms, first_dirty_offset)
     if not sizes.dirty:
@@ -209,7 +208,7 @@ class _Round:
         state = partition.for_cleaning()
         log_start = partition.offsets().log_start_offset
         dirty = _Sizes.among(state, log_start, self.settings, self.now_ms, first_dirty_offset)
-        if partition.state is not State.ONLINE:
+        if partition.state is not PartitionState.ONLINE:
             return CompactionResult(dirty.first_dirty_offset, 0, 0, 0, 0, False)
         offsets = OffsetMap(buffer_bytes, dirty.first_dirty_offset)
         cleaner = BatchCleaner(

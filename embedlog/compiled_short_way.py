@@ -14,14 +14,13 @@ import cython
 
 from .config import MAX_INT32
 from .given import BATCH_BYTES, PLAIN_OVERHEAD
-from .model import Appended, RecordMetadata
+from .model import Appended, PartitionState, RecordMetadata
 from .plain_short_way import CLOSE
-from .shared_state import State
 
 if not cython.compiled:
     raise ImportError("this module works only compiled: plain_short_way is its twin")
 
-_ONLINE = cython.declare(object, State.ONLINE)
+_ONLINE = cython.declare(object, PartitionState.ONLINE)
 _METADATA = cython.declare(type, RecordMetadata)
 _APPENDED = cython.declare(type, Appended)
 _MAX_DELTA = cython.declare(int64_t, MAX_INT32)

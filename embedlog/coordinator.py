@@ -20,7 +20,6 @@ from contextlib import contextmanager
 from typing import Final
 
 from .arguments import as_topic_partition, check_committed, check_group, check_int
-from .backend import JoinResult
 from .errors import Closed, CorruptRecord, EmbedlogError, GroupNotEmpty, TooManyGroups, UnknownMember
 from .filenames import check_topic_name
 from .group_effects import (
@@ -35,7 +34,7 @@ from .group_effects import (
 )
 from .group_protocol import PROTOCOL_TYPE, decode_subscription, same_topics
 from .groups import Group, Groups
-from .model import NO_TIMESTAMP, CommittedOffset, GroupMetadata, TopicPartition
+from .model import NO_TIMESTAMP, CommittedOffset, GroupMetadata, JoinResult, TopicPartition
 from .offsets import Offsets, positions
 from .store import Store
 

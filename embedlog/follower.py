@@ -45,6 +45,7 @@ from .model import (
     Fetched,
     OffsetAndTimestamp,
     PartitionOffsets,
+    PartitionState,
     Piece,
     TopicDescription,
     TopicPartition,
@@ -53,7 +54,7 @@ from .reading import Committed, End, Look, ReadablePartition, Version
 from .runs import intact_end
 from .segment import Files, Segment, list_segments
 from .segment_manifest import SegmentManifest, missing_to_readers, with_missing
-from .shared_state import Edges, State, StateReader
+from .shared_state import Edges, StateReader
 from .swap import decided_names, pending_swaps, stand_in
 from .topic import Topic
 
@@ -322,9 +323,9 @@ class FollowedPartition(ReadablePartition):
         )
 
     @property
-    def state(self) -> State:
+    def state(self) -> PartitionState:
         """As the writer published it."""
-        return State(self._seen()[0].state)
+        return PartitionState(self._seen()[0].state)
 
     def _look(self) -> Look:
         for _ in range(_LISTING_TRIES):
@@ -516,7 +517,7 @@ class FollowedPartition(ReadablePartition):
             active.base_offset,
             pos,
             self._epochs.latest,
-            State.ONLINE,
+            PartitionState.ONLINE,
             0,
         )
         self._scan = (names, stamp), edges

@@ -24,7 +24,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from .assignors import Subscription
 from .errors import CorruptRecord, InvalidArgument
 from .model import TopicPartition
 from .primitives import Reader, array, bytes_, int16, int32, string
@@ -35,6 +34,21 @@ ASSIGNMENT_VERSION: Final = 1
 
 _LEAST_STRING_BYTES: Final = 2
 _LEAST_TOPIC_BYTES: Final = 6  # an empty name and an empty array
+
+
+class Subscription(NamedTuple):
+    """What a member says of itself when it joins.
+
+    owned_partitions is what it had before the rebalance, generation the generation it had that in (-1
+    where unknown). group_instance_id comes from the join itself, not from the subscription's bytes.
+    """
+
+    topics: tuple[str, ...]
+    user_data: bytes | None = None
+    owned_partitions: tuple[TopicPartition, ...] = ()
+    generation: int = -1
+    rack_id: str | None = None
+    group_instance_id: str | None = None
 
 
 class Assignment(NamedTuple):

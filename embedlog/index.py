@@ -142,6 +142,8 @@ class IndexBuilder(IndexFields):
     """
 
     __slots__ = ()
+    offsets: OffsetEntries
+    times: TimeEntries
 
     def __init__(
         self,

@@ -27,11 +27,11 @@ from .model import (
     PartitionOffsets,
     Piece,
     Record,
+    RecoveryReport,
     TopicDescription,
     TopicPartition,
 )
 from .reading import ReadablePartition
-from .recovery_report import RecoveryReport
 from .short_way import ShortCut
 from .store import Store
 from .waiting import Bell

@@ -30,13 +30,14 @@ from .model import (
     Health,
     OffsetAndTimestamp,
     PartitionOffsets,
+    PartitionRecovery,
     Record,
     RecordMetadata,
+    RecoveryReport,
     TopicDescription,
 )
 from .partitioner import Partitioner, StickyPartitioner
 from .producer import Producer
-from .recovery_report import PartitionRecovery, RecoveryReport
 from .retention import name_policies
 from .short_way import many_by_short_cut, one_by_short_cut
 from .store import Store

@@ -32,8 +32,8 @@ from concurrent.futures import Future
 from typing import Final, NamedTuple, TypeAlias
 
 from .arguments import as_topic_partitions
-from .assignors import Assignor, Subscription
-from .backend import Coordinator, Interrupt, JoinResult
+from .assignors import Assignor
+from .backend import Coordinator, Interrupt
 from .errors import (
     CommitFailed,
     EmbedlogError,
@@ -48,12 +48,13 @@ from .errors import (
 )
 from .group_protocol import (
     Assignment,
+    Subscription,
     decode_assignment,
     decode_subscription,
     encode_assignment,
     encode_subscription,
 )
-from .model import CommittedOffset, TopicPartition
+from .model import CommittedOffset, JoinResult, TopicPartition
 
 HEARTBEAT_INTERVAL_MS: Final = 3_000
 _LOST: Final = (UnknownMember, IllegalGeneration, GroupNotFound)

@@ -6,7 +6,10 @@ Timestamps are milliseconds since the epoch (UTC), as in Kafka; -1 means none.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 NO_TIMESTAMP = -1
@@ -220,3 +223,65 @@ class Health(NamedTuple):
     failing: list[str]
     disk_bytes: int
     used_fraction: float
+
+
+class PartitionState(IntEnum):
+    """What a partition can do."""
+
+    ONLINE = 0
+    FAILED = 1  # a write or fsync failed: no appends, reads up to the flushed offset
+    DAMAGED = 2  # records before the recovery point are missing or broken: no appends before `repair`
+    CLOSED = 3
+
+
+@dataclass(slots=True)
+class PartitionRecovery:
+    """What recovery did to one partition. `cut_path` is None where nothing but zeros was cut."""
+
+    topic: str
+    partition: int
+    segments_read: int = 0
+    batches_read: int = 0
+    bytes_read: int = 0
+    log_end_offset: int = 0
+    bytes_rewritten: int = 0
+    bytes_cut: int = 0
+    cut_reason: str = ""
+    cut_path: str | None = None
+    indexes_rebuilt: int = 0
+    damage: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What opening found: `clean` when the last writer had closed in order; else a line a partition."""
+
+    clean: bool = True
+    duration_ms: float = 0.0
+    partitions: list[PartitionRecovery] = field(default_factory=list)
+
+    @property
+    def bytes_cut(self) -> int:
+        return sum(partition.bytes_cut for partition in self.partitions)
+
+    @property
+    def damage(self) -> list[str]:
+        """Descriptions of what is damaged; empty where nothing is."""
+        return [text for partition in self.partitions for text in partition.damage]
+
+
+class JoinResult(NamedTuple):
+    """A completed join: `members` is filled in for the leader only (member id -> subscription bytes).
+
+    instance_ids: of those members that are static, member id -> group_instance_id. skip_assignment: a static
+    leader came back to a group that goes on as it is; what it assigns is ignored.
+    """
+
+    member_id: str
+    generation: int
+    protocol: str
+    leader_id: str
+    members: dict[str, bytes]
+    protocol_type: str = "consumer"
+    instance_ids: Mapping[str, str] = MappingProxyType({})
+    skip_assignment: bool = False

@@ -23,12 +23,11 @@ from .errors import CorruptRecord, FlushFailed, InvalidArgument, OffsetOutOfRang
 from .filenames import SWAP
 from .index import IndexBuilder
 from .keeper import Keeper
-from .model import AbortedTransaction, Appended, TopicPartition
+from .model import AbortedTransaction, Appended, PartitionState, TopicPartition
 from .producer_state import Producer
 from .reading import End
 from .segment import Files, Segment, total_size
 from .segment_manifest import SegmentManifest, Summary, summarize
-from .shared_state import State
 from .swap import cleaned_path, commit_swap
 
 logger = logging.getLogger(__name__)
@@ -113,7 +112,7 @@ class Partition(GrowingPartition):
     def append_copied(self, batches: bytearray) -> Appended:
         """Append batches whose sequences of producers are taken as they come: for mirrors, in whose sources
         there are gaps. Else as `append`."""
-        if self._state is not State.ONLINE:
+        if self._state is not PartitionState.ONLINE:
             raise self._refusal()
         self._make_room(len(batches))
         with self._append_lock:
@@ -206,7 +205,7 @@ class Partition(GrowingPartition):
         OffsetOutOfRange, StorageError; TopicNotFound or Closed once it is closed (its files' names may be
         those of another topic by then). The caller holds the upkeep lock.
         """
-        if self._state is State.CLOSED:
+        if self._state is PartitionState.CLOSED:
             raise self._refusal()
         if offset > self._end.offset:
             raise OffsetOutOfRange(
@@ -254,7 +253,7 @@ class Partition(GrowingPartition):
         with self.upkeep_lock:
             if segment not in self._segments:
                 return True
-            if self._state is not State.ONLINE:
+            if self._state is not PartitionState.ONLINE:
                 return False
             if segment is self._segments[-1]:
                 self.roll()
@@ -297,7 +296,11 @@ class Partition(GrowingPartition):
         """
         segments = self._segments
         first = next((i for i, segment in enumerate(segments) if segment is old[0]), -1)
-        if self._state is not State.ONLINE or first < 0 or segments[first : first + len(old)] != tuple(old):
+        if (
+            self._state is not PartitionState.ONLINE
+            or first < 0
+            or segments[first : first + len(old)] != tuple(old)
+        ):
             return False
         with contextlib.ExitStack() as held:
             # Their names are about to mean other bytes: nobody may open them by these.
@@ -353,7 +356,7 @@ class Partition(GrowingPartition):
         for segment in self._segments[:-1]:
             if segment.base_offset in known or segment in self._unsummarized:
                 continue
-            if self._state is not State.ONLINE or stopped():
+            if self._state is not PartitionState.ONLINE or stopped():
                 break
             try:
                 found[segment] = summarize(segment, step)
@@ -387,7 +390,7 @@ class Partition(GrowingPartition):
     def reopen(self, recover: Callable[[int], Opened]) -> None:
         """Recover from a failure: `recover(recovery point)` reads the files anew. Caller: the store."""
         with self.upkeep_lock, self._append_lock, self._sync_lock:
-            if self._state is not State.FAILED:
+            if self._state is not PartitionState.FAILED:
                 return
             self._let_go()
             opened = recover(self._flushed.offset)
@@ -424,7 +427,7 @@ class Partition(GrowingPartition):
                     active.seal(self._keeper.now_ms())
                 self._manifest.save()
                 self._let_go()
-                self._state = State.CLOSED
+                self._state = PartitionState.CLOSED
                 self._why = "the log is closed"
         for wake in self._listeners:
             wake()
@@ -439,5 +442,5 @@ class Partition(GrowingPartition):
     def abandon(self) -> None:
         """In a forked child: the descriptor is a copy; let go of it, and touch nothing else."""
         self._active_file.abandon()
-        self._state = State.CLOSED
+        self._state = PartitionState.CLOSED
         self._why = "this process was forked from the one that has it open"

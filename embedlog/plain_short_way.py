@@ -20,18 +20,32 @@ import mmap
 import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from zlib import crc32
 
 from .codec import TIMESTAMP_TYPE_BIT, assign, encode_one
 from .config import MAX_INT32, TopicSettings
-from .model import Appended, RecordMetadata
-from .shared_state import State
+from .model import Appended, PartitionState, RecordMetadata
 
 if TYPE_CHECKING:
-    from .index import IndexBuilder, OffsetEntries, TimeEntries
-    from .reading import End
-    from .segment import Segment
+    from array import array
+
+    class _OffsetColumns(Protocol):
+        @property
+        def offsets(self) -> array[int]: ...
+        @property
+        def positions(self) -> array[int]: ...
+
+    class _TimeColumns(Protocol):
+        @property
+        def timestamps(self) -> array[int]: ...
+        @property
+        def offsets(self) -> array[int]: ...
+
+    class _End(Protocol):
+        @property
+        def offset(self) -> int: ...
+
 
 CLOSE: Final = 16
 """So many durable appends, and the next one that makes the file longer may have zeros written ahead of it."""
@@ -41,7 +55,7 @@ _CRC: Final = struct.Struct("<I")
 
 # What an append needs often, and would cost it a call or a look-up in a class.
 _new: Final = tuple.__new__
-_ONLINE: Final = State.ONLINE
+_ONLINE: Final = PartitionState.ONLINE
 
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -91,8 +105,8 @@ class IndexFields:
     _largest_offset: int
     due_behind: int
     largest_timestamp_ms: int
-    offsets: OffsetEntries
-    times: TimeEntries
+    offsets: _OffsetColumns
+    times: _TimeColumns
 
     def add(self, pos: int, last_offset: int, max_timestamp_ms: int) -> None:
         """One append at `pos`, ending with last_offset: news only if it lies behind `due_behind`, or is the
@@ -129,7 +143,7 @@ class SegmentFields:
 
     base_offset: int
     next_offset: int
-    builder: IndexBuilder | None
+    builder: IndexFields | None
     _size = -1
 
     @property
@@ -163,14 +177,14 @@ class ShortWay:
     _listeners: tuple[Callable[[], None], ...]
     _slot: tuple[mmap.mmap, int] | None
     _where: tuple[str, int]
-    _state: State
+    _state: PartitionState
     _epoch: int
     _new_epoch: bool
     _log_start_offset: int
-    _segments: tuple[Segment, ...]
+    _segments: tuple[SegmentFields, ...]
     _next_offset: int
-    _tail: tuple[int, int, Segment]
-    _flushed: End
+    _tail: tuple[int, int, SegmentFields]
+    _flushed: _End
     _dirty: bool
     _halfway: bool
     _layout_version: int
@@ -234,7 +248,7 @@ class ShortWay:
             or self._bounded
         )
 
-    def _grow(self, segment: Segment, batch: bytearray, last_offset: int, timestamp_ms: int) -> None:
+    def _grow(self, segment: Any, batch: bytearray, last_offset: int, timestamp_ms: int) -> None:
         """Append lock held: write a batch at the end, and take it into the log. Undone where that fails."""
         raise NotImplementedError
 

@@ -26,12 +26,12 @@ from .model import (
     Fetched,
     OffsetAndTimestamp,
     PartitionOffsets,
+    PartitionState,
     Piece,
     Record,
     TopicPartition,
 )
 from .segment import Segment
-from .shared_state import State
 
 LATEST_TIME: Final = -1
 EARLIEST_TIME: Final = -2
@@ -135,7 +135,7 @@ class ReadablePartition(ABC):
 
     @property
     @abstractmethod
-    def state(self) -> State: ...
+    def state(self) -> PartitionState: ...
 
     @abstractmethod
     def offsets(self) -> PartitionOffsets: ...
@@ -201,7 +201,7 @@ class ReadablePartition(ABC):
         except CorruptRecord as error:
             raise error.at(offset=offset) from None
         if found is None:
-            if self.may_have_gaps and self.state is not State.DAMAGED:
+            if self.may_have_gaps and self.state is not PartitionState.DAMAGED:
                 return empty
             raise CorruptRecord(
                 "records are missing: `embedlog verify` tells how many",

@@ -45,9 +45,8 @@ from .filenames import CLEANED, DELETED, INDEX, RECOVERING, SEGMENT_MANIFEST_FIL
 from .fs import TEMPORARY
 from .index import UNBOUNDED, IndexBuilder, IndexFiles
 from .lanes import Lanes
-from .model import TopicPartition
+from .model import PartitionRecovery, TopicPartition
 from .producer_recovery import ProducerRecovery
-from .recovery_report import PartitionRecovery
 from .runs import Runs, intact_end
 from .segment import Files, Segment, create_segment, list_segments
 from .segment_manifest import Missing, SegmentManifest, with_missing

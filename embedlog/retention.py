@@ -29,9 +29,9 @@ from typing import Any, Final, Protocol, cast
 
 from .config import TopicSettings
 from .errors import InvalidSetting, shown
+from .model import PartitionState
 from .partition import Partition
 from .segment import Segment
-from .shared_state import State
 from .synonyms import plain
 
 
@@ -143,7 +143,7 @@ def apply_retention(partition: Partition, now_ms: int) -> int:
         return 0
     policy = policy_by_name(settings.delete_policy)
     with partition.upkeep_lock:
-        if partition.state is not State.ONLINE:
+        if partition.state is not PartitionState.ONLINE:
             return 0
         segments = partition.segments()
         count = _expired(policy, partition, segments, now_ms)

@@ -97,6 +97,7 @@ class Segment(SegmentFields):
     change stands in) unless they are set. Asking for them may raise OSError until then.
     """
 
+    builder: IndexBuilder | None
     created_ms = _OfTheFile()
     modified_ms = _OfTheFile()
 

@@ -30,7 +30,6 @@ import os
 import stat
 import struct
 from collections.abc import Collection, Sequence
-from enum import IntEnum
 from typing import Final, NamedTuple, Protocol
 from zlib import crc32
 
@@ -50,15 +49,6 @@ _BOOT: Final = struct.Struct("<16sQ")
 _BOOT_AT: Final = _HEADER.size
 _BOOT_CRC_AT: Final = _BOOT_AT + _BOOT.size
 _TRIES: Final = 1000
-
-
-class State(IntEnum):
-    """What a partition can do."""
-
-    ONLINE = 0
-    FAILED = 1  # a write or fsync failed: no appends, reads up to the flushed offset
-    DAMAGED = 2  # records before the recovery point are missing or broken: no appends before `repair`
-    CLOSED = 3
 
 
 class Edges(NamedTuple):

@@ -55,14 +55,20 @@ from .filenames import (
 )
 from .fs import Descriptors, FileSystem, default_open_files, storage_error
 from .index import IndexCache
-from .model import PartitionOffsets, TopicDescription, TopicPartition
+from .model import (
+    PartitionOffsets,
+    PartitionRecovery,
+    PartitionState,
+    RecoveryReport,
+    TopicDescription,
+    TopicPartition,
+)
 from .partition import Partition
 from .publication import roll_forward
 from .recovery import CleanEnd, Progress, open_partition
-from .recovery_report import PartitionRecovery, RecoveryReport
 from .retention import name_policies
 from .segment import Files
-from .shared_state import State, WriterState
+from .shared_state import WriterState
 from .topic import Topic, check_more_partitions, check_partition_count, new_id
 from .topic_directories import TopicDirectories
 from .unbroken import whole
@@ -564,6 +570,6 @@ class Store:
         if self._lock_fd >= 0:  # closed, its number is somebody else's
             os.close(self._lock_fd)
 
-    def trouble(self) -> dict[TopicPartition, tuple[State, str]]:
+    def trouble(self) -> dict[TopicPartition, tuple[PartitionState, str]]:
         """The partitions that refuse appends, and why."""
         return {p.name: (p.state, p.trouble) for p in self.partitions() if p.trouble is not None}

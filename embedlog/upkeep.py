@@ -31,12 +31,11 @@ from .errors import CorruptCheckpoint, EmbedlogError, StorageError, TopicNotFoun
 from .filenames import CLEANER_FILE, LOG_START_FILE, RECOVERY_POINT_FILE
 from .fs import FileSystem
 from .housekeeping import Housekeeping, Task
-from .model import TopicPartition
+from .model import PartitionState, TopicPartition
 from .pacing import Pace, Throttle
 from .partition import Partition
 from .quota import Quota
 from .retention import apply_retention
-from .shared_state import State
 from .short_way import Tally
 
 _ROLL_CHECK_MS: Final = 60_000
@@ -328,7 +327,7 @@ class Upkeep:
         if at < 0:
             with self._lock:
                 self._ahead.pop(partition, None)
-            if partition.state is State.ONLINE:  # a file beside the records: there may be room later
+            if partition.state is PartitionState.ONLINE:  # a file beside the records: there may be room later
                 with self._lock:
                     self._dirty.setdefault(partition, self.now_ms())
             return
@@ -336,7 +335,7 @@ class Upkeep:
             if partition.recovery_point <= at:
                 self._ahead.pop(partition, None)
             # A closed one is of a topic that was deleted; another may have its name by now.
-            if partition.name in self._recovery_points and partition.state is not State.CLOSED:
+            if partition.name in self._recovery_points and partition.state is not PartitionState.CLOSED:
                 self._points_moved |= at > self._recovery_points[partition.name]
                 self._recovery_points[partition.name] = max(at, self._recovery_points[partition.name])
 
@@ -440,7 +439,7 @@ class Upkeep:
             stopped=lambda: self._stopping,
         )
         with self._cleaner_file_lock:
-            if partition.state is not State.CLOSED:
+            if partition.state is not PartitionState.CLOSED:
                 self._cleaned_up_to[partition.name] = result.first_dirty_offset
             try:
                 self._save_cleaned_up_to()

@@ -9,8 +9,9 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from embedlog.assignors import ASSIGNORS, Assignor, Subscription, assignor_named
+from embedlog.assignors import ASSIGNORS, Assignor, assignor_named
 from embedlog.errors import InvalidArgument
+from embedlog.group_protocol import Subscription
 from embedlog.model import TopicPartition as TP
 
 with warnings.catch_warnings():

@@ -23,10 +23,9 @@ from embedlog.compaction import CompactionResult, compact, dirty_ratio, should_c
 from embedlog.config import TopicSettings
 from embedlog.errors import CorruptRecord, DiskFull, StorageError
 from embedlog.fs import FileSystem
-from embedlog.model import Record
+from embedlog.model import PartitionState, Record
 from embedlog.pacing import Throttle
 from embedlog.retention import apply_retention
-from embedlog.shared_state import State
 
 pytestmark = pytest.mark.plain
 
@@ -757,7 +756,7 @@ def test_a_disk_that_fails_at_any_step_loses_nothing(tmp_path: Path) -> None:
                 fs.left = None
             expected = {b"k0": b"4", b"k1": b"5", b"last": b"1"}
             assert last_values(read_all(bench.partition)) == expected
-            if bench.partition.state is State.ONLINE:
+            if bench.partition.state is PartitionState.ONLINE:
                 assert not [name for name in bench.names() if name.endswith((".cleaned", ".swap"))]
                 clean(bench)
                 assert last_values(read_all(bench.partition)) == expected
@@ -765,7 +764,7 @@ def test_a_disk_that_fails_at_any_step_loses_nothing(tmp_path: Path) -> None:
             assert last_values(read_all(bench.partition)) == expected
             clean(bench)
             assert offsets_of(bench) == [4, 5, 6]
-    assert failed == {State.ONLINE, State.FAILED}
+    assert failed == {PartitionState.ONLINE, PartitionState.FAILED}
     assert step > 10
 
 

@@ -39,7 +39,7 @@ from embedlog.errors import (
     TopicNotFound,
 )
 from embedlog.fs import FileSystem
-from embedlog.shared_state import State
+from embedlog.model import PartitionState
 
 pytestmark = pytest.mark.plain
 
@@ -99,7 +99,7 @@ def test_where_undoing_fails_the_partition_fails_and_reopening_recovers(tmp_path
         fs.fail("truncate", errno.EIO, path="t_0")
         with pytest.raises(FlushFailed, match="could not be undone"):
             log.append("t", b"x" * 500, partition=0)
-        assert partition_of(log).state is State.FAILED
+        assert partition_of(log).state is PartitionState.FAILED
         with pytest.raises(PartitionFailed):
             log.append("t", b"y", partition=0)
         assert log.append("t", b"others go on", partition=1).offset == 0

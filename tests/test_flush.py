@@ -25,8 +25,7 @@ from embedlog.errors import FlushFailed, PartitionFailed
 from embedlog.filenames import RECOVERY_POINT_FILE
 from embedlog.fs import FileSystem
 from embedlog.group_commit import Waiter
-from embedlog.model import TopicPartition
-from embedlog.shared_state import State
+from embedlog.model import PartitionState, TopicPartition
 
 pytestmark = pytest.mark.plain
 
@@ -301,7 +300,7 @@ def test_an_append_waiting_for_flush_gets_no_ack_when_the_roll_of_another_fails(
     fs.fail("sync", path=".kafka")
     with pytest.raises(FlushFailed):
         log.append("t", b"x" * 900)
-    assert partition.state is State.FAILED
+    assert partition.state is PartitionState.FAILED
     with pytest.raises(FlushFailed):
         partition.flush(1)
     with pytest.raises(FlushFailed):

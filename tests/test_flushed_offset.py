@@ -20,9 +20,9 @@ from embedlog.checkpoints import read_offsets
 from embedlog.errors import CorruptRecord, FlushFailed, PartitionFailed
 from embedlog.filenames import RECOVERY_POINT_FILE, WRITER_STATE_FILE
 from embedlog.fs import FileSystem
-from embedlog.model import TopicPartition
+from embedlog.model import PartitionState, TopicPartition
 from embedlog.repair import repair_partition
-from embedlog.shared_state import State, flushed_offsets
+from embedlog.shared_state import flushed_offsets
 from embedlog.store import Store
 from embedlog.verify import DAMAGE, TORN_TAIL, verify_log
 
@@ -77,7 +77,7 @@ def is_damaged(path: Path, fs: FileSystem | None = None) -> None:
     with open_log(path, fs) as log:
         (damage,) = log.recovery.damage
         assert "had been made durable" in damage
-        assert partition_of(log).state is State.DAMAGED
+        assert partition_of(log).state is PartitionState.DAMAGED
         with pytest.raises(PartitionFailed, match="embedlog repair"):
             log.append("t", b"never")
         with pytest.raises(CorruptRecord):

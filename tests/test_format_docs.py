@@ -17,7 +17,7 @@ from embedlog.codec.sniff import identify
 from embedlog.filenames import CLEAN_SHUTDOWN_FILE, LEADER_EPOCH_FILE, SEGMENT_MANIFEST_FILE, TOPICS_FILE
 from embedlog.fs import FileSystem
 from embedlog.index import OFFSET_ENTRY, TIME_ENTRY, decode_offsets, decode_times
-from embedlog.model import AbortedTransaction, CommittedOffset, TopicPartition
+from embedlog.model import AbortedTransaction, CommittedOffset, PartitionState, TopicPartition
 from embedlog.offset_records import (
     OffsetKey,
     decode_key,
@@ -29,7 +29,7 @@ from embedlog.offset_records import (
 from embedlog.producer_state import ProducerState, decode_aborted, encode_aborted
 from embedlog.recovery import CleanEnd
 from embedlog.segment_manifest import SegmentManifest, Summary
-from embedlog.shared_state import State, StateReader
+from embedlog.shared_state import StateReader
 from embedlog.topic import Topic
 from embedlog.topics_journal import apply_changes
 
@@ -259,7 +259,7 @@ def test_writer_state(tmp_path: Path) -> None:
     assert edges is not None
     stated = example.stated()
     assert stated.pop("writer_id") == writer_id
-    assert edges._asdict() == {**stated, "state": State.ONLINE}
+    assert edges._asdict() == {**stated, "state": PartitionState.ONLINE}
     assert not superseded
 
 

@@ -23,8 +23,8 @@ from embedlog import (
 )
 from embedlog.codec import encode_batch
 from embedlog.disk_usage import measure
+from embedlog.model import PartitionState
 from embedlog.partition import Partition
-from embedlog.shared_state import State
 
 LIMIT = 500_000
 
@@ -285,7 +285,7 @@ def test_a_partition_that_cannot_let_go_is_passed_over(path: Path) -> None:
         count = fill(log, partition=1)
         fs.fail("sync", path="t_0/", times=FOREVER)
         assert log.append("t", bytes(18_000), partition=1, timestamp_ms=50).offset == count
-        assert partition_of(log).state is State.FAILED
+        assert partition_of(log).state is PartitionState.FAILED
         assert [record.timestamp_ms for record in log.read("t", 1)] == [50]
         fs.forget()
 

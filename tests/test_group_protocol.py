@@ -7,10 +7,10 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, Cons
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from embedlog.assignors import Subscription
 from embedlog.errors import CorruptRecord, InvalidArgument
 from embedlog.group_protocol import (
     Assignment,
+    Subscription,
     decode_assignment,
     decode_subscription,
     encode_assignment,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from embedlog.assignors import ASSIGNORS, Subscription
+from embedlog.assignors import ASSIGNORS
 from embedlog.errors import (
     FencedInstance,
     GroupError,
@@ -23,6 +23,7 @@ from embedlog.errors import (
 )
 from embedlog.group_protocol import (
     Assignment,
+    Subscription,
     decode_assignment,
     decode_subscription,
     encode_assignment,

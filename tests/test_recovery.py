@@ -37,10 +37,9 @@ from embedlog.errors import (
 from embedlog.filenames import LOG_START_FILE, RECOVERY_POINT_FILE
 from embedlog.fs import FileSystem
 from embedlog.log import Log
-from embedlog.model import AbortedTransaction, TopicPartition
+from embedlog.model import AbortedTransaction, PartitionState, TopicPartition
 from embedlog.producer_state import encode_aborted
 from embedlog.repair import repair_partition
-from embedlog.shared_state import State
 from embedlog.verify import verify_log
 
 pytestmark = pytest.mark.plain
@@ -233,7 +232,7 @@ def test_a_log_shorter_than_its_recovery_point_is_damaged_and_nothing_is_cut(tmp
     before = path.read_bytes()
     for _ in range(3):  # however often it is opened and closed
         with open_log(tmp_path) as log:
-            assert partition_of(log).state is State.DAMAGED
+            assert partition_of(log).state is PartitionState.DAMAGED
             assert len(log.recovery.damage) == 1 and FIRST in log.recovery.damage[0]
             with pytest.raises(PartitionFailed, match="repair"):
                 log.append("t", b"x")
@@ -261,7 +260,7 @@ def test_bit_rot_in_a_sealed_segment_past_the_recovery_point_is_damage_and_not_a
     path.write_bytes(damaged)
     for _ in range(2):
         with open_log(tmp_path) as again:
-            assert partition_of(again).state is State.DAMAGED
+            assert partition_of(again).state is PartitionState.DAMAGED
             assert path.read_bytes() == damaged
 
 
@@ -271,7 +270,7 @@ def test_lost_files_are_damage_and_not_an_empty_log(tmp_path: Path) -> None:
         path.unlink()
     for _ in range(2):
         with open_log(tmp_path) as log:
-            assert partition_of(log).state is State.DAMAGED
+            assert partition_of(log).state is PartitionState.DAMAGED
             assert "up to 17 had been made durable" in log.recovery.damage[0]
 
 

@@ -14,9 +14,8 @@ from .. import api
 from ..backend import LogBackend
 from ..follower import Follower
 from ..log import Log
-from ..model import TopicPartition
+from ..model import RecoveryReport, TopicPartition
 from ..recovery import Progress
-from ..recovery_report import RecoveryReport
 from ..store import Store
 from .arguments import is_over_wire
 from .ui import UI

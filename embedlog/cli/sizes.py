@@ -17,9 +17,9 @@ from ..codec import DEFAULT_MAX_BYTES, HEADER_SIZE, NONE, codec_name, decompress
 from ..errors import EmbedlogError, OffsetOutOfRange
 from ..follower import Follower
 from ..log_reader import read_records
+from ..model import PartitionState
 from ..reading import ReadablePartition
 from ..segment import Segment
-from ..shared_state import State
 from .opening import Viewed
 
 _SEGMENTS_SAMPLED: Final = 4
@@ -77,7 +77,8 @@ def partition_sizes(engine: Viewed, topic: str) -> list[PartitionSize]:
     for partition in engine.partitions_of(topic):
         readable = partition.readable_segments()
         taken = sum(size for _, size in readable)
-        state = "ok" if partition.state in (State.ONLINE, State.CLOSED) else partition.state.name.lower()
+        able = partition.state in (PartitionState.ONLINE, PartitionState.CLOSED)
+        state = "ok" if able else partition.state.name.lower()
         sizes.append(PartitionSize(*partition.name, *partition.offsets(), len(readable), taken, state))
     return sizes
 

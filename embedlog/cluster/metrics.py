@@ -19,7 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from ..errors import EmbedlogError
-from ..shared_state import State
+from ..model import PartitionState
 from .meter import LIMITS_S, Meter
 from .node import Node
 from .server import Server, listen, listening
@@ -122,7 +122,7 @@ class Collector:
             end.add_metric(name, offsets.log_end_offset)
             flushed.add_metric(name, offsets.flushed_offset)
             size.add_metric(name, sum(segment.size for segment in partition.segments()))
-            failed += partition.state in (State.FAILED, State.DAMAGED)
+            failed += partition.state in (PartitionState.FAILED, PartitionState.DAMAGED)
         yield from (start, end, flushed, size)
         yield _gauge("embedlog_partitions_failed", "Partitions that refuse appends.", failed)
         upkeep = self._node.store.upkeep

@@ -6,7 +6,6 @@ from typing import Any
 
 from wire import Wire
 
-from embedlog.assignors import Subscription
 from embedlog.cluster.protocol import ErrorCode
 from embedlog.cluster.protocol.groups import (
     HeartbeatRequest,
@@ -17,7 +16,7 @@ from embedlog.cluster.protocol.groups import (
     SyncGroupRequest,
     SyncGroupRequestAssignment,
 )
-from embedlog.group_protocol import encode_subscription
+from embedlog.group_protocol import Subscription, encode_subscription
 
 G = "g"
 SESSION_MS = 300_000

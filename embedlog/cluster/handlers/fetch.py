@@ -19,9 +19,9 @@ from concurrent.futures import CancelledError, Future
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from ...errors import EmbedlogError
+from ...model import PartitionState
 from ...partition import Partition
 from ...reading import Stretch
-from ...shared_state import State
 from ..connection import Connection, FileRegion
 from ..fetch_sessions import FetchSessions, Wanted
 from ..legacy import Conversion, as_message_set, size_before_zstd
@@ -457,7 +457,7 @@ class Purgatory:
 
 
 def _is_closed(partition: Partition) -> bool:
-    return partition.state is State.CLOSED
+    return partition.state is PartitionState.CLOSED
 
 
 def _complete(future: Future[FetchResponse], response: FetchResponse) -> None:

@@ -11,9 +11,9 @@ from concurrent.futures import Future
 from typing import Final
 
 from ...arguments import check_group
-from ...backend import JoinResult
 from ...coordinator import REMOTE
 from ...errors import EmbedlogError, MemberIdRequired
+from ...model import JoinResult
 from ..coordination import BrokerAddress
 from ..group_work import GroupWork
 from ..node import Call, Handler, Node

@@ -14,12 +14,11 @@ from concurrent.futures import Future
 from typing import Final, TypeVar
 
 from ...arguments import as_topic_partition, as_topic_partitions, check_committed
-from ...backend import JoinResult
 from ...errors import EmbedlogError, GroupNotFound, TopicNotFound, UnknownMember
 from ...filenames import check_topic_name
 from ...group_effects import GroupDescription, MemberDescription, State
 from ...group_protocol import PROTOCOL_TYPE
-from ...model import CommittedOffset, TopicPartition
+from ...model import CommittedOffset, JoinResult, TopicPartition
 from ..protocol import ErrorCode
 from ..protocol.committed import (
     OffsetCommitRequest,
