@@ -8,8 +8,8 @@ BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE
 
 # What has to be built anew when it changes.
-BUILT := setup.py $(foreach where, embedlog embedlog/codec, \
-  $(wildcard $(where)/compiled_*.py $(where)/*.pxd $(where)/*.h))
+BUILT := setup.py $(foreach where, embedlog/codec embedlog/fast_append, \
+  $(wildcard $(where)/compiled*.py $(where)/*.pxd $(where)/*.h))
 
 .PHONY: demo examples test test-all test-plain soak test-foreign bench bench-sizes bench-spark lint hooks clean
 
@@ -79,7 +79,7 @@ bench-spark: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.spark $(BENCH_ARGS)
 
 clean:
-	rm -rf $(VENV) tests/foreign/node_modules embedlog-demo flights-data* flights-delays.png build dist *.egg-info $(foreach where, embedlog embedlog/codec, $(where)/compiled_*.c $(where)/*.so)
+	rm -rf $(VENV) tests/foreign/node_modules embedlog-demo flights-data* flights-delays.png build dist *.egg-info $(foreach where, embedlog/codec embedlog/fast_append, $(where)/compiled*.c $(where)/*.so)
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -16,7 +16,7 @@ WANTED = os.environ.get("EMBEDLOG_LOOPS", "")
 CODEC = "embedlog/codec"
 SHARED = [
     *(f"{CODEC}/{name}" for name in ("crc32c.h", "fields.h", "parsing.pxd", "compiled_encoding.pxd")),
-    "embedlog/short_way.h",
+    "embedlog/fast_append/fast_append.h",
 ]
 LOOPS = ("compiled_encoding", "compiled_decoding", "compiled_columns", "compiled_scanning")
 DIRECTIVES = {"language_level": 3, "boundscheck": False, "wraparound": False, "cdivision": True}
@@ -59,10 +59,10 @@ extensions = [
         path.replace("/", "."),
         [f"{path}.py"],
         depends=[f"{path}.pxd", *SHARED],
-        include_dirs=["embedlog", CODEC],
+        include_dirs=["embedlog/fast_append", CODEC],
         extra_compile_args=["-O3"],
     )
-    for path in (*(f"{CODEC}/{name}" for name in LOOPS), "embedlog/compiled_short_way")
+    for path in (*(f"{CODEC}/{name}" for name in LOOPS), "embedlog/fast_append/compiled")
 ]
 for extension in extensions:
     extension.cython_directives = DIRECTIVES

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 import embedlog
-from embedlog.backup import backup
+from embedlog.store.backup import backup
 
 from .stores import VALUES
 

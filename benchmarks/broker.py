@@ -18,9 +18,10 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, Producer
 
-from embedlog.cluster.protocol import encode_request
-from embedlog.cluster.protocol.metadata import MetadataRequest, MetadataRequestTopic
-from embedlog.cluster.protocol.produce_fetch import (
+from embedlog.codec import encode_values
+from embedlog.wire import encode_request
+from embedlog.wire.metadata import MetadataRequest, MetadataRequestTopic
+from embedlog.wire.produce_fetch import (
     FetchPartition,
     FetchRequest,
     FetchTopic,
@@ -28,7 +29,6 @@ from embedlog.cluster.protocol.produce_fetch import (
     ProduceRequest,
     TopicProduceData,
 )
-from embedlog.codec import encode_values
 
 from .measure import Contender, Prepare, Row, Sample, Work
 from .servers import FRAME, MIB

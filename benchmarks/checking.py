@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 
 import embedlog
-from embedlog.filenames import RECOVERY_POINT_FILE
-from embedlog.verify import verify_log
+from embedlog.files.names import RECOVERY_POINT_FILE
+from embedlog.store.verify import verify_log
 
 from .crash import environment
 from .measure import Contender, Prepare, Row, Sample, Work, rate

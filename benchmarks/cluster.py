@@ -24,7 +24,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import embedlog
-from embedlog.cluster.remote import RemoteBackend
+from embedlog.backends.remote import RemoteBackend
 from embedlog.cluster.zookeeper.running import ZooKeepers
 
 from .rebalancing import requests

@@ -17,7 +17,7 @@ from kio.schema.produce.v10 import request as produce_request
 from kio.schema.produce.v10 import response as produce_response
 from kio.serial import entity_reader, entity_writer
 
-from embedlog.cluster.protocol.produce_fetch import (
+from embedlog.wire.produce_fetch import (
     FetchableTopicResponse,
     FetchPartition,
     FetchRequest,

@@ -7,14 +7,16 @@ for record in log.read("clicks"): ...
 """
 
 from . import errors
-from .api import open
-from .appended_many import AppendedMany
-from .assignors import Assignor
+from .clients.assignors import Assignor
+from .clients.consumer import Consumer, RebalanceCallback
+from .clients.offset_store import FileOffsetStore, OffsetStore
+from .clients.partitioner import Partitioner
+from .clients.producer import Encoder, Producer
+from .clients.reader import Where
+from .clients.results import AppendedMany
 from .config import LogSettings, TopicSettings
-from .consumer import Consumer, RebalanceCallback
 from .errors import *  # noqa: F403 - the whole tree is part of the face
 from .log import Log
-from .log_reader import Where
 from .mirroring import Mirror, MirroredTopic, MirrorStatus
 from .model import (
     CommittedOffset,
@@ -28,9 +30,7 @@ from .model import (
     TopicDescription,
     TopicPartition,
 )
-from .offset_store import FileOffsetStore, OffsetStore
-from .partitioner import Partitioner
-from .producer import Encoder, Producer
+from .open import open
 
 __version__ = "0.1.0"
 

@@ -9,9 +9,9 @@ A round, which changes nothing for readers:
     1  The dirty part is read, and the last offset of each of its keys noted, in bounded memory: where
        that is full, the round ends there, and the next one goes on.
     2  Everything up to that offset is read again, group by group of neighbouring segments, and what is
-       to stay (cleaning.py) written into a new file.
-    3  The file takes the group's place (swap.py: safe against a kill at any step); the old files are
-       unlinked a while later.
+       to stay (storage/batch_cleaner.py) written into a new file.
+    3  The file takes the group's place (storage/segment_swap.py: safe against a kill at any step); the old
+       files are unlinked a while later.
 
 Not cleaned: the active segment; segments with records of open transactions; segments with records
 younger than min_compaction_lag_ms.
@@ -30,16 +30,16 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
 from typing import Final, NamedTuple
 
-from .cleaning import MAX_BATCH_BYTES, BatchCleaner, OffsetMap, Transactions
 from .codec import BatchHeader, decode, read_batch, read_header
 from .config import MAX_INT32, MAX_INT64, TopicSettings
 from .errors import CorruptRecord, DiskFull, StorageError
 from .index import IndexBuilder
 from .model import PartitionState, Record
 from .partition import Cleanable, Partition
-from .runs import batch_at
+from .scan.batch_scan import batch_at
 from .segment import Segment
-from .swap import cleaned_path
+from .storage.batch_cleaner import MAX_BATCH_BYTES, BatchCleaner, OffsetMap, Transactions
+from .storage.segment_swap import cleaned_path
 
 logger = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ def compact(
         throttle: called with the number of bytes after each read and write; may sleep.
         first_dirty_offset: what the last round's result said; 0 if there was none. Where nothing is
             dirty the round still drops tombstones whose time has come.
-        pace: called between small steps (pacing.py); may sleep.
+        pace: called between small steps (runtime/throttle.py); may sleep.
         stopped: asked between chunks; True ends the round, which then has done a part of its work.
 
     Returns what was done. Every segment that was replaced is durable.

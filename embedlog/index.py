@@ -30,8 +30,8 @@ from typing import Final, NamedTuple
 from .codec.loops import increasing
 from .codec.rules import Marking, Scanned
 from .errors import CorruptIndex
-from .fs import FileSystem
-from .short_way import IndexFields
+from .fast_append import IndexFields
+from .files.filesystem import FileSystem
 
 OFFSET_ENTRY: Final = struct.Struct(">II")
 TIME_ENTRY: Final = struct.Struct(">qI")

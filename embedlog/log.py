@@ -13,19 +13,20 @@ import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
-from .appended_many import AppendedMany
-from .appender import Given, append, append_many
-from .arguments import as_path, check_flag, check_int
-from .arrow import read_arrow
-from .backend import LogBackend, Owner
-from .client_options import ConsumerOptions, ProducerOptions, consumer_options, producer_options
-from .closing import Closing
-from .consumer import Consumer
+from .backends.local import ReaderBackend, WriterBackend
+from .backends.port import LogBackend, Owner
+from .clients.append import Given, append, append_many
+from .clients.arrow import read_arrow
+from .clients.consumer import Consumer
+from .clients.options import ConsumerOptions, ProducerOptions, consumer_options, producer_options
+from .clients.partitioner import Partitioner, StickyPartitioner
+from .clients.producer import Producer
+from .clients.reader import DEFAULT_FETCH_BYTES, Where, read_at, read_records, read_values
+from .clients.record_input import Bytes, HeadersInput
+from .clients.results import AppendedMany
+from .clients.subscription import Topics
 from .errors import InvalidGroup, TopicNotFound, UnsupportedByBackend
-from .follower import Follower
-from .given import Bytes, GivenHeaders
-from .local import ReaderBackend, WriterBackend
-from .log_reader import DEFAULT_FETCH_BYTES, Where, read_at, read_records, read_values
+from .fast_append import many_on_fast_path, one_on_fast_path
 from .model import (
     Health,
     OffsetAndTimestamp,
@@ -36,12 +37,11 @@ from .model import (
     RecoveryReport,
     TopicDescription,
 )
-from .partitioner import Partitioner, StickyPartitioner
-from .producer import Producer
 from .retention import name_policies
-from .short_way import many_by_short_cut, one_by_short_cut
-from .store import Store
-from .topic_watch import Topics
+from .runtime.closing import Closing
+from .store.read_only_store import ReadOnlyStore
+from .store.store import Store
+from .validation import as_path, check_flag, check_int
 
 if TYPE_CHECKING:
     import pyarrow
@@ -58,15 +58,15 @@ class Log(Closing):
     cannot be done over the wire raises UnsupportedByBackend, which says what to do instead.
     """
 
-    def __init__(self, engine: Store | Follower | LogBackend) -> None:
+    def __init__(self, engine: Store | ReadOnlyStore | LogBackend) -> None:
         self.backend: LogBackend
         if isinstance(engine, Store):
             self.backend = WriterBackend(engine)
-        elif isinstance(engine, Follower):
+        elif isinstance(engine, ReadOnlyStore):
             self.backend = ReaderBackend(engine)
         else:
             self.backend = engine
-        self._short_cut = self.backend.short_cut
+        self._short_cut = self.backend.fast_path
         self._partitioner: Partitioner = StickyPartitioner()
         self._clients: weakref.WeakSet[Producer | Consumer] = weakref.WeakSet()
         self._pid = os.getpid()
@@ -159,14 +159,14 @@ class Log(Closing):
 
     # -- appending -------------------------------------------------------------------------------------
 
-    @one_by_short_cut
+    @one_on_fast_path
     def append(
         self,
         topic: str,
         value: Bytes | None,
         *,
         key: Bytes | None = None,
-        headers: GivenHeaders | None = (),
+        headers: HeadersInput | None = (),
         timestamp_ms: int | None = None,
         partition: int | None = None,
         flush: bool = False,
@@ -199,7 +199,7 @@ class Log(Closing):
             expected_offset,
         )
 
-    @many_by_short_cut(AppendedMany)
+    @many_on_fast_path(AppendedMany)
     def append_many(
         self,
         topic: str,

@@ -16,19 +16,19 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from .appending import GrowingPartition, Opened
 from .codec import scan
 from .config import MAX_INT64, TopicSettings
 from .errors import CorruptRecord, FlushFailed, InvalidArgument, OffsetOutOfRange, StorageError, shown
-from .filenames import SWAP
+from .files.names import SWAP
 from .index import IndexBuilder
-from .keeper import Keeper
 from .model import AbortedTransaction, Appended, PartitionState, TopicPartition
-from .producer_state import Producer
-from .reading import End
 from .segment import Files, Segment, total_size
-from .segment_manifest import SegmentManifest, Summary, summarize
-from .swap import cleaned_path, commit_swap
+from .storage.appender import GrowingPartition, Opened
+from .storage.host import PartitionHost
+from .storage.producer_state import Producer
+from .storage.reader import End
+from .storage.segment_manifest import SegmentManifest, Summary, summarize
+from .storage.segment_swap import cleaned_path, commit_swap
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class Partition(GrowingPartition):
         directory: str,
         files: Files,
         settings: TopicSettings,
-        keeper: Keeper,
+        keeper: PartitionHost,
         opened: Opened,
     ) -> None:
         super().__init__(name, directory, files, settings, keeper, opened)
@@ -222,7 +222,7 @@ class Partition(GrowingPartition):
             before = self._log_start_offset
             self._log_start_offset = offset
             try:
-                self._keeper.log_start_moved()
+                self._host.log_start_moved()
             except OSError as error:
                 self._log_start_offset = before
                 raise StorageError(f"{self.name}: {error}", path=self.directory) from error
@@ -322,7 +322,7 @@ class Partition(GrowingPartition):
                 self._manifest.adopt(self._segments)
         for segment in old:
             segment.forget()
-        self._keeper.unlink_later(deleted, self.settings.file_delete_delay_ms)
+        self._host.unlink_later(deleted, self.settings.file_delete_delay_ms)
         return True
 
     def _swap_failed(self, old: Sequence[Segment], error: OSError) -> StorageError:
@@ -382,7 +382,7 @@ class Partition(GrowingPartition):
             segment.forget()
         if paths:
             self._files.fs.sync_dir(self.directory)
-            self._keeper.unlink_later(paths, self.settings.file_delete_delay_ms)
+            self._host.unlink_later(paths, self.settings.file_delete_delay_ms)
         return freed
 
     # -- the end ---------------------------------------------------------------------------------------
@@ -424,7 +424,7 @@ class Partition(GrowingPartition):
                     except OSError:
                         clean = False
                 if active.builder is not None:
-                    active.seal(self._keeper.now_ms())
+                    active.seal(self._host.now_ms())
                 self._manifest.save()
                 self._let_go()
                 self._state = PartitionState.CLOSED

@@ -3,7 +3,7 @@
 After a clean end nothing is read but the directory. Otherwise, for each partition:
 
     1  Leftovers of interrupted work go (*.recovering, *.cleaned, *.tmp, *.deleted); a compaction that
-       had got as far as *.swap is completed. A listed segment without a file (segment_manifest.py) is
+       had got as far as *.swap is completed. A listed segment without a file (storage/segment_manifest.py) is
        damage and ends recovery here: nothing is changed.
     2  The records before the recovery point are durable: they are not read. Damage there is bit rot and
        not a crash; it is reported, nothing is cut, and the partition refuses appends until `repair`.
@@ -33,26 +33,26 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from .appending import Opened
-from .checkpoints import LeaderEpochs
 from .codec.rules import Rules
 from .codec.sniff import identify
 from .config import TopicSettings
-from .cutting import cut, set_aside
-from .epoch_history import check_epochs, intact, load_epochs
 from .errors import CorruptCheckpoint, CorruptIndex, CorruptRecord, NotALog, counted
-from .filenames import CLEANED, DELETED, INDEX, RECOVERING, SEGMENT_MANIFEST_FILE, SWAP, TIME_INDEX
-from .fs import TEMPORARY
+from .files.filesystem import TEMPORARY
+from .files.names import CLEANED, DELETED, INDEX, RECOVERING, SEGMENT_MANIFEST_FILE, SWAP, TIME_INDEX
 from .index import UNBOUNDED, IndexBuilder, IndexFiles
-from .lanes import Lanes
 from .model import PartitionRecovery, TopicPartition
-from .producer_recovery import ProducerRecovery
-from .runs import Runs, intact_end
+from .scan.batch_scan import Runs, intact_end
+from .scan.parallel_scan import Lanes
+from .scan.segment_scan import count_batches
 from .segment import Files, Segment, create_segment, list_segments
-from .segment_manifest import Missing, SegmentManifest, with_missing
-from .swap import finish_swaps
-from .tail import Tail, moved
-from .walking import count_batches
+from .storage.appender import Opened
+from .storage.checkpoints import LeaderEpochs
+from .storage.leader_epochs import check_epochs, intact, load_epochs
+from .storage.producer_recovery import ProducerRecovery
+from .storage.segment_manifest import Missing, SegmentManifest, with_missing
+from .storage.segment_swap import finish_swaps
+from .storage.tail_scan import Tail, moved
+from .storage.truncate import cut, set_aside
 
 logger = logging.getLogger(__name__)
 

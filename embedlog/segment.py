@@ -30,8 +30,9 @@ from .codec import HEADER_SIZE, BatchHeader, loops, read_header
 from .codec.rules import ANY_OFFSET, NEVER, Rules
 from .config import TopicSettings
 from .errors import CorruptIndex, CorruptRecord
-from .filenames import DELETED, INDEX, SNAPSHOT, TIME_INDEX, TXN_INDEX, Layout
-from .fs import Descriptors, FileSystem, ReadHandle
+from .fast_append import SegmentFields
+from .files.filesystem import Descriptors, FileSystem, ReadHandle
+from .files.names import DELETED, INDEX, SNAPSHOT, TIME_INDEX, TXN_INDEX, Layout
 from .index import (
     UNBOUNDED,
     IndexBuilder,
@@ -42,9 +43,8 @@ from .index import (
     lookup_offset,
     lookup_time,
 )
-from .resync import Neighbours, first_damaged, next_batch
-from .runs import Run, runs_and_odd_ones
-from .short_way import SegmentFields
+from .scan.batch_scan import Run, runs_and_odd_ones
+from .scan.resync import Neighbours, first_damaged, next_batch
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from engine import Bench, last_values, read_all, read_committed
 from embedlog.codec import encode_batch
 from embedlog.compaction import compact
 from embedlog.config import TopicSettings
-from embedlog.fs import FileSystem
+from embedlog.files.filesystem import FileSystem
 
 KILLED = 9
 

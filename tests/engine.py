@@ -6,19 +6,19 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from embedlog.checkpoints import read_offsets, write_offsets
+from embedlog.clients.fetch_decoder import Records, decode_chunk
 from embedlog.codec import decode, encode_batch, encode_control_batch, scan
 from embedlog.config import TopicSettings
-from embedlog.decoding import Records, decode_chunk
 from embedlog.errors import Closed
-from embedlog.filenames import CLASSIC, LOG_START_FILE
-from embedlog.fs import Descriptors, FileSystem
+from embedlog.fast_append import ApproximateCounter
+from embedlog.files.filesystem import Descriptors, FileSystem
+from embedlog.files.names import CLASSIC, LOG_START_FILE
 from embedlog.index import IndexCache
 from embedlog.model import Headers, Record, TopicPartition
 from embedlog.partition import Partition
 from embedlog.recovery import open_partition
 from embedlog.segment import Files
-from embedlog.short_way import Tally
+from embedlog.storage.checkpoints import read_offsets, write_offsets
 
 NAME = TopicPartition("t", 0)
 START_MS = 1_700_000_000_000
@@ -33,7 +33,7 @@ class Bench:
     fs: FileSystem = field(default_factory=FileSystem)
     time_ms: int = START_MS
     recovery_point: int = 0
-    appends: Tally = field(default_factory=Tally)
+    appends: ApproximateCounter = field(default_factory=ApproximateCounter)
     waiting: list[str] = field(default_factory=list)
     delays: list[int] = field(default_factory=list)
     starts: int = 0

@@ -18,11 +18,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from embedlog.fs import FileSystem
-from embedlog.local import WriterBackend
+from embedlog.backends.local import WriterBackend
+from embedlog.files.filesystem import FileSystem
 from embedlog.log import Log, _open_logs
 from embedlog.partition import Partition
-from embedlog.store import Store
+from embedlog.store.store import Store
 
 
 class Call(NamedTuple):

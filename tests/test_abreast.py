@@ -10,7 +10,7 @@ import pytest
 from programs import Program
 
 import embedlog
-from embedlog.abreast import abreast
+from embedlog.runtime.parallel import run_parallel
 
 
 def test_many_are_done_eight_at_a_time_and_the_results_are_in_order() -> None:
@@ -26,10 +26,10 @@ def test_many_are_done_eight_at_a_time_and_the_results_are_in_order() -> None:
         under_way.remove(number)
         return number * number
 
-    assert abreast(work, range(100)) == [number * number for number in range(100)]
+    assert run_parallel(work, range(100)) == [number * number for number in range(100)]
     assert max(most) == 8
     del most[:]
-    assert abreast(work, range(50, 60)) == [number * number for number in range(50, 60)]
+    assert run_parallel(work, range(50, 60)) == [number * number for number in range(50, 60)]
     assert max(most) == 1, "not worth a thread"
 
 
@@ -48,7 +48,7 @@ def test_the_first_error_is_raised_when_all_have_ended() -> None:
 
     before = threading.active_count()
     with pytest.raises(ValueError, match="of 2"):
-        abreast(work, range(1000))
+        run_parallel(work, range(1000))
     assert {0, 1, 3, 4, 5, 7} <= set(ended)
     assert threading.active_count() == before
 

@@ -11,7 +11,7 @@ from faults import FaultyFileSystem, PowerCutFileSystem, crash, open_log, partit
 
 import embedlog
 from embedlog.log import Log
-from embedlog.verify import verify_log
+from embedlog.store.verify import verify_log
 
 SEGMENT = "t_0/00000000000.kafka"
 CLOSE = 16  # durable appends, and the next one finds zeros ahead

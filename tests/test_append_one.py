@@ -25,8 +25,8 @@ from hypothesis import strategies as st
 import embedlog
 from embedlog import Closed, DiskFull, ForkedHandle, Log, TopicNotFound, UnexpectedOffset
 from embedlog.codec import encode_batch
-from embedlog.follower import Follower
 from embedlog.model import RecordMetadata
+from embedlog.store.read_only_store import ReadOnlyStore
 
 pytestmark = pytest.mark.plain
 
@@ -60,7 +60,7 @@ def written(path: Path, way: Callable[..., Any], records: list[Any], **settings:
     seen: list[Any] = []
     with open_log(path, UnsyncedFileSystem(), clock=Clock(NOW_MS), **settings) as log:
         log.create_topic("t")
-        follower = Follower(str(path))
+        follower = ReadOnlyStore(str(path))
         woken: list[None] = []
         partition_of(log).add_listener(lambda: woken.append(None))
         for record in records:
@@ -127,7 +127,7 @@ def test_a_segment_holds_no_more_offsets_than_its_index_can_name(path: Path) -> 
 def test_an_ordinary_record_goes_no_other_way(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     log.create_topic("t")
     log.append("t", b"0")
-    monkeypatch.delattr("embedlog.appending.GrowingPartition.append")
+    monkeypatch.delattr("embedlog.storage.appender.GrowingPartition.append")
     log.append("t", b"1")
     log.append("t", None, key=b"2")
     monkeypatch.undo()

@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import embedlog
-from embedlog import appender
-from embedlog.appended_many import AppendedMany
-from embedlog.appender import append, append_many
+from embedlog.clients import append as appender
+from embedlog.clients.append import append, append_many
+from embedlog.clients.partitioner import StickyPartitioner, partition_for_key
+from embedlog.clients.results import AppendedMany
 from embedlog.codec import read_header
 from embedlog.errors import (
     CompressionUnavailable,
@@ -29,7 +30,6 @@ from embedlog.errors import (
     UnexpectedOffset,
 )
 from embedlog.model import Appended, Record, RecordMetadata
-from embedlog.partitioner import StickyPartitioner, partition_for_key
 
 pytestmark = pytest.mark.plain
 

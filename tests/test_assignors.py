@@ -9,10 +9,10 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from embedlog.assignors import ASSIGNORS, Assignor, assignor_named
+from embedlog.clients.assignors import ASSIGNORS, Assignor, assignor_named
 from embedlog.errors import InvalidArgument
-from embedlog.group_protocol import Subscription
 from embedlog.model import TopicPartition as TP
+from embedlog.wire.consumer_protocol import Subscription
 
 with warnings.catch_warnings():
     # kafka-python reads its schemas by a call that Python 3.11 deprecates.

@@ -11,7 +11,7 @@ from faults import Clock, FaultyFileSystem, crash, open_log, partition_of, store
 
 import embedlog
 from embedlog import CommittedOffset, Log, TopicPartition
-from embedlog.fs import FileSystem
+from embedlog.files.filesystem import FileSystem
 
 
 @pytest.mark.parametrize(

@@ -22,12 +22,12 @@ import pytest
 
 import embedlog
 from embedlog import CommittedOffset, EmbedlogError, FileOffsetStore, Log, Record, TopicPartition
-from embedlog.client_options import ConsumerOptions, ProducerOptions
+from embedlog.clients.options import ConsumerOptions, ProducerOptions
 from embedlog.config import LogSettings, TopicSettings
-from embedlog.importing import import_files
-from embedlog.publication import publish
-from embedlog.repair import repair_partition
-from embedlog.verify import verify_log
+from embedlog.mirroring.importing import import_files
+from embedlog.store.atomic_append import publish
+from embedlog.store.repair import repair_partition
+from embedlog.store.verify import verify_log
 
 HUGE = 10**5_000
 """It cannot even be printed: str() of it is a ValueError."""

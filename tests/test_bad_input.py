@@ -44,8 +44,8 @@ from embedlog.errors import (
     UnknownSetting,
     UnsupportedFormat,
 )
-from embedlog.repair import repair_partition
-from embedlog.verify import UNREADABLE, verify_log
+from embedlog.store.repair import repair_partition
+from embedlog.store.verify import UNREADABLE, verify_log
 
 MIB = 1 << 20
 

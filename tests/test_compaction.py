@@ -17,15 +17,15 @@ from faults import Image, PowerCutFileSystem
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from embedlog.cleaning import BYTES_PER_KEY
 from embedlog.codec import encode_batch, read_header, scan
 from embedlog.compaction import CompactionResult, compact, dirty_ratio, should_compact
 from embedlog.config import TopicSettings
 from embedlog.errors import CorruptRecord, DiskFull, StorageError
-from embedlog.fs import FileSystem
+from embedlog.files.filesystem import FileSystem
 from embedlog.model import PartitionState, Record
-from embedlog.pacing import Throttle
 from embedlog.retention import apply_retention
+from embedlog.runtime.throttle import Throttle
+from embedlog.storage.batch_cleaner import BYTES_PER_KEY
 
 pytestmark = pytest.mark.plain
 

@@ -16,7 +16,8 @@ import pytest
 
 import embedlog
 from embedlog import Record, TopicPartition, codec
-from embedlog.consumer import Consumer
+from embedlog.clients.consumer import Consumer
+from embedlog.clients.offset_store import FileOffsetStore
 from embedlog.errors import (
     Closed,
     CommitFailed,
@@ -33,7 +34,6 @@ from embedlog.errors import (
     TopicNotFound,
 )
 from embedlog.model import CommittedOffset
-from embedlog.offset_store import FileOffsetStore
 
 T0, T1, T2, T3 = (TopicPartition("t", number) for number in range(4))
 
@@ -622,7 +622,7 @@ def test_close_wakes_a_member_that_waits_for_the_others(four: embedlog.Log) -> N
 def test_a_sleeping_member_is_woken_by_a_rebalance(
     four: embedlog.Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("embedlog.membership.HEARTBEAT_INTERVAL_MS", 600_000)
+    monkeypatch.setattr("embedlog.clients.membership.HEARTBEAT_INTERVAL_MS", 600_000)
     members: list[Consumer] = []
     one = four.consumer("t", group="g", metadata_refresh_ms=600_000)
     everything(one)

@@ -11,7 +11,6 @@ from programs import crash
 
 import embedlog
 from embedlog import CommittedOffset, Log, TopicPartition
-from embedlog.coordinator import GroupCoordinator
 from embedlog.errors import (
     Closed,
     CommitFailed,
@@ -23,7 +22,14 @@ from embedlog.errors import (
     RebalanceInProgress,
     UnknownMember,
 )
-from embedlog.offset_records import GroupKey, OffsetKey, decode_group_value, decode_key, decode_offset_value
+from embedlog.groups.coordinator import GroupCoordinator
+from embedlog.wire.offsets_topic import (
+    GroupKey,
+    OffsetKey,
+    decode_group_value,
+    decode_key,
+    decode_offset_value,
+)
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -16,11 +16,11 @@ from faults import UnsyncedFileSystem, crash, open_log, partition_of
 
 import embedlog
 from embedlog import Log, Producer, RecordMetadata
-from embedlog.background_failures import BackgroundFailures
-from embedlog.housekeeping import Housekeeping
 from embedlog.model import CommittedOffset, TopicPartition
-from embedlog.unbroken import unbroken
-from embedlog.verify import verify_log
+from embedlog.runtime.background_failures import BackgroundFailures
+from embedlog.runtime.scheduler import Scheduler
+from embedlog.runtime.uninterruptible import uninterruptible
+from embedlog.store.verify import verify_log
 
 
 class Told:
@@ -188,7 +188,7 @@ def comes_back(work: Callable[[], Any]) -> bool:
 
 def test_background_tasks_run_whatever_ctrl_c_does_to_who_wakes_them() -> None:
     ran = threading.Semaphore(0)
-    housekeeping = Housekeeping("test", BackgroundFailures())
+    housekeeping = Scheduler("test", BackgroundFailures())
     housekeeping.add("task", lambda: ran.release())
     housekeeping.start()
     assert ran.acquire(timeout=30)
@@ -211,14 +211,14 @@ def test_work_that_must_not_break_is_done_to_its_end() -> None:
             ended.set()
             return point
 
-        struck = strike(point, lambda work=work: unbroken(work))
-        assert unbroken(lambda: "next") == "next"
+        struck = strike(point, lambda work=work: uninterruptible(work))
+        assert uninterruptible(lambda: "next") == "next"
         if not struck:
             break
     assert done == sorted(set(done)), "once, or not at all, and in order"
     assert point in done
     with pytest.raises(ZeroDivisionError):
-        unbroken(lambda: 1 / 0)
+        uninterruptible(lambda: 1 / 0)
 
 
 # -- the producer -----------------------------------------------------------------------------------------

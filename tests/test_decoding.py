@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embedlog import codec
-from embedlog.decoding import Decoded, Records, Values, decode_chunk
+from embedlog.clients.fetch_decoder import Decoded, Records, Values, decode_chunk
 from embedlog.errors import CorruptRecord, DecompressedTooLarge, UnknownMagic
 from embedlog.model import AbortedTransaction, Fetched
 

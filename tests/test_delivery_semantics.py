@@ -22,10 +22,11 @@ from pathlib import Path
 import pytest
 
 import embedlog
-from embedlog import Log, TopicPartition, membership
-from embedlog.consumer import Consumer
+from embedlog import Log, TopicPartition
+from embedlog.clients import membership
+from embedlog.clients.consumer import Consumer
 from embedlog.errors import CommitFailed
-from embedlog.store import Store
+from embedlog.store.store import Store
 
 RECORDS = 400
 EXAMPLE = Path(__file__).parent.parent / "examples" / "exactly_once_sqlite.py"

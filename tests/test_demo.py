@@ -15,7 +15,7 @@ import pytest
 import embedlog
 from embedlog.cli import flights
 from embedlog.cli.demo_loader import PARTITIONS, TOPIC
-from embedlog.partitioner import partition_for_key
+from embedlog.clients.partitioner import partition_for_key
 
 KILLS = 20
 

@@ -18,10 +18,10 @@ import embedlog
 from embedlog import Log, LogFull, StorageError, TopicPartition
 from embedlog.codec import encode_batch
 from embedlog.config import LogSettings
-from embedlog.disk_usage import measure, measure_others
-from embedlog.fs import FileSystem
-from embedlog.publication import publish, staging_directory
-from embedlog.store import Store
+from embedlog.files.filesystem import FileSystem
+from embedlog.store.atomic_append import publish, staging_directory
+from embedlog.store.disk_usage import measure, measure_others
+from embedlog.store.store import Store
 
 MIB = 1 << 20
 MARGIN = 4 * 4096  # how far below the bound an append stays

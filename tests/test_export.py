@@ -18,11 +18,11 @@ from transactions import Transactions
 
 import embedlog
 from embedlog import Log, StorageError
-from embedlog.backup import backup
 from embedlog.codec import encode_batch, encode_control_batch, encode_values
 from embedlog.errors import DirectoryError, InvalidArgument
-from embedlog.store import system_clock_ms
-from embedlog.verify import verify_log
+from embedlog.store.backup import backup
+from embedlog.store.store import system_clock_ms
+from embedlog.store.verify import verify_log
 
 pytestmark = pytest.mark.plain
 

@@ -27,7 +27,6 @@ from faults import (
 )
 
 import embedlog
-from embedlog.catalog import Catalog
 from embedlog.errors import (
     CorruptRecord,
     DirectoryError,
@@ -38,20 +37,21 @@ from embedlog.errors import (
     StorageError,
     TopicNotFound,
 )
-from embedlog.fs import FileSystem
+from embedlog.files.filesystem import FileSystem
 from embedlog.model import PartitionState
+from embedlog.store.catalog import Catalog
 
 pytestmark = pytest.mark.plain
 
 FIRST = "00000000000.kafka"
 STEPS = (
-    "appending.py",
-    "plain_short_way.py",
-    "partition.py",
-    "segment.py",
-    "index.py",
-    "group_commit.py",
-    "producer_ledger.py",
+    "embedlog/storage/appender.py",
+    "embedlog/fast_append/plain.py",
+    "embedlog/partition.py",
+    "embedlog/segment.py",
+    "embedlog/index.py",
+    "embedlog/storage/group_commit.py",
+    "embedlog/storage/producer_state_manager.py",
 )
 
 
@@ -363,7 +363,7 @@ class _Interrupted:
 
     def trace(self, frame: FrameType, event: str, argument: object) -> Any:
         path = frame.f_code.co_filename
-        if event == "line" and Path(path).name in STEPS:
+        if event == "line" and path.endswith(STEPS):
             if linecache.getline(path, frame.f_lineno).lstrip().startswith(("with ", "try:")):
                 return self.trace
             self.left -= 1

@@ -20,12 +20,12 @@ from faults import (
     values,
 )
 
-from embedlog.checkpoints import read_offsets
 from embedlog.errors import FlushFailed, PartitionFailed
-from embedlog.filenames import RECOVERY_POINT_FILE
-from embedlog.fs import FileSystem
-from embedlog.group_commit import Waiter
+from embedlog.files.filesystem import FileSystem
+from embedlog.files.names import RECOVERY_POINT_FILE
 from embedlog.model import PartitionState, TopicPartition
+from embedlog.storage.checkpoints import read_offsets
+from embedlog.storage.group_commit import Waiter
 
 pytestmark = pytest.mark.plain
 

@@ -16,15 +16,15 @@ from programs import Program
 
 import embedlog
 from embedlog import Log
-from embedlog.checkpoints import read_offsets
 from embedlog.errors import CorruptRecord, FlushFailed, PartitionFailed
-from embedlog.filenames import RECOVERY_POINT_FILE, WRITER_STATE_FILE
-from embedlog.fs import FileSystem
+from embedlog.files.filesystem import FileSystem
+from embedlog.files.names import RECOVERY_POINT_FILE, WRITER_STATE_FILE
 from embedlog.model import PartitionState, TopicPartition
-from embedlog.repair import repair_partition
-from embedlog.shared_state import flushed_offsets
-from embedlog.store import Store
-from embedlog.verify import DAMAGE, TORN_TAIL, verify_log
+from embedlog.storage.checkpoints import read_offsets
+from embedlog.storage.writer_state import flushed_offsets
+from embedlog.store.repair import repair_partition
+from embedlog.store.store import Store
+from embedlog.store.verify import DAMAGE, TORN_TAIL, verify_log
 
 T0 = TopicPartition("t", 0)
 LONG_MS = 3_600_000

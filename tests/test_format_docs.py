@@ -10,15 +10,21 @@ from pathlib import Path
 import pytest
 
 from embedlog import codec
-from embedlog.catalog import Catalog
-from embedlog.checkpoints import LeaderEpochs, read_offsets
 from embedlog.codec import message_07, message_set
 from embedlog.codec.sniff import identify
-from embedlog.filenames import CLEAN_SHUTDOWN_FILE, LEADER_EPOCH_FILE, SEGMENT_MANIFEST_FILE, TOPICS_FILE
-from embedlog.fs import FileSystem
+from embedlog.files.filesystem import FileSystem
+from embedlog.files.names import CLEAN_SHUTDOWN_FILE, LEADER_EPOCH_FILE, SEGMENT_MANIFEST_FILE, TOPICS_FILE
 from embedlog.index import OFFSET_ENTRY, TIME_ENTRY, decode_offsets, decode_times
 from embedlog.model import AbortedTransaction, CommittedOffset, PartitionState, TopicPartition
-from embedlog.offset_records import (
+from embedlog.recovery import CleanEnd
+from embedlog.storage.checkpoints import LeaderEpochs, read_offsets
+from embedlog.storage.producer_state import ProducerState, decode_aborted, encode_aborted
+from embedlog.storage.segment_manifest import SegmentManifest, Summary
+from embedlog.storage.writer_state import StateReader
+from embedlog.store.catalog import Catalog
+from embedlog.store.topic import Topic
+from embedlog.store.topics_journal import apply_changes
+from embedlog.wire.offsets_topic import (
     OffsetKey,
     decode_key,
     decode_offset_value,
@@ -26,12 +32,6 @@ from embedlog.offset_records import (
     encode_offset_value,
     partition_for,
 )
-from embedlog.producer_state import ProducerState, decode_aborted, encode_aborted
-from embedlog.recovery import CleanEnd
-from embedlog.segment_manifest import SegmentManifest, Summary
-from embedlog.shared_state import StateReader
-from embedlog.topic import Topic
-from embedlog.topics_journal import apply_changes
 
 pytestmark = pytest.mark.plain
 

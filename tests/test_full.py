@@ -22,9 +22,9 @@ from embedlog import (
     TopicPartition,
 )
 from embedlog.codec import encode_batch
-from embedlog.disk_usage import measure
 from embedlog.model import PartitionState
 from embedlog.partition import Partition
+from embedlog.store.disk_usage import measure
 
 LIMIT = 500_000
 

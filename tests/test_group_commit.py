@@ -26,10 +26,10 @@ from faults import (
 
 import embedlog
 from embedlog.codec import encode_batch, encode_one
-from embedlog.group_commit import GroupCommit, Waiter, append_all
 from embedlog.log import Log
 from embedlog.model import Appended, RecordMetadata
-from embedlog.waiting import Bell
+from embedlog.runtime.wakeups import Wakeup
+from embedlog.storage.group_commit import GroupCommit, Waiter, append_all
 
 SEGMENT = "t_0/00000000000.kafka"
 
@@ -342,7 +342,7 @@ def test_another_thread_leads_for_the_main_thread_though_that_came_first(tmp_pat
 
 
 class AtLines:
-    """Does something before the n-th line of group_commit.py that this thread runs, for several n.
+    """Does something before the n-th line of storage/group_commit.py that this thread runs, for several n.
 
     Not at a `with`: it is traced when it ends, too, where the interpreter lets no signal in.
     """
@@ -359,7 +359,7 @@ class AtLines:
 
     def trace(self, frame: FrameType, event: str, argument: object) -> Any:
         path = frame.f_code.co_filename
-        if Path(path).name != "group_commit.py":
+        if not path.endswith("embedlog/storage/group_commit.py"):
             return None
         if event == "line" and not linecache.getline(path, frame.f_lineno).lstrip().startswith("with "):
             self.lines += 1
@@ -385,8 +385,8 @@ class StoppingSync(UnsyncedFileSystem):
     def again(self) -> None:
         """The next one stops, whatever has become of those before."""
         self.stops, self.stopped = True, False
-        self.entered = Bell()
-        self.go = Bell()
+        self.entered = Wakeup()
+        self.go = Wakeup()
 
     def sync(self, fd: int) -> None:
         if self.stops:
@@ -476,7 +476,7 @@ def test_a_leader_who_stands_among_the_waiting_yet_is_served_once() -> None:
 
     def lead() -> None:
         waiter = Waiter(-1, bytearray())
-        waiter.bell = Bell()
+        waiter.bell = Wakeup()
         commit._leader = waiter
         commit._waiting = [waiter]
         commit._lead(waiter)

@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from embedlog.errors import CorruptRecord, InvalidArgument
-from embedlog.group_protocol import (
+from embedlog.model import TopicPartition
+from embedlog.wire.consumer_protocol import (
     Assignment,
     Subscription,
     decode_assignment,
@@ -17,7 +18,6 @@ from embedlog.group_protocol import (
     encode_subscription,
     same_topics,
 )
-from embedlog.model import TopicPartition
 
 with warnings.catch_warnings():
     # kafka-python reads its schemas by a call that Python 3.11 deprecates.

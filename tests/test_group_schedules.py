@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from embedlog.assignors import ASSIGNORS
+from embedlog.clients.assignors import ASSIGNORS
 from embedlog.errors import (
     FencedInstance,
     GroupError,
@@ -21,16 +21,7 @@ from embedlog.errors import (
     RebalanceInProgress,
     UnknownMember,
 )
-from embedlog.group_protocol import (
-    Assignment,
-    Subscription,
-    decode_assignment,
-    decode_subscription,
-    encode_assignment,
-    encode_subscription,
-    same_topics,
-)
-from embedlog.groups import (
+from embedlog.groups.registry import (
     Effect,
     Group,
     JoinCompleted,
@@ -43,6 +34,15 @@ from embedlog.groups import (
     SyncFailed,
 )
 from embedlog.model import GroupMetadata, TopicPartition
+from embedlog.wire.consumer_protocol import (
+    Assignment,
+    Subscription,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+    same_topics,
+)
 
 PARTITIONS = {"clicks": 5, "views": 3}
 ALL = frozenset(TopicPartition(topic, i) for topic, count in PARTITIONS.items() for i in range(count))

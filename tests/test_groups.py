@@ -19,7 +19,7 @@ from embedlog.errors import (
     RebalanceInProgress,
     UnknownMember,
 )
-from embedlog.groups import (
+from embedlog.groups.registry import (
     NEW_MEMBER_JOIN_TIMEOUT_MS,
     Effect,
     Group,

@@ -16,11 +16,8 @@ from faults import FaultyFileSystem
 from programs import Program
 
 import embedlog
-from embedlog import attendant, handover
-from embedlog.cluster import Broker
-from embedlog.codec import encode_values
-from embedlog.model import CommittedOffset, TopicPartition
-from embedlog.requests import (
+from embedlog.backends import attendant, handover
+from embedlog.backends.requests import (
     Answer,
     CommitOffsets,
     Discard,
@@ -31,7 +28,10 @@ from embedlog.requests import (
     encode_answer,
     encode_request,
 )
-from embedlog.store import Store
+from embedlog.cluster import Broker
+from embedlog.codec import encode_values
+from embedlog.model import CommittedOffset, TopicPartition
+from embedlog.store.store import Store
 
 Start = Callable[..., Program]
 
@@ -52,7 +52,7 @@ log.close()
 
 SENDER = """
 import sys
-from embedlog import handover
+from embedlog.backends import handover
 from embedlog.model import TopicPartition
 print("asking", flush=True)
 print(handover.publish(sys.argv[1], "query", 3, {TopicPartition("t", 0): "job.0"}), flush=True)
@@ -320,7 +320,7 @@ def test_a_request_that_makes_no_sense_is_refused_and_harms_nobody(path: Path, g
         file = path / "requests" / "0.request"
         temporary = path / "0.tmp"
         temporary.write_bytes(garbage)
-        lock = embedlog.fs.FileSystem().try_lock(str(temporary))
+        lock = embedlog.files.filesystem.FileSystem().try_lock(str(temporary))
         assert lock is not None
         temporary.rename(file)
         answer = path / "requests" / "0.answer"
@@ -359,7 +359,7 @@ def test_a_log_is_closed_and_forked_like_any_other_while_it_attends(path: Path) 
         child = os.fork()
         if child == 0:
             try:
-                embedlog.handover.publish(path, "query", 3, stage(path))
+                embedlog.backends.handover.publish(path, "query", 3, stage(path))
             except BaseException:
                 os._exit(2)
             os._exit(0)

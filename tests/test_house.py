@@ -12,7 +12,7 @@ import embedlog
 from embedlog import errors
 
 ROOT = Path(__file__).parent.parent
-LONGEST = 570
+LONGEST = 580
 """Lines. Past about 500 a file is asking to be two."""
 
 
@@ -21,6 +21,10 @@ def test_import_contracts() -> None:
     code = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))"
     checked = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert checked.returncode == 0, checked.stdout
+
+
+def test_the_ground_floor_is_small() -> None:
+    assert len(list((ROOT / "embedlog").glob("*.py"))) <= 20
 
 
 def modules_after(code: str) -> set[str]:

@@ -13,9 +13,9 @@ import embedlog
 from embedlog import CommittedOffset, Log, TopicPartition
 from embedlog.codec import encode_control_batch
 from embedlog.errors import CorruptRecord
-from embedlog.importing import import_files
+from embedlog.mirroring.importing import import_files
 from embedlog.model import GroupMemberMetadata, GroupMetadata
-from embedlog.offset_records import (
+from embedlog.wire.offsets_topic import (
     encode_group_key,
     encode_group_value,
     encode_offset_key,

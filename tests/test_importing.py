@@ -14,8 +14,8 @@ import embedlog
 from embedlog import InvalidArgument, Log, NotALog
 from embedlog.codec import COMMIT, control_type, encode_control_batch, scan
 from embedlog.errors import CorruptRecord, DirectoryError, InvalidTopicName, ReadOnly
-from embedlog.importing import import_files
-from embedlog.verify import verify_log
+from embedlog.mirroring.importing import import_files
+from embedlog.store.verify import verify_log
 
 pytestmark = pytest.mark.plain
 

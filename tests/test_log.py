@@ -13,8 +13,9 @@ from programs import crash
 
 import embedlog
 from embedlog import Log, OffsetAndTimestamp, PartitionOffsets, Record, RecordMetadata, TopicPartition
-from embedlog.client_options import ConsumerOptions, ProducerOptions
-from embedlog.consumer import Consumer
+from embedlog.clients.consumer import Consumer
+from embedlog.clients.options import ConsumerOptions, ProducerOptions
+from embedlog.clients.producer import Producer
 from embedlog.errors import (
     Closed,
     InvalidArgument,
@@ -27,8 +28,7 @@ from embedlog.errors import (
     UnexpectedOffset,
     UnknownSetting,
 )
-from embedlog.producer import Producer
-from embedlog.store import Store
+from embedlog.store.store import Store
 
 pytestmark = pytest.mark.plain
 

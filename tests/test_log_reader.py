@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 import embedlog
-from embedlog.backend import Interrupt
+from embedlog.backends.local import EngineBackend
+from embedlog.backends.port import Interrupt
+from embedlog.clients.reader import PartitionReader, read_records, time_ms
 from embedlog.codec import encode_control_batch, scan
 from embedlog.errors import (
     Closed,
@@ -22,9 +24,7 @@ from embedlog.errors import (
     PartitionNotFound,
     TopicNotFound,
 )
-from embedlog.filenames import CLEAN_SHUTDOWN_FILE, RECOVERY_POINT_FILE
-from embedlog.local import EngineBackend
-from embedlog.log_reader import PartitionReader, read_records, time_ms
+from embedlog.files.names import CLEAN_SHUTDOWN_FILE, RECOVERY_POINT_FILE
 from embedlog.model import Fetched, Record, TopicPartition
 
 pytestmark = pytest.mark.plain
@@ -128,7 +128,7 @@ def test_following_all_partitions_as_they_grow(log: embedlog.Log) -> None:
 
 
 def test_following_finds_new_partitions(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("embedlog.log_reader._LOOK_FOR_PARTITIONS_MS", 5)
+    monkeypatch.setattr("embedlog.clients.reader._LOOK_FOR_PARTITIONS_MS", 5)
     records = log.read("t", start="latest", follow=True)
     log.create_partitions("t", 3)
     append(log, 2, 0)

@@ -16,13 +16,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from made_batches import some_batches
 
-from embedlog.codec import (
-    encode_batch,
-    plain_decoding,
-    plain_encoding,
-    read_header,
-)
-from embedlog.codec.plain_stretches import stretch_at
+from embedlog.codec import encode_batch, plain_decoding, plain_encoding, read_header
+from embedlog.codec.plain_byte_ranges import stretch_at
 from embedlog.codec.rules import ANY_OFFSET, Rules
 from embedlog.errors import EmbedlogError
 

@@ -17,7 +17,7 @@ import embedlog
 from embedlog import InvalidArgument, InvalidType, Log, Mirror, MirrorStatus, Record, TopicPartition
 from embedlog.codec import encode_values, read_header
 from embedlog.mirroring.source import parse_sources
-from embedlog.producer_state import FIRST_MIRROR_ID
+from embedlog.storage.producer_state import FIRST_MIRROR_ID
 
 TIMEOUT_S = 60
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from embedlog import offset_records as records
 from embedlog.errors import CorruptRecord, InvalidArgument
 from embedlog.model import CommittedOffset, GroupMemberMetadata, GroupMetadata
+from embedlog.wire import offsets_topic as records
 
 pytestmark = pytest.mark.plain
 

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from embedlog.clients.offset_store import FileOffsetStore
 from embedlog.errors import CorruptCheckpoint, InvalidType, StorageError
 from embedlog.model import CommittedOffset, TopicPartition
-from embedlog.offset_store import FileOffsetStore
 
 CLICKS = TopicPartition("clicks", 0)
 VIEWS = TopicPartition("views", 3)
@@ -163,7 +163,7 @@ def test_threads_lose_nothing(path: Path) -> None:
 PROCESS = """
 import sys
 from embedlog.model import CommittedOffset, TopicPartition
-from embedlog.offset_store import FileOffsetStore
+from embedlog.clients.offset_store import FileOffsetStore
 store = FileOffsetStore(sys.argv[1])
 for offset in range(25):
     store.save(sys.argv[2], {TopicPartition("clicks", 0): CommittedOffset(offset)})

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from faults import FaultyFileSystem, open_log, partition_of, store_of
 
-from embedlog.pacing import (
+from embedlog.runtime.throttle import (
     APPENDS_PER_LONG_SLICE,
     LONG_MS,
     MANY_PER_MS,

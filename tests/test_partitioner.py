@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embedlog import partitioner as partitioner_module
-from embedlog.errors import EmbedlogError, InvalidArgument, InvalidType
-from embedlog.partitioner import (
+from embedlog.clients import partitioner as partitioner_module
+from embedlog.clients.partitioner import (
     MAX_REMEMBERED_KEY_BYTES,
     StickyPartitioner,
     choose_partition,
@@ -20,6 +19,7 @@ from embedlog.partitioner import (
     notify_new_batch,
     partition_for_key,
 )
+from embedlog.errors import EmbedlogError, InvalidArgument, InvalidType
 
 with warnings.catch_warnings():
     # kafka-python reads its schemas by a call that Python 3.11 deprecates.

@@ -21,9 +21,9 @@ from programs import Program
 import embedlog
 from embedlog import FileOffsetStore, Log, TopicPartition
 from embedlog.errors import DirectoryLocked, ForkedHandle, OffsetOutOfRange, StorageError, TopicNotFound
-from embedlog.follower import Follower
-from embedlog.fs import FileSystem
-from embedlog.store import Store
+from embedlog.files.filesystem import FileSystem
+from embedlog.store.read_only_store import ReadOnlyStore
+from embedlog.store.store import Store
 
 Start = Callable[..., Program]
 
@@ -131,7 +131,7 @@ def test_a_reader_is_woken_by_the_kernel_not_by_the_clock(
     """Without the slow look now and then: it would hang here if no event came."""
     if sys.platform != "linux":
         pytest.fail("this test is about inotify")
-    monkeypatch.setattr("embedlog.watch.FALLBACK_MS", 3_600_000)
+    monkeypatch.setattr("embedlog.files.directory_watch.FALLBACK_MS", 3_600_000)
     log.create_topic("t", partitions=3)
     with embedlog.open(path, mode="r") as reader, reader.consumer("t") as consumer:
         for i in range(20):
@@ -206,7 +206,7 @@ def test_a_reader_at_a_log_start_that_moves_is_told_so(program: Start, path: Pat
     moves: list[int] = []
     writer = Writer(program, path)
     writer.do("log.create_topic('t')")
-    with Log(Follower(str(path), fs=Overtaken())) as reader:
+    with Log(ReadOnlyStore(str(path), fs=Overtaken())) as reader:
         for start in range(0, 120, 12):
             for i in range(start, start + 12):
                 writer.do(f"log.append('t', b'{i}' + bytes(500))")

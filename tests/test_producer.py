@@ -22,6 +22,9 @@ from typing import Any
 import pytest
 
 import embedlog
+from embedlog.clients.partitioner import partition_for_key
+from embedlog.clients.producer import RECORD_MEMORY, Producer
+from embedlog.clients.send_future import BatchResult, SendFuture
 from embedlog.codec import read_header
 from embedlog.errors import (
     BufferExhausted,
@@ -34,9 +37,6 @@ from embedlog.errors import (
     TopicNotFound,
 )
 from embedlog.model import Appended, Record, RecordMetadata
-from embedlog.partitioner import partition_for_key
-from embedlog.producer import RECORD_MEMORY, Producer
-from embedlog.send_future import SendFuture, Settlement
 
 pytestmark = pytest.mark.plain
 
@@ -343,7 +343,7 @@ def test_topic_changes_are_seen(log: Any) -> None:
 
 
 def test_a_send_future_has_all_that_a_future_has() -> None:
-    future = SendFuture(Settlement())
+    future = SendFuture(BatchResult())
     assert set(vars(Future())) <= set(dir(future))
     assert future.running()
     assert not future.done()
@@ -711,7 +711,7 @@ def run(script: str, directory: Path, *, returncode: int = 0) -> subprocess.Comp
     head = f"""
         import os, sys, threading
         import embedlog
-        from embedlog.producer import Producer
+        from embedlog.clients.producer import Producer
         log = embedlog.open({str(directory)!r})
         log.create_topic("one")
         producer = log.producer(linger_ms=10**9, batch_bytes=10**6)

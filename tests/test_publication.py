@@ -14,14 +14,14 @@ import pytest
 from faults import FaultyFileSystem
 
 import embedlog
-from embedlog import publication
-from embedlog import staged as staged_module
 from embedlog.codec import encode_control_batch, encode_values, scan
 from embedlog.config import LogSettings
-from embedlog.fs import FileSystem
+from embedlog.files.filesystem import FileSystem
 from embedlog.model import TopicPartition
-from embedlog.publication import discard, last_published, publish, staging_directory, tidy
-from embedlog.store import Store
+from embedlog.store import atomic_append as publication
+from embedlog.store import staging as staged_module
+from embedlog.store.atomic_append import discard, last_published, publish, staging_directory, tidy
+from embedlog.store.store import Store
 
 pytestmark = pytest.mark.plain
 

@@ -12,13 +12,13 @@ from damage import batches, flip, segments
 from faults import crash, in_child, open_log
 
 import embedlog
-from embedlog import read_ahead
+from embedlog.clients import prefetch as read_ahead
+from embedlog.clients.fetch_decoder import Values
+from embedlog.clients.prefetch import ReadAhead
+from embedlog.clients.reader import PartitionReader
 from embedlog.codec import encode_batch
-from embedlog.decoding import Values
 from embedlog.errors import CorruptRecord, ForkedHandle, StorageError
-from embedlog.log_reader import PartitionReader
 from embedlog.model import Fetched, TopicPartition
-from embedlog.read_ahead import ReadAhead
 
 
 @pytest.fixture(autouse=True)

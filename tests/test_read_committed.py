@@ -22,8 +22,8 @@ from transactions import Transactions
 import embedlog
 from embedlog import Log
 from embedlog.errors import CorruptRecord, OffsetOutOfRange
-from embedlog.follower import Follower
-from embedlog.fs import FileSystem
+from embedlog.files.filesystem import FileSystem
+from embedlog.store.read_only_store import ReadOnlyStore
 
 pytestmark = pytest.mark.plain
 
@@ -365,7 +365,7 @@ class Scene:
         self.log.create_topic("t")
         self.transactions = Transactions(lambda batch: partition_of(self.log).append(batch).base_offset)
         self.fs = Interrupted()
-        self.reader = Log(Follower(str(path), fs=self.fs))
+        self.reader = Log(ReadOnlyStore(str(path), fs=self.fs))
 
     def fill(self) -> None:
         """Segments with ended transactions of all kinds; some of the ends are not flushed."""
@@ -504,7 +504,7 @@ def test_who_reads_uncommitted_pays_nothing(tmp_path: Path) -> None:
             asked.append(path)
             return super().open_read(path)
 
-    reader = Log(Follower(str(scene.path), fs=Noting()))
+    reader = Log(ReadOnlyStore(str(scene.path), fs=Noting()))
     assert len(values(reader)) > len(scene.transactions.expected())
     scene.some(7)
     values(reader)
@@ -553,7 +553,7 @@ def test_a_new_reader_begins_where_recovery_would(tmp_path: Path) -> None:
     crash(scene.log)
     for lost in ((), ("writer-state",)):
         fs = Interrupted()
-        reader = Log(Follower(str(copy_of(scene.path, *lost)), fs=fs))
+        reader = Log(ReadOnlyStore(str(copy_of(scene.path, *lost)), fs=fs))
         partition = reader.backend._engine.partition("t", 0)
         assert partition.fetch(301, 1 << 20, read_committed=True).last_stable_offset == 301
         assert fs.bytes_read < 40_000

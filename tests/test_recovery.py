@@ -21,7 +21,6 @@ from faults import (
     values,
 )
 
-from embedlog.checkpoints import LeaderEpochs, read_offsets, write_offsets
 from embedlog.codec import encode_batch, encode_control_batch, read_header
 from embedlog.codec.message_07 import encode_messages_07
 from embedlog.codec.message_set import encode_message_set
@@ -34,13 +33,14 @@ from embedlog.errors import (
     OutOfOrderSequence,
     PartitionFailed,
 )
-from embedlog.filenames import LOG_START_FILE, RECOVERY_POINT_FILE
-from embedlog.fs import FileSystem
+from embedlog.files.filesystem import FileSystem
+from embedlog.files.names import LOG_START_FILE, RECOVERY_POINT_FILE
 from embedlog.log import Log
 from embedlog.model import AbortedTransaction, PartitionState, TopicPartition
-from embedlog.producer_state import encode_aborted
-from embedlog.repair import repair_partition
-from embedlog.verify import verify_log
+from embedlog.storage.checkpoints import LeaderEpochs, read_offsets, write_offsets
+from embedlog.storage.producer_state import encode_aborted
+from embedlog.store.repair import repair_partition
+from embedlog.store.verify import verify_log
 
 pytestmark = pytest.mark.plain
 

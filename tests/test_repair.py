@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 import embedlog
 from embedlog import Log
-from embedlog.checkpoints import read_offsets
 from embedlog.errors import (
     CorruptRecord,
     DirectoryLocked,
@@ -23,10 +22,11 @@ from embedlog.errors import (
     PartitionNotFound,
     TopicNotFound,
 )
-from embedlog.fs import FileSystem
+from embedlog.files.filesystem import FileSystem
 from embedlog.model import TopicPartition
-from embedlog.repair import RepairReport, repair_partition
-from embedlog.verify import TORN_TAIL, verify_log
+from embedlog.storage.checkpoints import read_offsets
+from embedlog.store.repair import RepairReport, repair_partition
+from embedlog.store.verify import TORN_TAIL, verify_log
 
 pytestmark = pytest.mark.plain
 

@@ -14,7 +14,7 @@ from faults import in_child, open_log, store_of, values
 import embedlog
 from embedlog.config import TopicSettings
 from embedlog.errors import InvalidArgument, InvalidSetting, OffsetOutOfRange
-from embedlog.fs import FileSystem
+from embedlog.files.filesystem import FileSystem
 from embedlog.retention import SegmentInfo, apply_retention, name_policies, policy_by_name
 
 HOUR_MS = 3_600_000

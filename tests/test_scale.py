@@ -15,15 +15,15 @@ from faults import FaultyFileSystem, open_log, partition_of, store_of
 from programs import Program
 
 import embedlog
+from embedlog.backends.local import ReaderBackend
+from embedlog.clients.consumer import Consumer
+from embedlog.clients.reader import read_records
 from embedlog.codec import scan
-from embedlog.consumer import Consumer
 from embedlog.errors import StorageError
-from embedlog.follower import Follower
-from embedlog.fs import Entry, FileSystem
-from embedlog.local import ReaderBackend
-from embedlog.log_reader import read_records
+from embedlog.files.filesystem import Entry, FileSystem
 from embedlog.model import TopicPartition
-from embedlog.store import Store
+from embedlog.store.read_only_store import ReadOnlyStore
+from embedlog.store.store import Store
 
 _A_THOUSAND = """
 import resource, sys, threading, embedlog
@@ -257,7 +257,7 @@ def test_following_what_was_closed_looks_at_no_segment_but_the_last(tmp_path: Pa
         path = tmp_path / str(count)
         _with_segments(path, count)
         fs = _Asking()
-        follower = Follower(str(path), fs=fs)
+        follower = ReadOnlyStore(str(path), fs=fs)
         try:
             assert [edges.log_end_offset for edges in follower.offsets("t").values()] == 3 * [count]
             costs.append(fs.asked)
@@ -271,7 +271,7 @@ def test_following_what_was_closed_looks_at_no_segment_but_the_last(tmp_path: Pa
 def test_reading_one_partition_looks_at_no_other(tmp_path: Path) -> None:
     _with_segments(tmp_path / "log", 2, partitions=20)
     fs = _Asking()
-    follower = Follower(str(tmp_path / "log"), fs=fs)
+    follower = ReadOnlyStore(str(tmp_path / "log"), fs=fs)
     try:
         backend = ReaderBackend(follower)
         assert [record.offset for record in read_records(backend, "t", 7)] == [0, 1]
@@ -292,7 +292,7 @@ def test_looking_up_in_a_segment_that_another_process_grows_loads_its_index_when
     with open_log(tmp_path / "log", index_interval_bytes=100) as log:
         log.create_topic("t")
         log.append_many("t", [b"%d" % i for i in range(100)], partition=0)
-        follower = Follower(str(tmp_path / "log"), fs=fs)
+        follower = ReadOnlyStore(str(tmp_path / "log"), fs=fs)
         try:
             for turn in (1, 2, 3):
                 for i in range(50):

@@ -17,15 +17,15 @@ from typing import IO
 import pytest
 from made_batches import some_batches
 
-import embedlog.lanes
-import embedlog.runs
+import embedlog.scan.batch_scan
+import embedlog.scan.parallel_scan
 from embedlog.codec import BatchHeader, crc32c, encode_batch, encode_values, plain_scanning, scan
 from embedlog.codec.rules import ANY_OFFSET, Compared, Marking, Marks, Rules
 from embedlog.errors import CorruptRecord
-from embedlog.fs import FileSystem
+from embedlog.files.filesystem import FileSystem
 from embedlog.index import IndexBuilder
-from embedlog.lanes import Lanes, Place
-from embedlog.runs import Run, Runs, batch_at, runs_and_odd_ones
+from embedlog.scan.batch_scan import Run, Runs, batch_at, runs_and_odd_ones
+from embedlog.scan.parallel_scan import Lanes, Place
 
 _MODULES: list[ModuleType] = [plain_scanning]
 try:
@@ -240,8 +240,8 @@ def reading(tmp_path: Path) -> Iterator[Callable[[bytes], Reading]]:
 @pytest.fixture(params=[64, 200, 1 << 20])
 def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small buffers, so that they end anywhere."""
-    monkeypatch.setattr(embedlog.runs, "_FIRST_CHUNK", 64)
-    monkeypatch.setattr(embedlog.runs, "_CHUNK", request.param)
+    monkeypatch.setattr(embedlog.scan.batch_scan, "_FIRST_CHUNK", 64)
+    monkeypatch.setattr(embedlog.scan.batch_scan, "_CHUNK", request.param)
 
 
 @pytest.fixture(params=["one lane", "lanes", "lanes of small chunks"])
@@ -250,15 +250,15 @@ def lanes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     if request.param == "one lane":
         yield None
         return
-    monkeypatch.setattr(embedlog.runs, "worth_it", lambda size: size > 500)
-    monkeypatch.setattr(embedlog.runs, "_ALONE", 300)
+    monkeypatch.setattr(embedlog.scan.batch_scan, "worth_it", lambda size: size > 500)
+    monkeypatch.setattr(embedlog.scan.batch_scan, "_ALONE", 300)
     small = "small" in request.param
     for name, size in {
         "_CHUNK": 200 if small else 1500,
         "_OVERLAP": 8,
         "_ROOM": 100 if small else 600,
     }.items():
-        monkeypatch.setattr(embedlog.lanes, name, size)
+        monkeypatch.setattr(embedlog.scan.parallel_scan, name, size)
     with Lanes() as lanes:
         yield lanes
 
@@ -421,7 +421,9 @@ def test_a_long_file(
             data[flipped * size + 100] ^= 1
         found = []
         for in_lanes in (True, False):
-            monkeypatch.setattr(embedlog.runs, "worth_it", lambda size, it=in_lanes: it and size > 5 << 20)
+            monkeypatch.setattr(
+                embedlog.scan.batch_scan, "worth_it", lambda size, it=in_lanes: it and size > 5 << 20
+            )
             builder = IndexBuilder(0, 4096)
             with Lanes() as lanes:
                 runs = Runs(reading(bytes(data)), 0, len(data), Rules(0), builder.marking, lanes=lanes)
@@ -441,7 +443,9 @@ def test_lanes_end_when_nobody_wants_more(reading: Callable[[bytes], Reading], l
     with Lanes() as lanes:
         assert not lane_threads(), "none before there is something to do"
         for _ in range(3):
-            runs = lanes.runs(reading(long_data), start, len(long_data), 0, embedlog.runs._needed, None)
+            runs = lanes.runs(
+                reading(long_data), start, len(long_data), 0, embedlog.scan.batch_scan._needed, None
+            )
             assert next(runs).pos == 0
             del runs
         assert len(lane_threads()) == 2
@@ -452,7 +456,7 @@ def test_lanes_end_when_nobody_wants_more(reading: Callable[[bytes], Reading], l
 def test_an_error_of_the_disk_comes_when_its_turn_comes(
     reading: Callable[[bytes], Reading], long_data: bytes, at: int
 ) -> None:
-    chunk = embedlog.lanes._CHUNK
+    chunk = embedlog.scan.parallel_scan._CHUNK
     read = reading(long_data)
 
     def read_into(buffer: memoryview, pos: int) -> int:
@@ -463,12 +467,14 @@ def test_an_error_of_the_disk_comes_when_its_turn_comes(
     start, end = Place(0, Rules(0), Marking()), 0
     with Lanes() as lanes:
         with pytest.raises(OSError, match="the disk"):
-            for run in lanes.runs(read_into, start, len(long_data), 0, embedlog.runs._needed, None):
+            for run in lanes.runs(
+                read_into, start, len(long_data), 0, embedlog.scan.batch_scan._needed, None
+            ):
                 assert run.pos == end
                 end = run.end
         assert at * chunk <= end < at * chunk + (1 << 16)
         # They are as good as before.
-        found = lanes.runs(read, start, len(long_data), 0, embedlog.runs._needed, None)
+        found = lanes.runs(read, start, len(long_data), 0, embedlog.scan.batch_scan._needed, None)
         assert sum(run.scanned.batches for run in found) == 40_000
     assert not lane_threads()
 
@@ -476,7 +482,7 @@ def test_an_error_of_the_disk_comes_when_its_turn_comes(
 def test_what_fails_in_a_look_fails_in_the_runs(
     reading: Callable[[bytes], Reading], long_data: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedlog.runs, "worth_it", lambda size: size > 5 << 20)
+    monkeypatch.setattr(embedlog.scan.batch_scan, "worth_it", lambda size: size > 5 << 20)
 
     def look(buffer: bytearray, at: int, run: Run) -> None:
         if run.pos > 10 << 20:

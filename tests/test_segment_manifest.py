@@ -28,10 +28,10 @@ import embedlog
 from embedlog import Log
 from embedlog.codec import assign_all, encode_values
 from embedlog.errors import CorruptCheckpoint, CorruptRecord, PartitionFailed
-from embedlog.fs import FileSystem
-from embedlog.repair import repair_partition
-from embedlog.segment_manifest import SegmentManifest, Summary
-from embedlog.verify import CHECKPOINT, DAMAGE, verify_log
+from embedlog.files.filesystem import FileSystem
+from embedlog.storage.segment_manifest import SegmentManifest, Summary
+from embedlog.store.repair import repair_partition
+from embedlog.store.verify import CHECKPOINT, DAMAGE, verify_log
 
 MANIFEST = "segment-manifest"
 SETTINGS = {"segment_bytes": 1024, "file_delete_delay_ms": 0}

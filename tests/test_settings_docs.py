@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from embedlog import synonyms
+from embedlog.backends.remote.settings import RemoteSettings
 from embedlog.cluster import BrokerSettings
 from embedlog.cluster.classic.connector_settings import ConnectorSettings
-from embedlog.cluster.remote.settings import RemoteSettings
 from embedlog.cluster.topic_configs import FIXED
 from embedlog.config import LogSettings, Settings, TopicSettings
 from embedlog.errors import InvalidSetting

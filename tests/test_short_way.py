@@ -22,9 +22,9 @@ import embedlog
 from embedlog import Log
 from embedlog.codec import encode_values, loops, scan
 from embedlog.errors import StorageError
-from embedlog.follower import Follower
-from embedlog.short_way import Lock
-from embedlog.verify import verify_log
+from embedlog.fast_append import Lock
+from embedlog.store.read_only_store import ReadOnlyStore
+from embedlog.store.verify import verify_log
 
 pytestmark = pytest.mark.plain
 
@@ -109,7 +109,7 @@ def many_written(
     seen: list[Any] = []
     with open_log(path, UnsyncedFileSystem()) as log:
         log.create_topic("t", **settings)
-        follower = Follower(str(path))
+        follower = ReadOnlyStore(str(path))
         for values in lists:
             seen += [where[:3] + where[4:] for where in log.append_many("t", kind(values))]
             seen += [follower.offsets("t"), log.offsets("t")]
@@ -211,7 +211,7 @@ def test_a_batch_that_is_ready_leaves_the_same_by_both_ways(lists: list[list[byt
         with tempfile.TemporaryDirectory() as path, open_log(path, UnsyncedFileSystem()) as log:
             log.create_topic("t", index_interval_bytes=100)
             log.append("t", b"first", timestamp_ms=5)
-            partition, follower = partition_of(log), Follower(path)
+            partition, follower = partition_of(log), ReadOnlyStore(path)
             seen: list[Any] = []
             for values in lists:
                 batch = ready(*values)

@@ -23,7 +23,7 @@ from faults import (
 import embedlog
 from embedlog import Log, StorageError
 from embedlog.errors import EmbedlogError
-from embedlog.fs import FileSystem
+from embedlog.files.filesystem import FileSystem
 
 
 def names(path: Path) -> set[str]:

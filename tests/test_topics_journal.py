@@ -21,10 +21,10 @@ from faults import (
 
 import embedlog
 from embedlog import CorruptCheckpoint, Log, StorageError, TopicNotFound
-from embedlog.catalog import JOURNAL_FROM
-from embedlog.follower import Follower
-from embedlog.fs import FileSystem
-from embedlog.verify import verify_log
+from embedlog.files.filesystem import FileSystem
+from embedlog.store.catalog import JOURNAL_FROM
+from embedlog.store.read_only_store import ReadOnlyStore
+from embedlog.store.verify import verify_log
 
 LARGE = {"delete_policy": ",".join(["bytes"] * (JOURNAL_FROM // len("bytes,") + 100))}
 """Settings that make the list of topics as long as thousands of topics do."""
@@ -179,7 +179,7 @@ def test_damage_is_refused_and_a_torn_last_line_never_counted(path: Path) -> Non
 
     def topics(damaged: bytes) -> list[str]:
         journal.write_bytes(damaged)
-        follower = Follower(str(path))
+        follower = ReadOnlyStore(str(path))
         try:
             return follower.topics()
         finally:
@@ -218,7 +218,7 @@ def test_lines_of_something_else_are_refused(path: Path, body: bytes) -> None:
 
 def test_a_reader_follows(path: Path) -> None:
     log = many(path)
-    follower = Follower(str(path))
+    follower = ReadOnlyStore(str(path))
     assert follower.topics() == ["large", "there"]
     log.create_topic("t")
     log.append("t", b"1")

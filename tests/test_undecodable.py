@@ -26,8 +26,8 @@ from embedlog.codec import (
 )
 from embedlog.codec.record_batch import CRC_POS, LENGTH_OVERHEAD, LENGTH_POS, RECORD_COUNT_POS
 from embedlog.errors import CorruptRecord
-from embedlog.repair import RepairReport, repair_partition
-from embedlog.verify import DAMAGE, verify_log
+from embedlog.store.repair import RepairReport, repair_partition
+from embedlog.store.verify import DAMAGE, verify_log
 
 _COUNT = 3
 _COMPACT = {"cleanup_policy": "compact"}

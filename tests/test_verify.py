@@ -19,9 +19,9 @@ import embedlog
 from embedlog import Log
 from embedlog.codec import crc32c, encode_values
 from embedlog.errors import CorruptRecord, DirectoryError, NotALog, PartitionNotFound, TopicNotFound
-from embedlog.fs import FileSystem
-from embedlog.repair import repair_partition
-from embedlog.verify import CHECKPOINT, DAMAGE, INDEX_FAULT, TORN_TAIL, verify_log
+from embedlog.files.filesystem import FileSystem
+from embedlog.store.repair import repair_partition
+from embedlog.store.verify import CHECKPOINT, DAMAGE, INDEX_FAULT, TORN_TAIL, verify_log
 
 pytestmark = pytest.mark.plain
 

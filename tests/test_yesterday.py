@@ -22,10 +22,10 @@ from kafka_files import fingerprint
 
 import embedlog
 from embedlog import Log, Mirror, Record, TopicPartition
+from embedlog.backends.handover import publish
 from embedlog.cli import main
 from embedlog.codec import encode_batch
-from embedlog.handover import publish
-from embedlog.verify import verify_log
+from embedlog.store.verify import verify_log
 
 GOLDEN = Path(__file__).parent / "golden"
 VERSIONS = sorted(path.name.removesuffix(".tar.gz") for path in GOLDEN.glob("*.tar.gz"))

@@ -21,16 +21,7 @@ from ..config import COMPRESSION_TYPES
 from ..errors import InvalidArgument, PartialAppend, RecordTooLarge
 from ..log import Log
 from ..model import Record
-from .arguments import (
-    JSON_NOTE,
-    WRITES,
-    add_command,
-    add_log,
-    add_topic,
-    count,
-    is_over_wire,
-    positive,
-)
+from .arguments import JSON_NOTE, WRITES, add_command, add_log, add_topic, count, is_over_wire, positive
 from .opening import writer
 from .text import record_from_json
 from .ui import UI, Progress

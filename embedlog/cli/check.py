@@ -6,8 +6,8 @@ import argparse
 import os
 from typing import Any
 
-from ..repair import RepairReport, repair_partition
-from ..verify import DAMAGE, TORN_TAIL, UNREADABLE, Finding, VerifyReport, verify_log
+from ..store.repair import RepairReport, repair_partition
+from ..store.verify import DAMAGE, TORN_TAIL, UNREADABLE, Finding, VerifyReport, verify_log
 from .arguments import READS, WRITES, add_command, add_directory, add_json, add_topic, count
 from .opening import follower
 from .ui import UI

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
-from .. import api
-from ..cluster.remote import RemoteBackend
+from ..backends.remote import RemoteBackend
 from ..errors import BrokerUnavailable, InvalidArgument
+from ..open import open as open_log
 from .arguments import add_command, add_json, add_log, is_over_wire
 from .group_views import GroupView, all_groups
 from .groups import lags_of
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace, ui: UI) -> int:
         raise InvalidArgument(
             f"{args.directory} is a directory: name a broker of the cluster, --bootstrap-server HOST:PORT"
         )
-    with api.open(args.directory, default_api_timeout_ms=_PATIENCE_MS) as log:
+    with open_log(args.directory, default_api_timeout_ms=_PATIENCE_MS) as log:
         backend = log.backend
         assert isinstance(backend, RemoteBackend)
         cluster = backend.describe_cluster()

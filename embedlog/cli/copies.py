@@ -7,7 +7,7 @@ import os
 import time
 from typing import Any
 
-from ..backup import backup
+from ..store.backup import backup
 from .arguments import WRITES, add_command, add_directory, add_json
 from .opening import store
 from .ui import UI

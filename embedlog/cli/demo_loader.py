@@ -17,7 +17,7 @@ from typing import Final
 
 import embedlog
 
-from ..partitioner import partition_for_key
+from ..clients.partitioner import partition_for_key
 from . import flights
 
 TOPIC: Final = "flights"

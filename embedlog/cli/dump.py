@@ -25,7 +25,7 @@ from ..codec.message_07 import iter_messages_07
 from ..codec.message_set import iter_messages, message_records
 from ..codec.sniff import EMPTY, KAFKA_07, MESSAGE_SET_V0, MESSAGE_SET_V1, UNKNOWN, ZEROS, identify
 from ..errors import CorruptRecord, EmbedlogError, InvalidArgument
-from ..filenames import INDEX, SNAPSHOT, TIME_INDEX, TXN_INDEX
+from ..files.names import INDEX, SNAPSHOT, TIME_INDEX, TXN_INDEX
 from ..model import Record
 from .arguments import JSON_NOTE, add_command, add_here_only, add_json
 from .dump_index import dump_aborted, dump_offsets, dump_snapshot, dump_times

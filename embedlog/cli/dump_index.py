@@ -14,9 +14,9 @@ import re
 
 from ..codec import HEADER_SIZE, read_header
 from ..errors import EmbedlogError
-from ..filenames import INDEX, LAYOUTS
+from ..files.names import INDEX, LAYOUTS
 from ..index import OFFSET_ENTRY, TIME_ENTRY
-from ..producer_state import ProducerState, decode_aborted
+from ..storage.producer_state import ProducerState, decode_aborted
 from .ui import UI, Column
 from .units import counted, iso
 

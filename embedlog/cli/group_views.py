@@ -13,14 +13,14 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from ..backend import Groups, LogBackend
+from ..backends.port import Groups, LogBackend
 from ..errors import EmbedlogError, GroupNotFound
-from ..filenames import WRITER_FILE
-from ..follower import Follower
-from ..group_effects import MemberDescription
-from ..group_protocol import decode_assignment
+from ..files.names import WRITER_FILE
+from ..groups.events import MemberDescription
+from ..groups.offsets import OFFSETS_TOPIC, LoadedGroups, load_groups, positions
 from ..model import CommittedOffset, GroupMemberMetadata, TopicPartition
-from ..offsets import OFFSETS_TOPIC, LoadedGroups, load_groups, positions
+from ..store.read_only_store import ReadOnlyStore
+from ..wire.consumer_protocol import decode_assignment
 from .opening import Viewed
 
 _NAMED = 10
@@ -49,7 +49,7 @@ class GroupView(NamedTuple):
 
 def all_groups(engine: Viewed) -> Iterator[GroupView]:
     """All groups there are, sorted by name. Raises StorageError, CorruptRecord, BrokerUnavailable."""
-    if isinstance(engine, Follower):
+    if isinstance(engine, ReadOnlyStore):
         loaded, live = _loaded(engine), _members_live(engine)
         for name in loaded.names():
             yield _in_directory(loaded, name, live)
@@ -62,7 +62,7 @@ def all_groups(engine: Viewed) -> Iterator[GroupView]:
 
 def one_group(engine: Viewed, name: str, target: str) -> GroupView:
     """The group of that name; `target` is where. Raises GroupNotFound, and what `all_groups` raises."""
-    if isinstance(engine, Follower):
+    if isinstance(engine, ReadOnlyStore):
         loaded = _loaded(engine)
         names = loaded.names()
         if name in names:
@@ -77,7 +77,7 @@ def one_group(engine: Viewed, name: str, target: str) -> GroupView:
 
 def committed_offsets(engine: Viewed, group: str) -> Committed:
     """What a group has committed; nothing for one that there is not. Raises what `all_groups` raises."""
-    if isinstance(engine, Follower):
+    if isinstance(engine, ReadOnlyStore):
         return positions(_loaded(engine).offsets.get(group, {}))
     return _coordinator(engine).committed_offsets(group)
 
@@ -104,12 +104,12 @@ def _in_directory(loaded: LoadedGroups, name: str, live: bool) -> GroupView:
     )
 
 
-def _loaded(engine: Follower) -> LoadedGroups:
+def _loaded(engine: ReadOnlyStore) -> LoadedGroups:
     exists = OFFSETS_TOPIC in engine.topics()
     return load_groups(engine.partitions_of(OFFSETS_TOPIC) if exists else ())
 
 
-def _members_live(engine: Follower) -> bool:
+def _members_live(engine: ReadOnlyStore) -> bool:
     """Is there a process that writes the log? As far as that can be told without touching its lock."""
     try:
         pid = json.loads(engine.fs.read_file(engine.catalog.file(WRITER_FILE)))["pid"]

@@ -11,21 +11,11 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from ..clients.reader import time_ms
 from ..errors import EmbedlogError, GroupNotEmpty, InvalidArgument, OffsetOutOfRange, UnknownMember
 from ..log import Log
-from ..log_reader import time_ms
 from ..model import NO_TIMESTAMP, CommittedOffset, PartitionOffsets, TopicPartition
-from .arguments import (
-    PLACES,
-    READS,
-    WRITES,
-    Place,
-    add_command,
-    add_json,
-    add_log,
-    count,
-    place,
-)
+from .arguments import PLACES, READS, WRITES, Place, add_command, add_json, add_log, count, place
 from .group_views import GroupView, all_groups, committed_offsets, one_group
 from .opening import Viewed, reader, viewed, writer
 from .ui import UI, Column

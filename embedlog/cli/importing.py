@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from ..config import COMPRESSION_TYPES
 from ..errors import InvalidArgument
-from ..import_source import FORMATS
-from ..imported_groups import GroupsImport
-from ..importing import ImportReport, PartitionImport, import_files
+from ..mirroring.imported_groups import GroupsImport
+from ..mirroring.importing import ImportReport, PartitionImport, import_files
+from ..store.legacy_files import FORMATS
 from .arguments import WRITES, add_command, add_directory, add_json
 from .opening import writer
 from .ui import UI, Column

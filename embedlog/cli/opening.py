@@ -10,18 +10,18 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
-from .. import api
-from ..backend import LogBackend
-from ..follower import Follower
+from ..backends.port import LogBackend
 from ..log import Log
 from ..model import RecoveryReport, TopicPartition
+from ..open import open as open_log
 from ..recovery import Progress
-from ..store import Store
+from ..store.read_only_store import ReadOnlyStore
+from ..store.store import Store
 from .arguments import is_over_wire
 from .ui import UI
 from .units import counted, duration, size
 
-Viewed: TypeAlias = Follower | LogBackend
+Viewed: TypeAlias = ReadOnlyStore | LogBackend
 """What can be looked at: a directory with its segments, or what brokers tell."""
 
 
@@ -29,7 +29,7 @@ Viewed: TypeAlias = Follower | LogBackend
 def viewed(target: str) -> Iterator[Viewed]:
     """What there is, without a lock: of a directory the engine, for commands that look at segments."""
     if is_over_wire(target):
-        with api.open(target) as log:
+        with open_log(target) as log:
             yield log.backend
     else:
         with follower(target) as engine:
@@ -37,9 +37,9 @@ def viewed(target: str) -> Iterator[Viewed]:
 
 
 @contextlib.contextmanager
-def follower(directory: str) -> Iterator[Follower]:
+def follower(directory: str) -> Iterator[ReadOnlyStore]:
     """The engine beneath a directory for reading."""
-    with contextlib.closing(Follower(_checked(directory))) as engine:
+    with contextlib.closing(ReadOnlyStore(_checked(directory))) as engine:
         yield engine
 
 
@@ -51,7 +51,7 @@ def shown_topics(engine: Viewed, *, internal: bool = False) -> list[str]:
 @contextlib.contextmanager
 def reader(target: str) -> Iterator[Log]:
     """The log, for reading, without a lock."""
-    with api.open(target, mode="rw" if is_over_wire(target) else "r") as log:
+    with open_log(target, mode="rw" if is_over_wire(target) else "r") as log:
         yield log
 
 
@@ -62,13 +62,13 @@ def writer(args: argparse.Namespace, ui: UI, *, create: bool = False, **settings
     Raises DirectoryLocked, and whatever opening raises.
     """
     if is_over_wire(args.directory):
-        with api.open(args.directory, **settings) as log:
+        with open_log(args.directory, **settings) as log:
             yield log
         return
     if not create:
         _checked(args.directory)
     with _recovering(ui) as progress:
-        log = api.open(args.directory, progress=progress, **settings)
+        log = open_log(args.directory, progress=progress, **settings)
     with log:
         report(log.recovery, ui)
         yield log
@@ -87,7 +87,7 @@ def store(args: argparse.Namespace, ui: UI) -> Iterator[Store]:
 
 def _checked(directory: str) -> str:
     """The absolute path of what is a log; raises what `embedlog.open` raises for anything else."""
-    with api.open(directory, mode="r") as log:
+    with open_log(directory, mode="r") as log:
         return log.path
 
 

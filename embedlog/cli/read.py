@@ -13,22 +13,12 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, Final
 
-from ..arguments import check_partition
+from ..clients.reader import ISOLATION_LEVELS, PartitionReader, time_ms
 from ..errors import InvalidArgument
 from ..log import Log
-from ..log_reader import ISOLATION_LEVELS, PartitionReader, time_ms
 from ..model import Record, TopicPartition
-from .arguments import (
-    JSON_NOTE,
-    PLACES,
-    READS,
-    Place,
-    add_command,
-    add_log,
-    add_topic,
-    count,
-    place,
-)
+from ..validation import check_partition
+from .arguments import JSON_NOTE, PLACES, READS, Place, add_command, add_log, add_topic, count, place
 from .opening import reader
 from .text import FIELDS, formatter, printable, record_as_json
 from .ui import UI

@@ -12,14 +12,14 @@ import contextlib
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
-from ..backend import LogBackend
+from ..backends.port import LogBackend
+from ..clients.reader import read_records
 from ..codec import DEFAULT_MAX_BYTES, HEADER_SIZE, NONE, codec_name, decompress, read_header
 from ..errors import EmbedlogError, OffsetOutOfRange
-from ..follower import Follower
-from ..log_reader import read_records
 from ..model import PartitionState
-from ..reading import ReadablePartition
 from ..segment import Segment
+from ..storage.reader import ReadablePartition
+from ..store.read_only_store import ReadOnlyStore
 from .opening import Viewed
 
 _SEGMENTS_SAMPLED: Final = 4
@@ -70,7 +70,7 @@ class Contents(NamedTuple):
 
 def partition_sizes(engine: Viewed, topic: str) -> list[PartitionSize]:
     """The sizes of a topic's partitions. Raises TopicNotFound, StorageError, BrokerUnavailable."""
-    if not isinstance(engine, Follower):
+    if not isinstance(engine, ReadOnlyStore):
         edges = engine.offsets(topic)
         return [PartitionSize(topic, number, *edges[number][:2], None, None, None, None) for number in edges]
     sizes = []
@@ -85,7 +85,7 @@ def partition_sizes(engine: Viewed, topic: str) -> list[PartitionSize]:
 
 def contents(engine: Viewed, of: PartitionSize) -> Contents:
     """A look into a partition. Raises CorruptRecord or StorageError where what it looks at is damaged."""
-    if isinstance(engine, Follower):
+    if isinstance(engine, ReadOnlyStore):
         return _looked_into(engine.partition(of.topic, of.partition))
     return _told(engine, of)
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from importlib import metadata
 from typing import Any, Final
 
-from ..disk_usage import measure, measure_others
 from ..errors import CorruptCheckpoint, InvalidArgument, StorageError
-from ..filenames import WRITER_FILE
-from ..follower import Follower
+from ..files.names import WRITER_FILE
+from ..store.disk_usage import measure, measure_others
+from ..store.read_only_store import ReadOnlyStore
 from .arguments import READS, add_command, add_json, add_log
 from .opening import viewed
 from .sizes import Contents, PartitionSize, contents, in_all, partition_sizes
@@ -70,8 +70,8 @@ def run(args: argparse.Namespace, ui: UI) -> int:
             for each, inside in found:
                 ui.json(_as_json(each, inside))
         elif found:
-            _table(args, ui, found, on_disk=isinstance(engine, Follower))
-            if isinstance(engine, Follower):
+            _table(args, ui, found, on_disk=isinstance(engine, ReadOnlyStore))
+            if isinstance(engine, ReadOnlyStore):
                 _state(ui, engine, found)
         else:
             ui.line("no topics yet")
@@ -131,7 +131,7 @@ def _ratio(members: list[tuple[PartitionSize, Contents]]) -> str | None:
     return f"{raw / stored:.1f}x" if codecs else None
 
 
-def _state(ui: UI, engine: Follower, found: list[tuple[PartitionSize, Contents]]) -> None:
+def _state(ui: UI, engine: ReadOnlyStore, found: list[tuple[PartitionSize, Contents]]) -> None:
     unflushed = in_all(each.unflushed for each, _ in found)
     used = size(measure(engine.fs, engine.path) + measure_others(engine.fs, engine.path))
     bound = _bound(engine)
@@ -144,7 +144,7 @@ def _state(ui: UI, engine: Follower, found: list[tuple[PartitionSize, Contents]]
             ui.line(f"{each.topic} {each.partition} is {each.state}: it refuses appends")
 
 
-def _bound(engine: Follower) -> int | None:
+def _bound(engine: ReadOnlyStore) -> int | None:
     """The last writer's max_bytes; None if it had none."""
     with contextlib.suppress(OSError, CorruptCheckpoint, StorageError):
         bound = engine.catalog.read_json(WRITER_FILE).get("max_bytes")

@@ -22,8 +22,8 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final
 
+from ..clients.reader import time_ms
 from ..errors import EmbedlogError, InvalidArgument, shown
-from ..log_reader import time_ms
 from ..model import LOG_APPEND_TIME, Headers, Record
 from .units import iso
 

@@ -8,7 +8,7 @@ connection.py  one client: frames in, answers out
 processor.py   an event loop with its share of the connections (poll.py: epoll, where there is one)
 server.py      the acceptor and the processors
 dispatch.py    a frame -> the handler of its API -> a frame
-handlers/      what is done with each request, over a Node (node.py): log, groups, cluster, settings
+handlers/      what is done with each request, over a Node (broker_context.py): log, groups, cluster, settings
 coordination/  who is in the cluster
 metrics.py     what it says of itself over HTTP: Prometheus, health
 broker.py      all of it together

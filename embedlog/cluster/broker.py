@@ -28,20 +28,20 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from ..api import open_directory
-from ..arguments import also_named, as_path, check_flag, check_int, check_text
-from ..closing import Closing
+from ..backends.local import WriterBackend
 from ..config import LogSettings, TopicSettings, sorted_settings
 from ..errors import Closed, InvalidArgument, ReadOnly, counted
-from ..local import WriterBackend
 from ..log import Log
-from ..store import Store
+from ..open import open_directory
+from ..runtime.closing import Closing
+from ..store.store import Store
 from ..synonyms import BROKER_ARGUMENTS
+from ..validation import also_named, as_path, check_flag, check_int, check_text
+from .broker_context import BrokerContext
 from .coordination import BrokerAddress, Coordination, SingleBroker, check_on_its_own
 from .dispatch import Dispatcher
 from .meter import Meter
 from .metrics import MetricsServer
-from .node import Node
 from .server import Server
 from .settings import BrokerSettings
 
@@ -165,7 +165,7 @@ class Broker(Closing):
                 coordination = undo.enter_context(
                     _registered(store, address, self.settings, zookeeper, zookeeper_auth)
                 )
-            self.node = Node(
+            self.node = BrokerContext(
                 store,
                 self.log.backend.coordinator,
                 coordination,

@@ -203,7 +203,7 @@ class Connection:
         """The client sends no more. It may have gone, or wait for the answers to what it has sent."""
         self.ended = True
         if self._answer is not None:
-            self.processor.application.hurry(self)
+            self.processor.application.on_half_close(self)
         self._after()
 
     def serve_due(self) -> None:

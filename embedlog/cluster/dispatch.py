@@ -19,6 +19,20 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any, Final, NamedTuple
 
+from ..wire import (
+    APIS,
+    Exchange,
+    ProtocolError,
+    RequestHeader,
+    RequestTemplate,
+    Response,
+    decode_request_header,
+    encode_response_chunks,
+    template_of,
+    unsupported_api_versions,
+)
+from ..wire.produce_fetch import PartitionProduceResponse, ProduceRequest
+from .broker_context import BrokerContext, Handler, RequestContext, chained, then
 from .connection import Answer, Chunk, CloseConnection, Connection
 from .group_work import GroupWork
 from .handlers.commits import CommitHandlers
@@ -31,21 +45,7 @@ from .handlers.metadata import MetadataHandlers
 from .handlers.offsets import OffsetHandlers
 from .handlers.produce import ProduceHandlers
 from .handlers.topics import TopicHandlers
-from .node import Call, Handler, Node, chained, then
-from .protocol import (
-    APIS,
-    Alike,
-    Exchange,
-    ProtocolError,
-    RequestHeader,
-    Response,
-    alike,
-    decode_request_header,
-    encode_response_chunks,
-    unsupported_api_versions,
-)
-from .protocol.produce_fetch import PartitionProduceResponse, ProduceRequest
-from .seldom import Seldom
+from .log_throttle import LogThrottle
 
 logger = logging.getLogger(__name__)
 
@@ -75,19 +75,21 @@ class Seen:
     `what` is all that it said, but for its partitions and their records.
     """
 
-    __slots__ = ("alike", "call", "request", "what")
+    __slots__ = ("call", "request", "template", "what")
 
-    def __init__(self, what: Sequence[object], call: Call, request: ProduceRequest) -> None:
+    def __init__(self, what: Sequence[object], call: RequestContext, request: ProduceRequest) -> None:
         self.what = what
         self.call = call
         self.request = request
-        self.alike: Alike | None = None  # made when a second one has come, as it costs more than decoding one
+        self.template: RequestTemplate | None = (
+            None  # made when a second one has come, as it costs more than decoding one
+        )
 
 
 class Dispatcher:
     """Implements `processor.Application` over a node."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: BrokerContext) -> None:
         describing = MetadataHandlers(node)
         fetching = FetchHandlers(node)
         self._producing = ProduceHandlers(node)
@@ -106,7 +108,7 @@ class Dispatcher:
         }
         self._node = node
         self._meter = node.meter
-        self._turned_away = Seldom()
+        self._turned_away = LogThrottle()
         self._fetching = fetching
         self._routes = {
             key: Route(
@@ -130,10 +132,10 @@ class Dispatcher:
         """See `processor.Application`."""
         self._check_current()
         seen = connection.memo
-        if isinstance(seen, Seen) and seen.alike is not None:
-            found = seen.alike.records_of(frame)
+        if isinstance(seen, Seen) and seen.template is not None:
+            found = seen.template.records_of(frame)
             if found is not None:
-                return self._once_more(seen, seen.alike, *found)
+                return self._once_more(seen, seen.template, *found)
         try:
             header = decode_request_header(frame)
             key, version = header.api_key, header.api_version
@@ -148,7 +150,7 @@ class Dispatcher:
                 )
         except ProtocolError as error:
             raise _not_the_protocol(error) from None
-        call = Call(version, client_id, connection)
+        call = RequestContext(version, client_id, connection)
         if len(frame) > (_LARGE_PRODUCE if key == _PRODUCE else _LARGE):
             # Writable, as what it is a copy of: appends put their offsets into it.
             return chained(
@@ -156,7 +158,9 @@ class Dispatcher:
             )
         return self._work_at(call, route, header, frame)
 
-    def _work_at(self, call: Call, route: Route, header: RequestHeader, frame: memoryview) -> Answer:
+    def _work_at(
+        self, call: RequestContext, route: Route, header: RequestHeader, frame: memoryview
+    ) -> Answer:
         began = time.perf_counter()
         try:
             request = route.exchange.request.decode(frame, header.api_version, header.body_pos)
@@ -168,7 +172,7 @@ class Dispatcher:
         return self._answer(header, result, began)
 
     def _once_more(
-        self, seen: Seen, same: Alike, correlation_id: int, index: int, records: memoryview
+        self, seen: Seen, same: RequestTemplate, correlation_id: int, index: int, records: memoryview
     ) -> Answer:
         began = time.perf_counter()
         version, client_id, connection = call = seen.call
@@ -186,9 +190,9 @@ class Dispatcher:
             return then(result, lambda response: self._finish(header, response, began))
         return self._finish(header, result, began)
 
-    def hurry(self, connection: Connection) -> None:
+    def on_half_close(self, connection: Connection) -> None:
         """See `processor.Application`."""
-        self._fetching.hurry(connection)
+        self._fetching.on_half_close(connection)
 
     def _finish(self, header: RequestHeader, response: Response | None, began: float) -> Sequence[Chunk]:
         self._check_current()
@@ -213,7 +217,9 @@ class Dispatcher:
         raise CloseConnection(f"API {key} ({name}) version {version} is not offered here")
 
 
-def _remember(frame: memoryview, header: RequestHeader, call: Call, request: ProduceRequest) -> None:
+def _remember(
+    frame: memoryview, header: RequestHeader, call: RequestContext, request: ProduceRequest
+) -> None:
     """A produce request has been answered. If the one before said the same, the next may, too."""
     connection = call.connection
     what = (
@@ -226,8 +232,8 @@ def _remember(frame: memoryview, header: RequestHeader, call: Call, request: Pro
     )
     seen = connection.memo
     if isinstance(seen, Seen) and seen.what == what:
-        if seen.alike is None:
-            seen.alike = alike(frame, header, request)
+        if seen.template is None:
+            seen.template = template_of(frame, header, request)
     else:
         connection.memo = Seen(what, call, request)
     for topic in request.topic_data:  # what is remembered holds no records

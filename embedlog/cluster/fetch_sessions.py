@@ -21,9 +21,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
-from .problems import Refusal
-from .protocol import NO_UUID, ErrorCode
-from .protocol.produce_fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from ..wire import NO_UUID, ErrorCode
+from ..wire.produce_fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from .problems import ApiError
 
 _FIRST_WITH_SESSIONS: Final = 7
 _FIRST_WITH_TOPIC_IDS: Final = 13
@@ -85,9 +85,9 @@ class FetchSessions:
                 return self._new(given), list(given.values())
             session = self._sessions.get(request.session_id)
             if session is None:
-                raise Refusal(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "no such fetch session")
+                raise ApiError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "no such fetch session")
             if session.epoch != request.session_epoch:
-                raise Refusal(
+                raise ApiError(
                     ErrorCode.INVALID_FETCH_SESSION_EPOCH,
                     f"fetch session epoch {request.session_epoch}, expected {session.epoch}",
                 )

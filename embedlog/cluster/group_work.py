@@ -20,9 +20,9 @@ from concurrent.futures import Future, InvalidStateError
 from typing import Any, Final, TypeVar
 
 from ..errors import Closed, EmbedlogError
-from .node import Call, Node
-from .problems import Refusal
-from .protocol import ErrorCode
+from ..wire import ErrorCode
+from .broker_context import BrokerContext, RequestContext
+from .problems import ApiError
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ _MS_PER_MINUTE: Final = 60_000
 class GroupWork:
     """Between the handlers of groups and the coordinator. Safe between threads."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: BrokerContext) -> None:
         self._node = node
         self._lock = threading.Lock()
         self._loading = False
@@ -58,11 +58,11 @@ class GroupWork:
     def check_coordinates(self, group: str) -> None:
         """Is this the group's coordinator? Raises Refusal. (A group without a name is refused elsewhere.)"""
         if group and not self._node.coordination.coordinates(group):
-            raise Refusal(ErrorCode.NOT_COORDINATOR, f"another broker coordinates group {group!r}")
+            raise ApiError(ErrorCode.NOT_COORDINATOR, f"another broker coordinates group {group!r}")
 
     def do(
         self,
-        call: Call,
+        call: RequestContext,
         work: Callable[[], _R],
         failed: Callable[[EmbedlogError], _R],
         *,
@@ -85,7 +85,7 @@ class GroupWork:
         answer = self._begin(group, begin, failed)
         if timeout_ms is not None and isinstance(answer, Future):
             processor = call.connection.processor
-            late = Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"not done after {timeout_ms:,} ms")
+            late = ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"not done after {timeout_ms:,} ms")
 
             def begin_waiting() -> None:
                 timer = processor.call_later(timeout_ms / 1000, lambda: _settle(answer, failed(late)))
@@ -135,7 +135,7 @@ class GroupWork:
             with self._lock:
                 self._check_ready()
                 self._unanswered[answer] = lambda: _settle(answer, failed(_stopping()))
-        except Refusal as error:
+        except ApiError as error:
             return failed(error)
         answer.add_done_callback(self._answered)
 
@@ -158,7 +158,7 @@ class GroupWork:
             raise _stopping()
         if not self._node.groups.is_loaded:
             self._begin_loading()
-            raise Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the groups are being loaded")
+            raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the groups are being loaded")
 
     def _begin_loading(self) -> None:
         if not self._loading:
@@ -184,8 +184,8 @@ class GroupWork:
         return settings.offsets_retention_check_interval_ms
 
 
-def _stopping() -> Refusal:
-    return Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the broker is shutting down")
+def _stopping() -> ApiError:
+    return ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the broker is shutting down")
 
 
 def _settle(answer: Future[_R], result: _R) -> None:

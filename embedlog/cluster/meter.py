@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from .protocol import APIS, ErrorCode, Response
-from .protocol.schema import wire_of
+from ..wire import APIS, ErrorCode, Response
+from ..wire.schema import wire_of
 
 LIMITS_S: Final = (
     0.0001,

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from ..errors import EmbedlogError
 from ..model import PartitionState
+from .broker_context import BrokerContext
 from .meter import LIMITS_S, Meter
-from .node import Node
 from .server import Server, listen, listening
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _LOOK_S: Final = 0.2  # how long a stop may take to be noticed
 class Collector:
     """Makes Prometheus' metrics of what a broker knows; called for each scrape."""
 
-    def __init__(self, node: Node, meter: Meter, server: Server) -> None:
+    def __init__(self, node: BrokerContext, meter: Meter, server: Server) -> None:
         self._node = node
         self._meter = meter
         self._server = server
@@ -183,10 +183,10 @@ class MetricsServer:
         self._http.socket = listening(host, port)
         self._http.owner = self
         self.port: int = self._http.socket.getsockname()[1]
-        self._node: Node | None = None
+        self._node: BrokerContext | None = None
         self._thread = threading.Thread(target=self._serve, name="embedlog-metrics", daemon=True)
 
-    def start(self, node: Node, meter: Meter, server: Server) -> None:
+    def start(self, node: BrokerContext, meter: Meter, server: Server) -> None:
         """Begin to answer. Raises AddressInUse."""
         self._node = node
         self.registry.register(Collector(node, meter, server))

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from .. import errors
-from .protocol import ErrorCode
+from ..wire import ErrorCode
 
 
-class Refusal(errors.EmbedlogError):
+class ApiError(errors.EmbedlogError):
     """A request cannot be done, for a reason that has a code of its own in Kafka."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
@@ -17,7 +17,7 @@ class Refusal(errors.EmbedlogError):
         self.code = code
 
 
-class RecordsRefused(Refusal):
+class RecordsRefused(ApiError):
     """A batch is refused because of some of its records; `guilty` are the indexes of the first of these."""
 
     def __init__(self, code: ErrorCode, message: str, guilty: Sequence[int], reason: str) -> None:
@@ -62,7 +62,7 @@ _CODES: Final[tuple[tuple[type[Exception], ErrorCode], ...]] = (  # the more spe
 
 def code_of(error: errors.EmbedlogError) -> ErrorCode:
     """The code by which a client is told of an error."""
-    if isinstance(error, Refusal):
+    if isinstance(error, ApiError):
         return error.code
     for kind, code in _CODES:
         if isinstance(error, kind):

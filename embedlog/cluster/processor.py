@@ -53,7 +53,7 @@ class Application(Protocol):
         the connection goes. Raises CloseConnection.
         """
 
-    def hurry(self, connection: Connection) -> None:
+    def on_half_close(self, connection: Connection) -> None:
         """Its client sends no more, and may be gone: what waits for something to happen is answered now."""
 
 

@@ -32,7 +32,7 @@ from .parsing cimport (
 
 
 # What has been seen of a run: all of it is put back where the last batch turns out not to be of the run.
-cdef struct Tally:
+cdef struct ApproximateCounter:
     Reading at
     Place place
     int64_t due_behind
@@ -68,8 +68,8 @@ cdef struct Index:
     Py_ssize_t times
 
 
-cdef bint _scan(Tally* tally, Columns* columns, Reading start, Reading stop, int64_t interval, int64_t base, int64_t file_pos, bint check_crc) noexcept nogil
-cdef bint _note_sequenced(Columns* columns, Tally* tally, uint32_t pos) noexcept nogil
+cdef bint _scan(ApproximateCounter* tally, Columns* columns, Reading start, Reading stop, int64_t interval, int64_t base, int64_t file_pos, bint check_crc) noexcept nogil
+cdef bint _note_sequenced(Columns* columns, ApproximateCounter* tally, uint32_t pos) noexcept nogil
 cdef object _column(object code, void* items, Py_ssize_t size)
 cdef Reading _next(Reading at, Reading stop) noexcept nogil
 cdef bint _checked(Reading at, Header* batch) noexcept nogil

@@ -25,8 +25,8 @@ crc32c_prepare()
 def _scan(tally, columns, start, stop, interval, base, file_pos, check_crc):
     """False where memory ran out."""
     batch: Header
-    before: Tally
-    unproven: Tally
+    before: ApproximateCounter
+    unproven: ApproximateCounter
     is_unproven: cython.bint = False
     first: Reading = tally.at
     behind_gap: cython.bint
@@ -105,7 +105,7 @@ def scan_run(
     file_pos: int64_t = 0,
 ):
     """See `plain_scanning`."""
-    tally: Tally
+    tally: ApproximateCounter
     columns: Columns
     interval: int64_t
     base: int64_t

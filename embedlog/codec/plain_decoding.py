@@ -1,6 +1,6 @@
 """The hot loops from bytes to records, in plain Python; `compiled_decoding` is the same, compiled.
 
-Records of one shape are taken together (plain_stretches.py). Else the walk goes record by record (their
+Records of one shape are taken together (plain_byte_ranges.py). Else the walk goes record by record (their
 layout: `plain_encoding`) with the one- and two-byte varints spelled out; longer ones, and whatever is wrong,
 leave the loop for `varint`.
 
@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from ..errors import CorruptRecord
 from ..model import Header, Headers, Record
+from .plain_byte_ranges import Stretch, stretch_at
 from .plain_encoding import wrapped
-from .plain_stretches import Stretch, stretch_at
 from .record_batch import (
     HEADER_SIZE,
     LAST_OFFSET_DELTA_POS,

@@ -33,14 +33,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from ..errors import InvalidArgument, InvalidType
 from .checksum import crc32c
 from .single import encode_one as encode_one
-from .varint import (
-    MAX_INT32,
-    MAX_INT64,
-    MIN_INT64,
-    encode_varint,
-    encode_varlong,
-    varint_size,
-)
+from .varint import MAX_INT32, MAX_INT64, MIN_INT64, encode_varint, encode_varlong, varint_size
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
 T = TypeVar("T")

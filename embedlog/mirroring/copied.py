@@ -12,8 +12,8 @@ In a directory a mirrored batch says itself where it comes from:
     producer epoch    source offset // 2^31    } of its first record; one more than that of its last record
     base sequence     source offset % 2^31     } is where the source is to be read next
 
-What a partition remembers of its producers (producer_state.py) is then how far each source has come in it: it
-is part of the append, survives whatever that survives, and is lost with it.
+What a partition remembers of its producers (storage/producer_state.py) is then how far each source has come
+in it: it is part of the append, survives whatever that survives, and is lost with it.
 
 Invariant: the last record of a batch has the sequence number of its offset in the source, also where the
 batch was encoded anew and has fewer records than the source's spans offsets.
@@ -24,13 +24,13 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
+from ..clients.fetch_decoder import Chunk
 from ..codec import BatchHeader, decode, encode_batch, set_producer
 from ..codec.record_batch import ATTRIBUTES_POS, TRANSACTIONAL_BIT
 from ..codec.rules import Rules
-from ..decoding import Chunk
 from ..errors import StorageError
 from ..model import CREATE_TIME
-from ..producer_state import FIRST_MIRROR_ID, Producer
+from ..storage.producer_state import FIRST_MIRROR_ID, Producer
 
 _SEQUENCE_BITS: Final = 31
 _SEQUENCES: Final = 1 << _SEQUENCE_BITS
@@ -60,7 +60,7 @@ def next_offset(producer: Producer) -> int:
 
 
 class Copied:
-    """A sink (decoding.py) that gathers batches for a target.
+    """A sink (clients/fetch_decoder.py) that gathers batches for a target.
 
     Args:
         producer_id: of the source, for a directory; -1 for brokers, who number batches themselves.

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from ..backend import Backend
+from ..backends.port import Backend
+from ..clients.fetch_decoder import Records
+from ..clients.reader import PartitionReader
 from ..codec import decode, read_batch, scan
-from ..decoding import Records
 from ..errors import EmbedlogError, OffsetOutOfRange
-from ..log_reader import PartitionReader
 from ..model import Record, TopicPartition
 from ..partition import Partition
-from ..producer_state import Producer
+from ..storage.producer_state import Producer
 from .copied import first_offset, next_offset
 
 _CHUNK: Final = 1 << 20

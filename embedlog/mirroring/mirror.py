@@ -25,10 +25,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from .. import api
-from ..arguments import as_path, check_choice, check_flag, check_group, check_int
-from ..backend import Interrupt
-from ..closing import Closing
+from ..backends.port import Interrupt
 from ..config import MAX_INT32
 from ..errors import (
     BrokerError,
@@ -43,6 +40,9 @@ from ..errors import (
 )
 from ..log import Log
 from ..model import TopicDescription
+from ..open import open as open_log
+from ..runtime.closing import Closing
+from ..validation import as_path, check_choice, check_flag, check_group, check_int
 from .source import SOON, Source, parse_sources
 from .target import Place, Target, target_of
 from .worker import PASSING, Work, Worker
@@ -400,5 +400,5 @@ def _check_outside(target: object, source: Source) -> None:
 def _opened(opened: contextlib.ExitStack, target: object) -> Log:
     if isinstance(target, str) and "://" in target:
         # An append is tried until the target is back: given up, it might be there all the same, and twice.
-        return opened.enter_context(api.open(target, delivery_timeout_ms=MAX_INT32, **SOON))
-    return opened.enter_context(api.open(as_path(target, "target")))
+        return opened.enter_context(open_log(target, delivery_timeout_ms=MAX_INT32, **SOON))
+    return opened.enter_context(open_log(as_path(target, "target")))

@@ -13,13 +13,13 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from .. import api
-from ..arguments import as_path
-from ..backend import LogBackend
+from ..backends.port import LogBackend
 from ..errors import InvalidArgument, InvalidType, shown
-from ..filenames import INTERNAL_TOPICS
+from ..files.names import INTERNAL_TOPICS
 from ..log import Log
 from ..model import TopicDescription
+from ..open import open as open_log
+from ..validation import as_path
 
 _NAMED: Final = re.compile(r"(?P<name>[a-zA-Z0-9_-]{1,100})=(?P<place>.+)\Z", re.DOTALL)
 SOON: Final[Mapping[str, Any]] = {"default_api_timeout_ms": 10_000}
@@ -36,7 +36,7 @@ class Source:
         if isinstance(place, Log):
             self.log = place
         else:
-            self.log = api.open(place, **SOON) if "://" in place else api.open(place, mode="r")
+            self.log = open_log(place, **SOON) if "://" in place else open_log(place, mode="r")
 
     @property
     def backend(self) -> LogBackend:

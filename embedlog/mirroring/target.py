@@ -18,8 +18,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
+from ..backends.local import WriterBackend
 from ..errors import InvalidArgument
-from ..local import WriterBackend
 from ..log import Log
 from ..model import NO_EPOCH, CommittedOffset, TopicDescription, TopicPartition
 from .copied import Copied, mirror_id, next_offset

@@ -18,7 +18,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from ..backend import Interrupt
+from ..backends.port import Interrupt
+from ..clients.reader import PartitionReader
 from ..errors import (
     BrokerUnavailable,
     Closed,
@@ -29,7 +30,6 @@ from ..errors import (
     PartitionNotFound,
     TopicNotFound,
 )
-from ..log_reader import PartitionReader
 from ..model import TopicDescription, TopicPartition
 from .copied import Copied
 from .source import Source

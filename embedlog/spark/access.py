@@ -10,9 +10,9 @@ import os
 from collections import OrderedDict
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from ..api import open as open_log
-from ..filenames import FORMAT_FILE
+from ..files.names import FORMAT_FILE
 from ..log import Log
+from ..open import open as open_log
 
 _KEPT: Final = 4
 

@@ -2,7 +2,7 @@
 
 The checkpoint is where a query begins again; what stands here is for others to see. So a commit that fails is
 told, and stops nothing. Brokers take the commit; a directory's writer is asked for it, and where there is
-none, the log is opened for it (handover.py).
+none, the log is opened for it (backends/handover.py).
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from ..backends.handover import commit_offsets
 from ..errors import EmbedlogError
-from ..handover import commit_offsets
 from ..model import CommittedOffset
 from .access import Place, opened
 from .progress import Progress

@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from ..java import own_java_home, packaged_java_home
+from ..runtime.java import own_java_home, packaged_java_home
 
 _LEAST: Final = 17  # what Spark 4 is compiled for
 _LAUNCHER: Final = """#!/bin/sh

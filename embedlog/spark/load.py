@@ -1,6 +1,7 @@
 """Loads: what has come into a topic since the last one becomes files of a warehouse table, exactly once.
 
-    due        which offsets of which partitions: to the end that is durable now     due.py, no Spark yet
+    due        which offsets of which partitions: to the end that is durable now     load_plan.py, no Spark
+               yet
     read       these offsets, through format("embedlog")
     parse      into the columns of a schema, and what does not fit it set aside      rows.py
     write      into a directory of the load's own: a date's rows gathered (a date too large for one file gets
@@ -27,12 +28,12 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ..api import open as open_log
-from ..arguments import check_flag, check_text
+from ..clients.reader import checked_isolation
 from ..errors import InvalidArgument, InvalidType, LoadFailed, TableError, shown
 from ..log import Log
-from ..log_reader import checked_isolation
-from .due import Due, check_topic, due, loaded_up_to, topic_of
+from ..open import open as open_log
+from ..validation import check_flag, check_text
+from .load_plan import Due, check_topic, due, loaded_up_to, topic_of
 from .manifest import LastLoad, Loaded, Lost, Manifest
 from .requirements import check_pyspark
 from .session import register, session

@@ -1,7 +1,7 @@
 """The table's files or those of its side table, as one load changes them: which stay, which are written.
 
-A file stays as it is where all its records lie before the cuts (due.py), and goes where all lie behind them.
-Of one that has both, what lies before is read and written anew beside what is loaded.
+A file stays as it is where all its records lie before the cuts (load_plan.py), and goes where all lie behind
+them. Of one that has both, what lies before is read and written anew beside what is loaded.
 
 What a written file holds is read back from it, not derived from what was to be written: its rows and offsets,
 by the log's partitions.
@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from .due import Due
+from .load_plan import Due
 from .manifest import BAD_DIRECTORY, DATE_NAME, Span, TableFile, date_of, file_name
 from .table import Table
 from .warehouse import local_uri, read_files

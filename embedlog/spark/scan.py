@@ -20,10 +20,10 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from ..arrow import ArrowReader
+from ..clients.arrow import ArrowReader
+from ..clients.reader import PartitionReader
 from ..errors import CorruptRecord, LogTruncated, OffsetOutOfRange, RecordsLost
 from ..log import Log
-from ..log_reader import PartitionReader
 from .offsets import Span
 from .options import ReadOptions
 

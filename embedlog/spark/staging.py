@@ -8,8 +8,9 @@ appends to is here a backend whose appends go to files under staging/:
     staging/<set>.<task>.<attempt>.<number>      one for each partition that the task has rows for
 
 The files are durable when `finish` returns, and nobody's until the driver publishes them. A task that fails
-removes its own; one that is killed leaves them to whoever ends the set, and to time (staged.py). No file is
-written by two attempts, so a task that runs twice at once stages its rows twice, of which one is published.
+removes its own; one that is killed leaves them to whoever ends the set, and to time (store/staging.py). No
+file is written by two attempts, so a task that runs twice at once stages its rows twice, of which one is
+published.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from ..appender import append_many
-from ..backend import Backend
+from ..backends.local import ReaderBackend
+from ..backends.port import Backend
+from ..clients.append import append_many
+from ..clients.partitioner import StickyPartitioner
 from ..codec import scan
+from ..codec.record_size import check_size
 from ..errors import InvalidArgument, InvalidType, PartitionNotFound, RecordTooLarge
-from ..filenames import STAGING_DIRECTORY
-from ..follower import Follower
-from ..fs import FileSystem
-from ..given import check_size
-from ..local import ReaderBackend
+from ..files.filesystem import FileSystem
+from ..files.names import STAGING_DIRECTORY
 from ..model import Appended, Record, TopicPartition
-from ..partitioner import StickyPartitioner
+from ..store.read_only_store import ReadOnlyStore
 from .access import Place, opened
 
 Columns: TypeAlias = Mapping[str, Sequence[Any]]
@@ -53,7 +54,7 @@ class StagingBackend(ReaderBackend):
 
     def __init__(self, path: str, stem: str) -> None:
         """`stem`: what the files' names begin with. Raises what embedlog.open raises with mode="r"."""
-        super().__init__(Follower(path))
+        super().__init__(ReadOnlyStore(path))
         self._fs = FileSystem()
         self._directory = os.path.join(path, STAGING_DIRECTORY)
         self._stem = stem

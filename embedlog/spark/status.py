@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ..errors import RecordsLost
 from ..log import Log
-from .due import check_topic, due, topic_of
+from .load_plan import check_topic, due, topic_of
 from .manifest import Manifest
 from .table import Table
 

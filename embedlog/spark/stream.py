@@ -26,10 +26,10 @@ from ..errors import LogTruncated, OffsetOutOfRange, RecordsLost, TopicNotFound
 from ..log import Log
 from ..model import PartitionOffsets, TopicPartition
 from .access import opened
-from .frontier import Frontier
 from .offsets import Span, chosen_partitions, edges_of, resolved, within
 from .options import ReadOptions, Selection
 from .progress import Patience, Position, Progress, limited
+from .readable_end import Frontier
 
 logger = logging.getLogger(__name__)
 

@@ -36,17 +36,10 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from ..arguments import as_path
 from ..errors import InvalidArgument, StorageError, TableError, TableLocked, shown
-from ..fs import TEMPORARY, FileSystem
-from .manifest import (
-    BAD_DIRECTORY,
-    Manifest,
-    from_bytes,
-    is_date_directory,
-    is_file_name,
-    to_bytes,
-)
+from ..files.filesystem import TEMPORARY, FileSystem
+from ..validation import as_path
+from .manifest import BAD_DIRECTORY, Manifest, from_bytes, is_date_directory, is_file_name, to_bytes
 
 logger = logging.getLogger(__name__)
 

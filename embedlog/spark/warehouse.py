@@ -9,8 +9,8 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from ..arguments import check_flag
 from ..errors import TableError
+from ..validation import check_flag
 from .manifest import TableFile
 from .requirements import check_pyspark
 from .table import Table

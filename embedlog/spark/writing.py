@@ -32,11 +32,11 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import Row, StructType
 
-from .. import handover
+from ..backends import handover
 from ..errors import EmbedlogError, InvalidArgument, TopicNotFound, UnsupportedByBackend, shown
-from ..filenames import STAGING_DIRECTORY
+from ..files.names import STAGING_DIRECTORY
 from ..model import TopicPartition
-from ..staged import set_of
+from ..store.staging import set_of
 from .access import opened
 from .options import WriteOptions
 from .staging import Columns, RowWriter, StagedFile, Target

@@ -118,7 +118,7 @@ def test_time_index_and_producer_snapshots(run: Run, segment: Path, log: Path) -
     assert all(each["timestamp_ms"] > 0 for each in ran.objects)
     assert "largest timestamp so far" in run("dump", str(segment.with_suffix(".timeindex"))).out
     snapshot = segment.parent / "00000000050.snapshot"
-    from embedlog.producer_state import ProducerState
+    from embedlog.storage.producer_state import ProducerState
 
     snapshot.write_bytes(ProducerState().encode())
     assert run("dump", str(snapshot)).out.endswith("0 producers\n")

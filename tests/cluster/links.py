@@ -23,7 +23,7 @@ from collections.abc import Callable
 from select import POLLERR, POLLHUP, POLLRDHUP, poll
 from typing import Final
 
-from embedlog.closing import Closing
+from embedlog.runtime.closing import Closing
 
 TO_SERVER: Final = frozenset({"to server"})
 TO_CLIENT: Final = frozenset({"to client"})

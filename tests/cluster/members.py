@@ -6,8 +6,9 @@ from typing import Any
 
 from wire import Wire
 
-from embedlog.cluster.protocol import ErrorCode
-from embedlog.cluster.protocol.groups import (
+from embedlog.wire import ErrorCode
+from embedlog.wire.consumer_protocol import Subscription, encode_subscription
+from embedlog.wire.groups import (
     HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupRequestProtocol,
@@ -16,7 +17,6 @@ from embedlog.cluster.protocol.groups import (
     SyncGroupRequest,
     SyncGroupRequestAssignment,
 )
-from embedlog.group_protocol import Subscription, encode_subscription
 
 G = "g"
 SESSION_MS = 300_000

@@ -9,7 +9,7 @@ from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from wire import Wire
 
 from embedlog.cluster import Broker
-from embedlog.cluster.protocol.produce_fetch import (
+from embedlog.wire.produce_fetch import (
     FetchPartition,
     FetchRequest,
     FetchTopic,

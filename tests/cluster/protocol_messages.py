@@ -6,8 +6,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from embedlog.cluster.protocol import APIS, ErrorCode, Message
-from embedlog.cluster.protocol.schema import Wire, wire_of
+from embedlog.wire import APIS, ErrorCode, Message
+from embedlog.wire.schema import Wire, wire_of
 
 EVERY_CLASS = [cls for exchange in APIS.values() for cls in (exchange.request, exchange.response)]
 EVERY_MESSAGE = [

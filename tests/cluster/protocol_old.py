@@ -5,8 +5,8 @@ The bytes are kafka-python 3.0.12's (its kafka.protocol.old), and never made aga
 
 from __future__ import annotations
 
-from embedlog.cluster.protocol import Message
-from embedlog.cluster.protocol.cluster import (
+from embedlog.wire import Message
+from embedlog.wire.cluster import (
     DescribableLogDirTopic,
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
@@ -14,7 +14,7 @@ from embedlog.cluster.protocol.cluster import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
-from embedlog.cluster.protocol.committed import (
+from embedlog.wire.committed import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
@@ -27,14 +27,14 @@ from embedlog.cluster.protocol.committed import (
     OffsetFetchResponsePartition,
     OffsetFetchResponseTopic,
 )
-from embedlog.cluster.protocol.configs import (
+from embedlog.wire.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
     DescribeConfigsResult,
 )
-from embedlog.cluster.protocol.offsets_api import (
+from embedlog.wire.offsets_api import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
@@ -48,7 +48,7 @@ from embedlog.cluster.protocol.offsets_api import (
     OffsetForLeaderTopicResult,
     PartitionEpochEndOffset,
 )
-from embedlog.cluster.protocol.produce_fetch import (
+from embedlog.wire.produce_fetch import (
     FetchableTopicResponse,
     FetchPartition,
     FetchRequest,
@@ -62,7 +62,7 @@ from embedlog.cluster.protocol.produce_fetch import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from embedlog.cluster.protocol.topics import (
+from embedlog.wire.topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,

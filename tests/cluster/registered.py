@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from embedlog.closing import Closing
 from embedlog.cluster import Broker
 from embedlog.cluster.zookeeper import contents, paths
 from embedlog.cluster.zookeeper.client import ZooKeeper
+from embedlog.runtime.closing import Closing
 
 SESSION_S = 30.0  # a busy machine, or an election, takes no broker away
 

@@ -9,13 +9,9 @@ import pytest
 from wire import Wire, batch_of
 
 from embedlog.cluster import Broker, BrokerSettings
-from embedlog.cluster.protocol import NO_UUID, ErrorCode, Request
-from embedlog.cluster.protocol.cluster import (
-    DescribableLogDirTopic,
-    DescribeClusterRequest,
-    DescribeLogDirsRequest,
-)
-from embedlog.cluster.protocol.configs import (
+from embedlog.wire import NO_UUID, ErrorCode, Request
+from embedlog.wire.cluster import DescribableLogDirTopic, DescribeClusterRequest, DescribeLogDirsRequest
+from embedlog.wire.configs import (
     AlterableConfig,
     AlterConfigsRequest,
     AlterConfigsResource,
@@ -25,8 +21,8 @@ from embedlog.cluster.protocol.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
 )
-from embedlog.cluster.protocol.metadata import MetadataRequest, MetadataRequestTopic
-from embedlog.cluster.protocol.offsets_api import (
+from embedlog.wire.metadata import MetadataRequest, MetadataRequestTopic
+from embedlog.wire.offsets_api import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsTopic,
@@ -39,9 +35,9 @@ from embedlog.cluster.protocol.offsets_api import (
     OffsetForLeaderTopic,
     PartitionEpochEndOffset,
 )
-from embedlog.cluster.protocol.operations import UNKNOWN_OPERATIONS
-from embedlog.cluster.protocol.producers import DescribeProducersRequest, DescribeProducersTopic
-from embedlog.cluster.protocol.topics import (
+from embedlog.wire.operations import UNKNOWN_OPERATIONS
+from embedlog.wire.producers import DescribeProducersRequest, DescribeProducersTopic
+from embedlog.wire.topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,

@@ -11,15 +11,16 @@ from hypothesis import strategies as st
 from wire import Wire, batch_of, produce
 
 from embedlog.cluster import Broker
-from embedlog.cluster.protocol import (
+from embedlog.codec import encode_batch
+from embedlog.wire import (
     ErrorCode,
     ProtocolError,
-    alike,
     decode_request_header,
     encode_request,
     encode_response_chunks,
+    template_of,
 )
-from embedlog.cluster.protocol.produce_fetch import (
+from embedlog.wire.produce_fetch import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -27,7 +28,6 @@ from embedlog.cluster.protocol.produce_fetch import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from embedlog.codec import encode_batch
 
 T = "t"
 FIRST = 5
@@ -79,7 +79,7 @@ def told(request: ProduceRequest) -> tuple[Any, ...]:
 def made_of(request: ProduceRequest, version: int, client: str | None = "c") -> Any:
     frame = frame_of(request, version, client=client)
     header = decode_request_header(frame)
-    return alike(memoryview(frame), header, ProduceRequest.decode(frame, version, header.body_pos))
+    return template_of(memoryview(frame), header, ProduceRequest.decode(frame, version, header.body_pos))
 
 
 @given(st.integers(FIRST, 13), requests, requests, numbers32, st.sampled_from(["c", "", None]))
@@ -150,7 +150,7 @@ def test_requests_that_have_nothing_in_common_with_others() -> None:
     assert made_of(produce(T, b"x"), FIRST - 1) is None
     frame = frame_of(produce(T, b"x"), 9) + b"\0"  # bytes behind a message are ignored
     header = decode_request_header(frame)
-    assert alike(memoryview(frame), header, ProduceRequest.decode(frame, 9, header.body_pos)) is None
+    assert template_of(memoryview(frame), header, ProduceRequest.decode(frame, 9, header.body_pos)) is None
 
 
 # -- a broker ----------------------------------------------------------------------------------------

@@ -18,16 +18,12 @@ from wire import Wire, batch_of, fetch
 from zookeepers import WAIT_S, Znodes, eventually
 
 import embedlog
-from embedlog.cluster.protocol import ErrorCode
-from embedlog.cluster.protocol.groups import FindCoordinatorRequest, HeartbeatRequest
-from embedlog.cluster.protocol.metadata import MetadataRequest, MetadataRequestTopic
-from embedlog.cluster.protocol.offsets_api import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsTopic,
-)
 from embedlog.cluster.zookeeper import contents, paths
 from embedlog.cluster.zookeeper.running import ZooKeepers
+from embedlog.wire import ErrorCode
+from embedlog.wire.groups import FindCoordinatorRequest, HeartbeatRequest
+from embedlog.wire.metadata import MetadataRequest, MetadataRequestTopic
+from embedlog.wire.offsets_api import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
 SESSION_MS = 3_000
 SHORT = ("--set", f"zookeeper.session.timeout.ms={SESSION_MS}")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from wire import Wire
 
-from embedlog.cluster.protocol import APIS
-from embedlog.cluster.protocol.metadata import ApiVersionsRequest
+from embedlog.wire import APIS
+from embedlog.wire.metadata import ApiVersionsRequest
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent.parent / "docs" / "compatibility.md"

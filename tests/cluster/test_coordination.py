@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from zookeepers import Znodes, eventually
 
 import embedlog
+from embedlog.backends.local import WriterBackend
 from embedlog.cluster.coordination import BrokerAddress, Coordination, SingleBroker, check_assignment
 from embedlog.cluster.coordination.assignment import assigned
 from embedlog.cluster.coordination.cluster_view import EMPTY, ClusterView, State, TopicView
@@ -33,9 +34,8 @@ from embedlog.errors import (
     UnknownSetting,
     ZooKeeperError,
 )
-from embedlog.local import WriterBackend
 from embedlog.model import TopicPartition
-from embedlog.store import Store
+from embedlog.store.store import Store
 
 
 class Members:

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 from wire import Wire, batch_of
 
-from embedlog.cluster.protocol.metadata import ApiVersionsRequest, MetadataRequest, MetadataRequestTopic
+from embedlog.wire.metadata import ApiVersionsRequest, MetadataRequest, MetadataRequestTopic
 
 LIMIT = 256
 SERVE = f"""

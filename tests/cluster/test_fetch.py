@@ -10,9 +10,9 @@ import pytest
 from wire import Wire, batch_of, fetch, records_of
 
 from embedlog.cluster import Broker
-from embedlog.cluster.protocol import ErrorCode
-from embedlog.cluster.protocol.produce_fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from embedlog.codec import scan
+from embedlog.wire import ErrorCode
+from embedlog.wire.produce_fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 
 T = "t"
 FOREVER_MS = 600_000

@@ -17,8 +17,11 @@ from zookeepers import eventually
 from embedlog import CommittedOffset, Log, TopicPartition
 from embedlog.cli.group_views import committed_offsets, one_group
 from embedlog.cluster import Broker
-from embedlog.cluster.protocol import ErrorCode
-from embedlog.cluster.protocol.committed import (
+from embedlog.files.filesystem import FileSystem
+from embedlog.store.read_only_store import ReadOnlyStore
+from embedlog.store.store import Store
+from embedlog.wire import ErrorCode
+from embedlog.wire.committed import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
@@ -30,15 +33,8 @@ from embedlog.cluster.protocol.committed import (
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
-from embedlog.cluster.protocol.groups import HeartbeatRequest
-from embedlog.cluster.protocol.listed_groups import (
-    DeleteGroupsRequest,
-    DescribeGroupsRequest,
-    ListGroupsRequest,
-)
-from embedlog.follower import Follower
-from embedlog.fs import FileSystem
-from embedlog.store import Store
+from embedlog.wire.groups import HeartbeatRequest
+from embedlog.wire.listed_groups import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
 
 COMMIT_MAX = FETCH_MAX = 10
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -208,7 +204,7 @@ def test_negative_offsets_are_kept_and_count_as_none(
     kept = {T0: (-2, 0), T1: (-(1 << 63), 0)}
     assert fetched(broker, wire, [T0, T1]) == fetched(broker, wire) == kept
     broker.log.backup(tmp_path / "copy")
-    with closing(Follower(str(tmp_path / "copy"))) as follower:
+    with closing(ReadOnlyStore(str(tmp_path / "copy"))) as follower:
         assert one_group(follower, G, "").committed == committed_offsets(follower, G) == {}
     with Broker(tmp_path / "copy") as again, Wire(again) as to_it:
         assert fetched(again, to_it) == kept

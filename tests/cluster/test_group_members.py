@@ -13,16 +13,16 @@ from wire import Wire
 from zookeepers import eventually
 
 import embedlog
+from embedlog.backends.local import WriterBackend
 from embedlog.cluster import Broker
-from embedlog.cluster.protocol import ErrorCode
-from embedlog.cluster.protocol.groups import (
+from embedlog.errors import GroupNotFound
+from embedlog.wire import ErrorCode
+from embedlog.wire.groups import (
     FindCoordinatorRequest,
     JoinGroupRequestProtocol,
     LeaveGroupRequest,
     MemberIdentity,
 )
-from embedlog.errors import GroupNotFound
-from embedlog.local import WriterBackend
 
 
 class Table:

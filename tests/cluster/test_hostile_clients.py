@@ -16,9 +16,9 @@ from wire import TIMEOUT_S, Wire, batch_of, fetch, produce
 
 from embedlog.cluster import Broker
 from embedlog.cluster.connection import Answer, Connection
-from embedlog.cluster.protocol import encode_request
-from embedlog.cluster.protocol.metadata import ApiVersionsRequest
-from embedlog.cluster.protocol.produce_fetch import FetchRequest, ProduceRequest
+from embedlog.wire import encode_request
+from embedlog.wire.metadata import ApiVersionsRequest
+from embedlog.wire.produce_fetch import FetchRequest, ProduceRequest
 
 SMALL = b"".join(map(bytes, encode_request(ApiVersionsRequest(), 0, 1, "flood")))  # type: ignore[arg-type]
 

@@ -16,7 +16,7 @@ from embedlog import CommittedOffset, Log, TopicPartition
 from embedlog.cluster import Broker
 from embedlog.cluster.classic import ConsumerConnector, MessageStream
 from embedlog.cluster.zookeeper import contents, paths
-from embedlog.store import Store
+from embedlog.store.store import Store
 
 G = "g"
 BUSY, IDLE = TopicPartition("t", 0), TopicPartition("t", 1)

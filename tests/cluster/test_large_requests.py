@@ -9,12 +9,12 @@ import pytest
 from wire import TIMEOUT_S, Wire, batch_of, fetch, records_of
 
 from embedlog.cluster import Broker
-from embedlog.cluster.protocol import ErrorCode, Request
-from embedlog.cluster.protocol.committed import OffsetFetchRequest, OffsetFetchRequestGroup
-from embedlog.cluster.protocol.configs import DescribeConfigsRequest, DescribeConfigsResource
-from embedlog.cluster.protocol.listed_groups import DescribeGroupsRequest
-from embedlog.cluster.protocol.metadata import ApiVersionsRequest, MetadataRequest, MetadataRequestTopic
-from embedlog.cluster.protocol.offsets_api import (
+from embedlog.wire import ErrorCode, Request
+from embedlog.wire.committed import OffsetFetchRequest, OffsetFetchRequestGroup
+from embedlog.wire.configs import DescribeConfigsRequest, DescribeConfigsResource
+from embedlog.wire.listed_groups import DescribeGroupsRequest
+from embedlog.wire.metadata import ApiVersionsRequest, MetadataRequest, MetadataRequestTopic
+from embedlog.wire.offsets_api import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
@@ -22,7 +22,7 @@ from embedlog.cluster.protocol.offsets_api import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from embedlog.cluster.protocol.produce_fetch import (
+from embedlog.wire.produce_fetch import (
     FetchPartition,
     FetchRequest,
     FetchTopic,
@@ -30,7 +30,7 @@ from embedlog.cluster.protocol.produce_fetch import (
     ProduceRequest,
     TopicProduceData,
 )
-from embedlog.cluster.protocol.producers import DescribeProducersRequest, DescribeProducersTopic
+from embedlog.wire.producers import DescribeProducersRequest, DescribeProducersTopic
 
 T = "t"
 MANY = 20_000

@@ -13,8 +13,8 @@ from wire import Wire, batch_of, fetch, produce, records_of
 import embedlog
 from embedlog.cluster import Broker
 from embedlog.cluster.handlers.fetch import Purgatory, Waiting
-from embedlog.cluster.protocol import encode_request
-from embedlog.cluster.protocol.produce_fetch import FetchRequest, ProduceRequest
+from embedlog.wire import encode_request
+from embedlog.wire.produce_fetch import FetchRequest, ProduceRequest
 
 T = "t"
 FOREVER_MS = 600_000

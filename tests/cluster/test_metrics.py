@@ -15,13 +15,9 @@ from wire import Wire, batch_of, produce
 from embedlog import LogFull
 from embedlog.cluster import Broker
 from embedlog.cluster.meter import finder
-from embedlog.cluster.protocol import APIS
-from embedlog.cluster.protocol.metadata import MetadataRequest
-from embedlog.cluster.protocol.produce_fetch import (
-    PartitionProduceResponse,
-    ProduceResponse,
-    TopicProduceResponse,
-)
+from embedlog.wire import APIS
+from embedlog.wire.metadata import MetadataRequest
+from embedlog.wire.produce_fetch import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 
 TIMEOUT_S = 60
 

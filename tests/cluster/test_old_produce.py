@@ -16,12 +16,12 @@ from wire import produce as request_of
 
 from embedlog import codec
 from embedlog.cluster import Broker
-from embedlog.cluster.legacy import as_batches
-from embedlog.cluster.problems import Refusal
-from embedlog.cluster.protocol import ErrorCode
+from embedlog.cluster.down_conversion import as_batches
+from embedlog.cluster.problems import ApiError
 from embedlog.codec import decode, scan
 from embedlog.codec.message_set import encode_message_set
 from embedlog.config import TopicSettings
+from embedlog.wire import ErrorCode
 
 MIB = 1 << 20
 ROWS = [(b"k%d" % i if i % 3 else None, b"v%d" % i * i if i % 4 else None, T + 9 - i) for i in range(10)]
@@ -37,7 +37,7 @@ def made_of(magic: int, rows: list, compression: int = 0) -> bytes:
 
 
 def refusal(made: bytes, settings: TopicSettings = SETTINGS) -> ErrorCode:
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(ApiError) as caught:
         as_batches(made, settings, T, 32 * MIB)
     return caught.value.code
 
@@ -215,7 +215,7 @@ def test_what_is_refused(broker: Broker, name: str) -> None:
 def test_any_bytes(data: bytes) -> None:
     try:
         as_batches(data, SETTINGS, T, 32 * MIB)
-    except Refusal:
+    except ApiError:
         pass
 
 
@@ -227,7 +227,7 @@ def test_any_flip_is_seen_or_harmless(compression: int, magic: int, data: st.Dat
     bad[data.draw(st.integers(0, len(bad) - 1))] ^= data.draw(st.integers(1, 255))
     try:
         found = read(bytes(as_batches(bytes(bad), SETTINGS, T, 32 * MIB)))
-    except Refusal:
+    except ApiError:
         return
     assert found == expected  # an offset
 
@@ -252,7 +252,7 @@ def test_records_survive_or_are_refused_for_their_size(
     settings = TopicSettings(max_message_bytes=max_message_bytes)
     try:
         batches = bytes(as_batches(made_of(magic, rows, compression), settings, T, 32 * MIB))
-    except Refusal as error:
+    except ApiError as error:
         assert error.code == ErrorCode.MESSAGE_TOO_LARGE
         assert max_message_bytes < 1 << 20
         return

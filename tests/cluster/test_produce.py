@@ -13,17 +13,14 @@ import pytest
 from wire import TIMEOUT_S, Wire, batch_of, produce, records_of
 
 import embedlog
-from embedlog.cluster import Broker, produced
-from embedlog.cluster.protocol import ErrorCode
-from embedlog.cluster.protocol.produce_fetch import (
-    PartitionProduceData,
-    ProduceRequest,
-    TopicProduceData,
-)
-from embedlog.cluster.protocol.producers import InitProducerIdRequest
+from embedlog.cluster import Broker
+from embedlog.cluster import batch_validation as produced
 from embedlog.codec import crc32c, decode_pieces, encode_batch, encode_control_batch, scan
 from embedlog.codec.message_set import encode_message_set
 from embedlog.model import Record
+from embedlog.wire import ErrorCode
+from embedlog.wire.produce_fetch import PartitionProduceData, ProduceRequest, TopicProduceData
+from embedlog.wire.producers import InitProducerIdRequest
 
 T = "t"
 

@@ -15,7 +15,7 @@ from kio.schema.response_header.v1.header import ResponseHeader as KioResponseHe
 from kio.serial import entity_writer
 from protocol_messages import EVERY_MESSAGE, name_of
 
-from embedlog.cluster.protocol import (
+from embedlog.wire import (
     APIS,
     ErrorCode,
     Message,
@@ -29,14 +29,9 @@ from embedlog.cluster.protocol import (
     frame_size,
     unsupported_api_versions,
 )
-from embedlog.cluster.protocol.groups import HeartbeatRequest
-from embedlog.cluster.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
-from embedlog.cluster.protocol.produce_fetch import (
-    FetchableTopicResponse,
-    FetchRequest,
-    FetchResponse,
-    PartitionData,
-)
+from embedlog.wire.groups import HeartbeatRequest
+from embedlog.wire.metadata import ApiVersionsRequest, ApiVersionsResponse
+from embedlog.wire.produce_fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 
 
 def joined(chunks: list[object]) -> bytes:

@@ -12,16 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from protocol_messages import EVERY_MESSAGE, messages, name_of
 
-from embedlog.cluster.protocol import APIS, Message, ProtocolError
-from embedlog.cluster.protocol.committed import OffsetFetchRequest
-from embedlog.cluster.protocol.groups import (
+from embedlog.wire import APIS, Message, ProtocolError
+from embedlog.wire.committed import OffsetFetchRequest
+from embedlog.wire.groups import (
     FindCoordinatorRequest,
     HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupRequestProtocol,
 )
-from embedlog.cluster.protocol.metadata import ApiVersionsRequest, MetadataRequest, MetadataRequestTopic
-from embedlog.cluster.protocol.produce_fetch import (
+from embedlog.wire.metadata import ApiVersionsRequest, MetadataRequest, MetadataRequestTopic
+from embedlog.wire.produce_fetch import (
     FetchPartition,
     FetchRequest,
     FetchTopic,
@@ -29,7 +29,7 @@ from embedlog.cluster.protocol.produce_fetch import (
     ProduceRequest,
     TopicProduceData,
 )
-from embedlog.cluster.protocol.schema import wire_of
+from embedlog.wire.schema import wire_of
 
 LARGE = (b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\xff\x07", b"\x7f\xff", b"\x80\0\0\0")
 """The largest counts and lengths, in all their encodings, and a negative one."""

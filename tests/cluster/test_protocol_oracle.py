@@ -18,8 +18,8 @@ from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import i32Timedelta, i64Timedelta
 from protocol_messages import EVERY_CLASS, EVERY_MESSAGE, messages, name_of
 
-from embedlog.cluster.protocol import APIS, ErrorCode, Message
-from embedlog.cluster.protocol.schema import wire_of
+from embedlog.wire import APIS, ErrorCode, Message
+from embedlog.wire.schema import wire_of
 
 
 def module_of(cls: type[Message], version: int) -> str:

@@ -8,13 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embedlog.cluster.classic.rebalance import (
-    ConsumerThread,
-    assigned_to,
-    by_broker,
-    dealt,
-    streams_for,
-)
+from embedlog.cluster.classic.rebalance import ConsumerThread, assigned_to, by_broker, dealt, streams_for
 from embedlog.cluster.zookeeper.contents import BLACK_LIST, STATIC, WHITE_LIST, Subscription
 from embedlog.model import TopicPartition
 

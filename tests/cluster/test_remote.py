@@ -24,11 +24,11 @@ from embedlog import (
     UnknownSetting,
     UnsupportedByBackend,
 )
+from embedlog.backends.remote import RemoteBackend
+from embedlog.backends.remote.connection import Connection
+from embedlog.backends.remote.settings import addresses
 from embedlog.cluster import Broker
-from embedlog.cluster.protocol import Request
-from embedlog.cluster.remote import RemoteBackend
-from embedlog.cluster.remote.connection import Connection
-from embedlog.cluster.remote.settings import addresses
+from embedlog.wire import Request
 
 TP = TopicPartition("t", 0)
 

@@ -24,13 +24,13 @@ from embedlog import (
     RequestTimedOut,
     TopicPartition,
     UnsupportedByBackend,
-    producer_ledger,
 )
+from embedlog.backends.remote.connection import SPOKEN
+from embedlog.backends.remote.metadata import Metadata
 from embedlog.cluster import Broker
-from embedlog.cluster.protocol import APIS, decode_request_header, encode_response_chunks
-from embedlog.cluster.protocol.metadata import ApiVersion, ApiVersionsResponse
-from embedlog.cluster.remote.connection import SPOKEN
-from embedlog.cluster.remote.metadata import Metadata
+from embedlog.storage import producer_state_manager as producer_ledger
+from embedlog.wire import APIS, decode_request_header, encode_response_chunks
+from embedlog.wire.metadata import ApiVersion, ApiVersionsResponse
 
 
 def at(port: int, **settings: object) -> Log:

@@ -22,10 +22,10 @@ from wire import Wire, batch_of, fetch, produce, records_of
 import embedlog
 from embedlog.cluster import AddressInUse, Broker, processor
 from embedlog.cluster.poll import Selected
-from embedlog.cluster.protocol import encode_request
-from embedlog.cluster.protocol.metadata import ApiVersionsRequest, MetadataRequest, MetadataRequestTopic
-from embedlog.cluster.protocol.produce_fetch import FetchRequest, ProduceRequest
 from embedlog.cluster.server import listen, listening
+from embedlog.wire import encode_request
+from embedlog.wire.metadata import ApiVersionsRequest, MetadataRequest, MetadataRequestTopic
+from embedlog.wire.produce_fetch import FetchRequest, ProduceRequest
 
 T = "t"
 

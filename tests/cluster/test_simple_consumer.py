@@ -11,15 +11,15 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from embedlog import CommittedOffset, Record, TopicPartition, errors
+from embedlog.backends.remote.error_mapping import error_of
 from embedlog.cluster import Broker
-from embedlog.cluster.answers import error_of
 from embedlog.cluster.classic import EARLIEST_TIME, LATEST_TIME, FetchRequest, MessageSet, SimpleConsumer
-from embedlog.cluster.protocol import ErrorCode, Response, decode_request_header, encode_response_chunks
-from embedlog.cluster.protocol.metadata import ApiVersion, ApiVersionsResponse
-from embedlog.cluster.protocol.produce_fetch import FetchableTopicResponse, FetchResponse, PartitionData
-from embedlog.cluster.protocol.produce_fetch import FetchRequest as WireFetch
 from embedlog.codec import encode_batch
 from embedlog.codec.message_set import encode_message_set
+from embedlog.wire import ErrorCode, Response, decode_request_header, encode_response_chunks
+from embedlog.wire.metadata import ApiVersion, ApiVersionsResponse
+from embedlog.wire.produce_fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from embedlog.wire.produce_fetch import FetchRequest as WireFetch
 
 T = 1_700_000_000_000
 CODECS = ("none", "gzip", "snappy", "lz4")

@@ -13,13 +13,13 @@ from zookeepers import Znodes
 import embedlog
 from embedlog.cluster import Broker, dispatch
 from embedlog.cluster.coordination.single import SingleBroker
-from embedlog.cluster.protocol.metadata import MetadataRequest
-from embedlog.cluster.seldom import Seldom
+from embedlog.cluster.log_throttle import LogThrottle
 from embedlog.cluster.zookeeper import client as zookeeper_client
 from embedlog.cluster.zookeeper import contents, paths, running
 from embedlog.cluster.zookeeper.client import ZooKeeper
 from embedlog.cluster.zookeeper.running import ZooKeepers
 from embedlog.errors import BrokerIdInUse, BrokerUnavailable, InvalidArgument, ZooKeeperUnavailable
+from embedlog.wire.metadata import MetadataRequest
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ def test_clients_that_are_turned_away_are_told_of_once(
 
 def test_what_happens_often_is_said_seldom() -> None:
     now = 0.0
-    seldom = Seldom(10, clock=lambda: now)
+    seldom = LogThrottle(10, clock=lambda: now)
     assert [seldom.times() for _ in range(3)] == [1, 0, 0]
     now = 9.9
     assert seldom.times() == 0

@@ -22,7 +22,7 @@ from embedlog.cluster.zookeeper import paths
 from embedlog.cluster.zookeeper.client import ZooKeeper, split_connect
 from embedlog.cluster.zookeeper.running import ZooKeepers
 from embedlog.errors import InvalidArgument, JavaNotFound, ZooKeeperError, ZooKeeperUnavailable
-from embedlog.java import java_home
+from embedlog.runtime.java import java_home
 
 
 def _is_there(pid: int) -> bool:

@@ -7,10 +7,12 @@ import socket
 import struct
 from typing import Any, Protocol, TypeVar
 
-from embedlog.closing import Closing
-from embedlog.cluster.protocol import Request, Response, decode_response_header, encode_request
-from embedlog.cluster.protocol.apis import APIS
-from embedlog.cluster.protocol.produce_fetch import (
+from embedlog.codec import decode, encode_batch, scan
+from embedlog.model import Record
+from embedlog.runtime.closing import Closing
+from embedlog.wire import Request, Response, decode_response_header, encode_request
+from embedlog.wire.apis import APIS
+from embedlog.wire.produce_fetch import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
@@ -22,8 +24,6 @@ from embedlog.cluster.protocol.produce_fetch import (
     ProduceResponse,
     TopicProduceData,
 )
-from embedlog.codec import decode, encode_batch, scan
-from embedlog.model import Record
 
 TIMEOUT_S = 60.0  # what never comes fails a test; nothing is measured by it
 

@@ -13,12 +13,7 @@ from hypothesis import strategies as st
 
 from embedlog.codec import compression
 from embedlog.codec.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD, compress, decompress
-from embedlog.errors import (
-    CompressionUnavailable,
-    DecompressedTooLarge,
-    DecompressionError,
-    InvalidArgument,
-)
+from embedlog.errors import CompressionUnavailable, DecompressedTooLarge, DecompressionError, InvalidArgument
 
 CODECS = (NONE, GZIP, SNAPPY, LZ4, ZSTD)
 PACKED = CODECS[1:]

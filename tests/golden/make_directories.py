@@ -29,8 +29,8 @@ from typing import Any
 import embedlog
 from embedlog import CommittedOffset, Log, Record, TopicPartition
 from embedlog.codec import encode_batch, encode_control_batch, encode_values
-from embedlog.fs import FileSystem
-from embedlog.publication import publish, staging_directory
+from embedlog.files.filesystem import FileSystem
+from embedlog.store.atomic_append import publish, staging_directory
 
 T = 1_700_000_000_000
 NEVER_MS = 3_600_000

@@ -14,7 +14,7 @@ from transactions import Transactions
 import embedlog
 import embedlog.spark
 from embedlog import Log
-from embedlog.spark.due import PartitionDue, check_topic, due, loaded_up_to
+from embedlog.spark.load_plan import PartitionDue, check_topic, due, loaded_up_to
 from embedlog.spark.manifest import Loaded, Lost, Manifest
 from embedlog.spark.status import status
 from embedlog.spark.table import Table

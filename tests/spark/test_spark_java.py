@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from embedlog.java import java_home as any_java_home
+from embedlog.runtime.java import java_home as any_java_home
 from embedlog.spark.java import java_home
 
 

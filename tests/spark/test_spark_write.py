@@ -15,10 +15,10 @@ import pytest
 from programs import Program
 
 import embedlog
-from embedlog import handover
+from embedlog.backends import handover
+from embedlog.clients.partitioner import partition_for_key
 from embedlog.cluster import Broker
-from embedlog.partitioner import partition_for_key
-from embedlog.staged import set_of
+from embedlog.store.staging import set_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

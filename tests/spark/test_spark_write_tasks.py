@@ -34,13 +34,13 @@ from pyspark.sql.types import (
 )
 
 import embedlog
+from embedlog.clients.partitioner import partition_for_key
 from embedlog.cluster import Broker
 from embedlog.codec import codec_name, scan
 from embedlog.errors import EmbedlogError
-from embedlog.partitioner import partition_for_key
 from embedlog.spark.options import write_options
 from embedlog.spark.writing import BatchWriter, RowStreamWriter, Staged, StreamWriter, stream_writer
-from embedlog.staged import ABANDONED_MS
+from embedlog.store.staging import ABANDONED_MS
 
 ALL = "key binary, value binary, headers headers, topic string, partition int, timestamp timestamp"
 KINDS: dict[str, DataType] = {

@@ -20,16 +20,8 @@ from contextlib import contextmanager
 from typing import Final, TypeVar
 
 from ...errors import BrokerError, BrokerUnavailable, RequestTimedOut
-from ..protocol import (
-    APIS,
-    ErrorCode,
-    ProtocolError,
-    Request,
-    Response,
-    decode_response_header,
-    encode_request,
-)
-from ..protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
+from ...wire import APIS, ErrorCode, ProtocolError, Request, Response, decode_response_header, encode_request
+from ...wire.metadata import ApiVersionsRequest, ApiVersionsResponse
 
 _SIZE: Final = struct.Struct(">i")
 _PIECE: Final = 256 << 10

@@ -21,13 +21,13 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from ...arguments import also_named, check_group, check_int, check_text
 from ...config import MAX_INT32
 from ...errors import Closed, ConcurrentUse, InvalidArgument, InvalidType
-from ...filenames import check_topic_name
+from ...files.names import check_topic_name
 from ...model import TopicPartition
-from ...one_thread import OneThread
+from ...runtime.thread_guard import ThreadGuard
 from ...synonyms import CONNECTOR_ARGUMENTS
+from ...validation import also_named, check_group, check_int, check_text
 from ..zookeeper import paths
 from ..zookeeper.client import ZooKeeper
 from ..zookeeper.contents import BLACK_LIST, STATIC, WHITE_LIST, Subscription
@@ -56,7 +56,7 @@ class ConsumerConnector:
         self._settings = ConnectorSettings().with_changes(settings)
         paths.consumer(group_id, self._settings.consumer_id or "any")  # what ZooKeeper cannot name is refused
         self.group_id = group_id
-        self._guard = OneThread()
+        self._guard = ThreadGuard()
         self._streams: dict[tuple[str | None, int], MessageStream] = {}
         self._member: Member | None = None
         self._closed = False

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
+from ...backends.remote.error_mapping import error_of
 from ...codec import encode_batch
 from ...errors import (
     BrokerError,
@@ -30,15 +31,9 @@ from ...errors import (
     TopicNotFound,
     shown,
 )
-from ..answers import error_of
-from ..protocol import ErrorCode
-from ..protocol.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from ..protocol.produce_fetch import (
-    PartitionProduceData,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-)
+from ...wire import ErrorCode
+from ...wire.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from ...wire.produce_fetch import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from .channel import Channel
 from .producer_data import BrokerPartition, Event, Partitioner, key_bytes, random_index
 from .producer_pool import ProducerPool

@@ -22,13 +22,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
-from ...errors import (
-    BrokerError,
-    BrokerUnavailable,
-    EmbedlogError,
-    OffsetOutOfRange,
-    TopicNotFound,
-)
+from ...errors import BrokerError, BrokerUnavailable, EmbedlogError, OffsetOutOfRange, TopicNotFound
 from ...model import TopicPartition
 from ..coordination import BrokerAddress
 from .connector_settings import ConnectorSettings

@@ -23,13 +23,13 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from ...arguments import also_named, as_seconds, check_choice, check_int, check_text, is_several
-from ...closing import Closing
 from ...codec import codec_number
 from ...config import MAX_INT32
 from ...errors import Closed, InvalidArgument, InvalidType, shown
-from ...filenames import check_topic_name
+from ...files.names import check_topic_name
+from ...runtime.closing import Closing
 from ...synonyms import PRODUCER_ARGUMENTS
+from ...validation import also_named, as_seconds, check_choice, check_int, check_text, is_several
 from .dispatching import Asking, ListSender, ZooKeeperSender
 from .producer_data import (
     CallbackHandler,

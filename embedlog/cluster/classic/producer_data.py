@@ -16,8 +16,8 @@ import random
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
+from ...clients.partitioner import partition_for_key
 from ...errors import InvalidType, shown
-from ...partitioner import partition_for_key
 
 
 class ProducerData(NamedTuple):

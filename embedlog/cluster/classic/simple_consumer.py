@@ -23,7 +23,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from ...arguments import (
+from ...backends.remote.error_mapping import error_of
+from ...codec.message_set import iter_messages, message_records
+from ...config import MAX_INT32, MAX_INT64, MIB
+from ...errors import CorruptRecord, EmbedlogError, InvalidType, RecordTooLarge
+from ...files.names import check_topic_name
+from ...model import CommittedOffset, Record, TopicPartition
+from ...runtime.closing import Closing
+from ...storage.reader import EARLIEST_TIME, LATEST_TIME
+from ...synonyms import SIMPLE_CONSUMER_ARGUMENTS
+from ...validation import (
     also_named,
     as_seconds,
     as_topic_partition,
@@ -34,18 +43,8 @@ from ...arguments import (
     check_int,
     check_text,
 )
-from ...closing import Closing
-from ...codec.message_set import iter_messages, message_records
-from ...config import MAX_INT32, MAX_INT64, MIB
-from ...errors import CorruptRecord, EmbedlogError, InvalidType, RecordTooLarge
-from ...filenames import check_topic_name
-from ...model import CommittedOffset, Record, TopicPartition
-from ...reading import EARLIEST_TIME, LATEST_TIME
-from ...synonyms import SIMPLE_CONSUMER_ARGUMENTS
-from ..answers import error_of
-from ..coordination import BrokerAddress
-from ..protocol import ErrorCode
-from ..protocol.committed import (
+from ...wire import ErrorCode
+from ...wire.committed import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
@@ -54,15 +53,16 @@ from ..protocol.committed import (
     OffsetFetchRequestTopic,
     OffsetFetchResponse,
 )
-from ..protocol.groups import FindCoordinatorRequest, FindCoordinatorResponse
-from ..protocol.offsets_api import (
+from ...wire.groups import FindCoordinatorRequest, FindCoordinatorResponse
+from ...wire.offsets_api import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from ..protocol.produce_fetch import FetchPartition, FetchResponse, FetchTopic, PartitionData
-from ..protocol.produce_fetch import FetchRequest as WireFetch
+from ...wire.produce_fetch import FetchPartition, FetchResponse, FetchTopic, PartitionData
+from ...wire.produce_fetch import FetchRequest as WireFetch
+from ..coordination import BrokerAddress
 from .channel import Channel
 
 __all__ = ["EARLIEST_TIME", "LATEST_TIME", "FetchRequest", "MessageSet", "SimpleConsumer"]

@@ -27,7 +27,7 @@ from typing import Any, Final, Self, TypeAlias
 
 from ...errors import ConsumerTimeout, EmbedlogError
 from ...model import Record, TopicPartition
-from ...one_thread import OneThread
+from ...runtime.thread_guard import ThreadGuard
 
 Decoder: TypeAlias = Callable[[bytes], Any]
 
@@ -97,7 +97,7 @@ class MessageStream:
         self._key_decoder = key_decoder
         self._value_decoder = value_decoder
         self._on_room = on_room
-        self._user = OneThread()
+        self._user = ThreadGuard()
         self._changed = threading.Condition()
         self._chunks: deque[_Chunk] = deque()
         self._in_hand: tuple[Claim, int] | None = None

@@ -5,7 +5,7 @@ r"""Filters of topics: Java's regular expressions, as Python's `re` runs them.
       -> clicks|[A-Za-z]+[02456789]      the same in Python's syntax, which must match whole names
 
 All members of a group must read a filter alike, and Kafka's are Java programs. So an expression either means
-the same here as there, or it is refused. Topic names use only 65 characters (`filenames.py`), so whatever
+the same here as there, or it is refused. Topic names use only 65 characters (`files/names.py`), so whatever
 stands for a set of characters is computed over these: `&&`, nested classes and `\p{...}` become plain sets.
 
 Refused, besides what Java refuses: {n,m}, which the comma breaks in Kafka too; (?x); look-behind of variable

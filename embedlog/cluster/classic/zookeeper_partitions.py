@@ -20,7 +20,7 @@ from typing import Any, Final
 from kazoo.exceptions import KazooException
 
 from ...errors import CorruptZnode, ZooKeeperError, ZooKeeperUnavailable
-from ...waiting import Bell
+from ...runtime.wakeups import Wakeup
 from ..zookeeper import paths
 from ..zookeeper.client import ZooKeeper
 from ..zookeeper.contents import Broker, PartitionState, decode_number
@@ -45,7 +45,7 @@ class ZooKeeperPartitions:
         self._stale: set[str] = set()
         self._brokers_stale = True
         self._brokers: dict[int, tuple[str, int]] = {}
-        self._bell = Bell()
+        self._bell = Wakeup()
         self._closed = False
         self._zookeeper = ZooKeeper(connect, session_timeout_s=session_timeout_s)
         self._zookeeper.on_session(self._session)

@@ -6,7 +6,7 @@ registered.py     a broker of a cluster, over ZooKeeper; behind it
   joining.py        how it comes into the cluster
   cluster_view.py   what the registries say
   controller.py     who decides, and what
-  topics_here.py    the directory follows
+  local_replicas.py    the directory follows
   lease.py          until when the broker counts
   zookeeper_offsets.py  offsets that groups keep there
 membership.py     what a directory remembers of its cluster

@@ -29,7 +29,7 @@ from kazoo.exceptions import BadVersionError, NodeExistsError
 
 from ...errors import ZooKeeperError
 from ...model import TopicPartition
-from ...topic import new_id
+from ...store.topic import new_id
 from ..zookeeper import contents, paths
 from ..zookeeper.client import ZooKeeper
 from .cluster_view import ClusterView, State, TopicView

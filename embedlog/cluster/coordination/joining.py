@@ -24,13 +24,13 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from ...errors import BrokerIdInUse, DirectoryError, InvalidArgument, ZooKeeperError
-from ...store import Store
+from ...store.store import Store
 from ..zookeeper import contents, paths
 from ..zookeeper.client import ZooKeeper
 from .lease import clock
+from .local_replicas import texts_of
 from .membership import Membership, membership_of, remember
 from .port import BrokerAddress
-from .topics_here import texts_of
 
 logger = logging.getLogger(__name__)
 

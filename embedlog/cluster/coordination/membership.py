@@ -12,8 +12,8 @@ import json
 from typing import Final, NamedTuple
 
 from ...errors import CorruptCheckpoint, DirectoryError
-from ...filenames import CLUSTER_FILE
-from ...store import Store
+from ...files.names import CLUSTER_FILE
+from ...store.store import Store
 
 _VERSION: Final = 1
 

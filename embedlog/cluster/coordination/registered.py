@@ -34,13 +34,13 @@ from ...errors import (
     ZooKeeperError,
     ZooKeeperUnavailable,
 )
-from ...filenames import check_topic_name
+from ...files.names import check_topic_name
+from ...groups.offsets import OFFSETS_TOPIC
 from ...model import TopicPartition
-from ...offset_records import partition_for
-from ...offsets import OFFSETS_TOPIC
-from ...store import Store
-from ...topic import check_more_partitions, check_partition_count, new_id
-from ..seldom import Seldom
+from ...store.store import Store
+from ...store.topic import check_more_partitions, check_partition_count, new_id
+from ...wire.offsets_topic import partition_for
+from ..log_throttle import LogThrottle
 from ..zookeeper import contents, paths
 from ..zookeeper.client import ZooKeeper
 from .assignment import assigned, check_assignment
@@ -48,8 +48,8 @@ from .cluster_view import EMPTY, ClusterView, Registries, State
 from .controller import Controller
 from .joining import join, register
 from .lease import Lease
+from .local_replicas import LocalReplicas, settings_of, texts_of
 from .port import NOWHERE, Assignment, BrokerAddress, Placement
-from .topics_here import TopicsHere, settings_of, texts_of
 from .zookeeper_offsets import ZooKeeperOffsets
 
 logger = logging.getLogger(__name__)
@@ -95,11 +95,11 @@ class RegisteredBroker:
         self._ids_lock = threading.Lock()
         self._ids_begin_at = -1
         self._registries = Registries(zookeeper, self._wake.set)
-        self._topics_here = TopicsHere(store, address.node_id)
+        self._topics_here = LocalReplicas(store, address.node_id)
         self._controller = Controller(zookeeper, address.node_id)
         self._lease = Lease(zookeeper)
         self._consumer_offsets = ZooKeeperOffsets(zookeeper)
-        self._unreachable = Seldom()
+        self._unreachable = LogThrottle()
         self._thread = threading.Thread(target=self._run, name="embedlog-cluster", daemon=True)
         zookeeper.on_session(self._session_changed)
 

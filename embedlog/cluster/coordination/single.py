@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from ...errors import PartitionNotFound, StorageError, TopicNotFound
-from ...filenames import PRODUCER_IDS_FILE
+from ...files.names import PRODUCER_IDS_FILE
 from ...model import TopicPartition
-from ...store import Store
+from ...store.store import Store
 from .assignment import check_assignment
 from .port import NOWHERE, Assignment, BrokerAddress, Placement
 

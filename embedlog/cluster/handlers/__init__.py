@@ -1,5 +1,6 @@
-"""What a broker does with each request: one module a family of APIs.
+"""The broker's request handlers: one module per family of APIs.
 
-Each has a class over a `Node`, whose methods take a `Call` and a request and give the response, or a future
-of it where it has to wait. They know the engine and the protocol, and not each other; `broker.py` knows them.
+Each has a class over a `BrokerContext`. Its methods take a `RequestContext` and a request, and return the
+response, or a future of it if they have to wait. Handlers know the engine and the protocol, and not each
+other; `broker.py` knows them.
 """

@@ -23,12 +23,8 @@ from ...errors import (
     UnknownMember,
 )
 from ...model import NO_EPOCH, CommittedOffset, TopicPartition
-from ..coordination import ConsumerOffsets
-from ..group_work import GroupWork
-from ..node import Call, Handler, Node
-from ..problems import code_of, group_code_of
-from ..protocol import NO_UUID, ErrorCode
-from ..protocol.committed import (
+from ...wire import NO_UUID, ErrorCode
+from ...wire.committed import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitResponse,
@@ -47,6 +43,10 @@ from ..protocol.committed import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from ..broker_context import BrokerContext, Handler, RequestContext
+from ..coordination import ConsumerOffsets
+from ..group_work import GroupWork
+from ..problems import code_of, group_code_of
 
 _FIRST_WITH_TOPIC_IDS: Final = 10
 _FIRST_WITH_SEVERAL_GROUPS: Final = 8
@@ -82,7 +82,7 @@ class Asked(NamedTuple):
 class CommitHandlers:
     """Implements the APIs of committed offsets."""
 
-    def __init__(self, node: Node, work: GroupWork) -> None:
+    def __init__(self, node: BrokerContext, work: GroupWork) -> None:
         self._node = node
         self._work = work
 
@@ -97,7 +97,7 @@ class CommitHandlers:
     # -- OffsetCommit ----------------------------------------------------------------------------------
 
     def offset_commit(
-        self, call: Call, request: OffsetCommitRequest
+        self, call: RequestContext, request: OffsetCommitRequest
     ) -> OffsetCommitResponse | Future[OffsetCommitResponse]:
         offsets: dict[TopicPartition, CommittedOffset] = {}
         checked: list[list[ErrorCode]] = []
@@ -142,7 +142,7 @@ class CommitHandlers:
             timeout_ms=self._node.settings.offsets_commit_timeout_ms,
         )
 
-    def _in_zookeeper(self, call: Call) -> ConsumerOffsets | None:
+    def _in_zookeeper(self, call: RequestContext) -> ConsumerOffsets | None:
         """The ZooKeeper offsets, if the request is about these; None for `__consumer_offsets`."""
         return None if call.version else self._node.coordination.consumer_offsets
 
@@ -157,7 +157,9 @@ class CommitHandlers:
             return ErrorCode.OFFSET_METADATA_TOO_LARGE
         return ErrorCode.NONE
 
-    def _commit_code(self, call: Call, request: OffsetCommitRequest, error: EmbedlogError) -> ErrorCode:
+    def _commit_code(
+        self, call: RequestContext, request: OffsetCommitRequest, error: EmbedlogError
+    ) -> ErrorCode:
         """A member of a group that is not there (any more) is told so in a way that its version knows."""
         lost = isinstance(error, (UnknownMember, IllegalGeneration))
         if lost and request.generation_id_or_member_epoch >= 0:
@@ -174,7 +176,7 @@ class CommitHandlers:
     # -- OffsetFetch -----------------------------------------------------------------------------------
 
     def offset_fetch(
-        self, call: Call, request: OffsetFetchRequest
+        self, call: RequestContext, request: OffsetFetchRequest
     ) -> OffsetFetchResponse | Future[OffsetFetchResponse]:
         asked: list[tuple[str, list[Asked] | None]]
         if call.version >= _FIRST_WITH_SEVERAL_GROUPS:
@@ -202,7 +204,9 @@ class CommitHandlers:
             ),
         )
 
-    def _fetched(self, call: Call, asked: Iterable[tuple[str, list[Asked] | None]]) -> OffsetFetchResponse:
+    def _fetched(
+        self, call: RequestContext, asked: Iterable[tuple[str, list[Asked] | None]]
+    ) -> OffsetFetchResponse:
         found: list[tuple[str, list[FoundTopic], EmbedlogError | None]] = []
         for group, topics in asked:
             try:
@@ -213,7 +217,7 @@ class CommitHandlers:
                 found.append((group, _none(topics, ErrorCode.NONE), error))
         return _fetch_response(call, found)
 
-    def _found(self, call: Call, group: str, topics: list[Asked] | None) -> list[FoundTopic]:
+    def _found(self, call: RequestContext, group: str, topics: list[Asked] | None) -> list[FoundTopic]:
         if topics is None:
             return self._all(call, self._node.groups.stored_offsets(group))
         names = [TopicPartition(t.name, number) for t in topics if t.name for number in t.partitions]
@@ -233,7 +237,9 @@ class CommitHandlers:
             for topic in topics
         ]
 
-    def _all(self, call: Call, committed: Mapping[TopicPartition, CommittedOffset]) -> list[FoundTopic]:
+    def _all(
+        self, call: RequestContext, committed: Mapping[TopicPartition, CommittedOffset]
+    ) -> list[FoundTopic]:
         by_topic: dict[str, list[Found]] = {}
         for name in sorted(committed):
             by_topic.setdefault(name.topic, []).append(Found(name.partition, committed[name]))
@@ -251,7 +257,7 @@ class CommitHandlers:
     # -- OffsetDelete ----------------------------------------------------------------------------------
 
     def offset_delete(
-        self, call: Call, request: OffsetDeleteRequest
+        self, call: RequestContext, request: OffsetDeleteRequest
     ) -> OffsetDeleteResponse | Future[OffsetDeleteResponse]:
         def delete() -> OffsetDeleteResponse:
             response = OffsetDeleteResponse()
@@ -298,7 +304,7 @@ class CommitHandlers:
             return code_of(error)
         return ErrorCode.NONE
 
-    def _name(self, call: Call, name: str, topic_id: bytes) -> str | None:
+    def _name(self, call: RequestContext, name: str, topic_id: bytes) -> str | None:
         return self._node.topic_named(topic_id) if call.version >= _FIRST_WITH_TOPIC_IDS else name
 
 
@@ -346,7 +352,7 @@ def _none(topics: list[Asked] | None, code: ErrorCode) -> list[FoundTopic]:
 
 
 def _fetch_response(
-    call: Call, found: list[tuple[str, list[FoundTopic], EmbedlogError | None]]
+    call: RequestContext, found: list[tuple[str, list[FoundTopic], EmbedlogError | None]]
 ) -> OffsetFetchResponse:
     if call.version >= _FIRST_WITH_SEVERAL_GROUPS:
         return OffsetFetchResponse(

@@ -14,11 +14,9 @@ from typing import Any, Final, TypeAlias
 
 from ...config import LogSettings, unknown_setting
 from ...errors import EmbedlogError, UnknownSetting
-from ...filenames import check_not_internal
-from ..node import Call, Handler, Node
-from ..problems import Refusal, code_of
-from ..protocol import ErrorCode
-from ..protocol.configs import (
+from ...files.names import check_not_internal
+from ...wire import ErrorCode
+from ...wire.configs import (
     AlterConfigsRequest,
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
@@ -31,6 +29,8 @@ from ..protocol.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from ..broker_context import BrokerContext, Handler, RequestContext
+from ..problems import ApiError, code_of
 from ..settings import BrokerSettings
 from ..topic_configs import (
     CHANGED,
@@ -64,7 +64,7 @@ _Change: TypeAlias = Callable[[Sequence[Any], _Texts, _Values], dict[str, str]]
 class ConfigHandlers:
     """Implements the APIs of settings."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: BrokerContext) -> None:
         self._node = node
 
     def handlers(self) -> dict[str, Handler]:
@@ -78,7 +78,7 @@ class ConfigHandlers:
     # -- describing ------------------------------------------------------------------------------------
 
     def describe_configs(
-        self, call: Call, request: DescribeConfigsRequest
+        self, call: RequestContext, request: DescribeConfigsRequest
     ) -> Future[DescribeConfigsResponse]:
         """In another thread: of a thousand topics that is a lot of text. What is named twice is told once."""
         return self._node.offload(
@@ -144,21 +144,23 @@ class ConfigHandlers:
     def _check_broker(self, kind: int, name: str) -> None:
         """Is it this broker, or (by an empty name) all of them? Raises Refusal."""
         if kind != _BROKER:
-            raise Refusal(
+            raise ApiError(
                 ErrorCode.INVALID_REQUEST, f"settings are those of topics (2) and brokers (4), not of {kind}"
             )
         own = self._node.coordination.node_id
         if name not in ("", str(own)):
-            raise Refusal(ErrorCode.INVALID_REQUEST, f"this is broker {own}: ask the one that you mean")
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"this is broker {own}: ask the one that you mean")
 
     # -- altering --------------------------------------------------------------------------------------
 
-    def alter_configs(self, call: Call, request: AlterConfigsRequest) -> Future[AlterConfigsResponse]:
+    def alter_configs(
+        self, call: RequestContext, request: AlterConfigsRequest
+    ) -> Future[AlterConfigsResponse]:
         """All settings that the resources are to have of their own."""
         return self._node.offload(lambda: AlterConfigsResponse(responses=self._alter_all(request, _replaced)))
 
     def incremental_alter_configs(
-        self, call: Call, request: IncrementalAlterConfigsRequest
+        self, call: RequestContext, request: IncrementalAlterConfigsRequest
     ) -> Future[IncrementalAlterConfigsResponse]:
         """Changes to what they have."""
         return self._node.offload(
@@ -175,9 +177,9 @@ class ConfigHandlers:
             response = AlterConfigsResourceResponse(resource_type=kind, resource_name=name)
             try:
                 if counts[kind, name] > 1:
-                    raise Refusal(ErrorCode.INVALID_REQUEST, "the request names the resource more than once")
+                    raise ApiError(ErrorCode.INVALID_REQUEST, "the request names the resource more than once")
                 if len({dotted(config.name) for config in resource.configs}) < len(resource.configs):
-                    raise Refusal(ErrorCode.INVALID_REQUEST, "the request names a setting more than once")
+                    raise ApiError(ErrorCode.INVALID_REQUEST, "the request names a setting more than once")
                 if kind == _TOPIC:
                     self._alter_topic(name, resource.configs, change, request.validate_only)
                 else:
@@ -208,7 +210,7 @@ class ConfigHandlers:
         for name in wanted:
             if shown[name].read_only:
                 how = "" if name in _FACTS else f" --set {name}=..."
-                raise Refusal(
+                raise ApiError(
                     ErrorCode.INVALID_REQUEST,
                     f"{name} cannot be changed while the broker runs: its operator sets it when starting it "
                     f"(embedlog serve{how})",
@@ -234,7 +236,7 @@ def _changed(configs: Sequence[Any], own: _Texts, shown: _Values) -> dict[str, s
             wanted[name] = _stated(config)
         elif operation in (_APPEND, _SUBTRACT):
             if shown[name].type != LIST:
-                raise Refusal(ErrorCode.INVALID_CONFIG, f"{name} is no list: it can be set, or deleted")
+                raise ApiError(ErrorCode.INVALID_CONFIG, f"{name} is no list: it can be set, or deleted")
             given = _parts(_stated(config))
             before = _parts(wanted.get(name, shown[name].value))
             kept = [part for part in before if part not in given]
@@ -242,7 +244,7 @@ def _changed(configs: Sequence[Any], own: _Texts, shown: _Values) -> dict[str, s
                 before + [part for part in given if part not in before] if operation == _APPEND else kept
             )
         else:
-            raise Refusal(ErrorCode.INVALID_REQUEST, f"{name}: there is no operation {operation}")
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"{name}: there is no operation {operation}")
     return wanted
 
 
@@ -255,7 +257,7 @@ def _known(name: str, shown: _Values) -> str:
 
 def _stated(config: Any) -> str:
     if config.value is None:
-        raise Refusal(ErrorCode.INVALID_REQUEST, f"{config.name[:_SHOWN]} must have a value")
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"{config.name[:_SHOWN]} must have a value")
     value: str = config.value
     return value
 

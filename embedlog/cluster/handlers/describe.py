@@ -7,30 +7,30 @@ from concurrent.futures import Future
 
 from ...errors import EmbedlogError
 from ...partition import Partition
-from ...producer_state import Producer
-from ..node import Call, Handler, Node
-from ..problems import code_of
-from ..protocol import ErrorCode
-from ..protocol.cluster import (
+from ...storage.producer_state import Producer
+from ...wire import ErrorCode
+from ...wire.cluster import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
-from ..protocol.producers import (
+from ...wire.producers import (
     DescribeProducersPartitionResponse,
     DescribeProducersRequest,
     DescribeProducersResponse,
     DescribeProducersTopicResponse,
     ProducerState,
 )
+from ..broker_context import BrokerContext, Handler, RequestContext
+from ..problems import code_of
 
 
 class DescribeHandlers:
     """Implements the APIs that look below the records."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: BrokerContext) -> None:
         self._node = node
 
     def handlers(self) -> dict[str, Handler]:
@@ -38,7 +38,7 @@ class DescribeHandlers:
         return {"DescribeLogDirs": self.describe_log_dirs, "DescribeProducers": self.describe_producers}
 
     def describe_log_dirs(
-        self, call: Call, request: DescribeLogDirsRequest
+        self, call: RequestContext, request: DescribeLogDirsRequest
     ) -> Future[DescribeLogDirsResponse]:
         return self._node.offload(self._describe_log_dirs, request)
 
@@ -71,7 +71,9 @@ class DescribeHandlers:
                 except EmbedlogError:
                     continue
 
-    def describe_producers(self, call: Call, request: DescribeProducersRequest) -> DescribeProducersResponse:
+    def describe_producers(
+        self, call: RequestContext, request: DescribeProducersRequest
+    ) -> DescribeProducersResponse:
         return DescribeProducersResponse(
             topics=[
                 DescribeProducersTopicResponse(

@@ -2,7 +2,7 @@
 
 An answer's records are pieces of segment files. Small ones are read and sent with the rest of the answer;
 larger ones leave by sendfile (see connection.py), so that they never enter this process. Clients of before
-record batches get message sets, made in another thread, one answer at a time (legacy.py).
+record batches get message sets, made in another thread, one answer at a time (cluster/down_conversion.py).
 
 A request that finds less than min_bytes waits in the purgatory of its processor, for at most max_wait_ms: one
 listener a partition and processor wakes those who wait for that partition. A request of many partitions gets
@@ -21,15 +21,9 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from ...errors import EmbedlogError
 from ...model import PartitionState
 from ...partition import Partition
-from ...reading import Stretch
-from ..connection import Connection, FileRegion
-from ..fetch_sessions import FetchSessions, Wanted
-from ..legacy import Conversion, as_message_set, size_before_zstd
-from ..node import Call, Handler, Node, chained, check_epoch
-from ..problems import Refusal, code_of
-from ..processor import Processor, Timer
-from ..protocol import ErrorCode, Records
-from ..protocol.produce_fetch import (
+from ...storage.reader import Stretch
+from ...wire import ErrorCode, Records
+from ...wire.produce_fetch import (
     AbortedTransaction,
     EpochEndOffset,
     FetchableTopicResponse,
@@ -38,6 +32,12 @@ from ..protocol.produce_fetch import (
     LeaderIdAndEpoch,
     PartitionData,
 )
+from ..broker_context import BrokerContext, Handler, RequestContext, chained, check_epoch
+from ..connection import Connection, FileRegion
+from ..down_conversion import Conversion, as_message_set, size_before_zstd
+from ..fetch_sessions import FetchSessions, Wanted
+from ..problems import ApiError, code_of
+from ..processor import Processor, Timer
 
 _FIRST_WITH_WHOLE_BATCHES: Final = 3
 _FIRST_WITH_MAGIC_1: Final = 2
@@ -68,7 +68,7 @@ class Found(NamedTuple):
 class FetchHandlers:
     """Implements Fetch."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: BrokerContext) -> None:
         self._node = node
         self._sessions = FetchSessions(node.settings.max_incremental_fetch_session_cache_slots)
         self._purgatories: dict[Processor, Purgatory] = {}
@@ -84,16 +84,16 @@ class FetchHandlers:
         for purgatory in list(self._purgatories.values()):
             purgatory.stop()
 
-    def hurry(self, connection: Connection) -> None:
+    def on_half_close(self, connection: Connection) -> None:
         """See `processor.Application`."""
         purgatory = self._purgatories.get(connection.processor)
         if purgatory is not None:
-            purgatory.hurry(connection)
+            purgatory.on_half_close(connection)
 
-    def fetch(self, call: Call, request: FetchRequest) -> FetchResponse | Future[FetchResponse]:
+    def fetch(self, call: RequestContext, request: FetchRequest) -> FetchResponse | Future[FetchResponse]:
         try:
             session, wanted = self._sessions.begin(request, call.version, self._node.topic_named)
-        except Refusal as refusal:
+        except ApiError as refusal:
             return FetchResponse(error_code=refusal.code)
         max_bytes = min(max(request.max_bytes, 0), self._node.settings.fetch_max_bytes)
 
@@ -135,7 +135,7 @@ class FetchHandlers:
 
     def _begin(
         self,
-        call: Call,
+        call: RequestContext,
         request: FetchRequest,
         look: Callable[[], list[Found]],
         answer: Callable[[list[Found]], _Answered],
@@ -160,7 +160,7 @@ class FetchHandlers:
     # -- inside ----------------------------------------------------------------------------------------
 
     def _look(
-        self, call: Call, request: FetchRequest, wanted: Sequence[Wanted], max_bytes: int
+        self, call: RequestContext, request: FetchRequest, wanted: Sequence[Wanted], max_bytes: int
     ) -> list[Found]:
         """What there is for each partition now, at most max_bytes in all. Nothing is read yet."""
         found = []
@@ -173,14 +173,16 @@ class FetchHandlers:
             found.append(one)
         return found
 
-    def _look_at(self, call: Call, request: FetchRequest, wanted: Wanted, left: int, first: bool) -> Found:
+    def _look_at(
+        self, call: RequestContext, request: FetchRequest, wanted: Wanted, left: int, first: bool
+    ) -> Found:
         partition = None
         try:
             if wanted.topic is None:
-                raise Refusal(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
+                raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
             partition = self._node.partition(wanted.topic, wanted.partition)
             if not self._node.leads(partition.name):
-                raise Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another broker leads this partition")
+                raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another broker leads this partition")
             check_epoch(partition, wanted.current_leader_epoch)
             if wanted.last_fetched_epoch >= 0:
                 epoch, end = partition.end_of_epoch(wanted.last_fetched_epoch)
@@ -221,7 +223,7 @@ class FetchHandlers:
                 error = (
                     failed
                     if isinstance(failed, EmbedlogError)
-                    else Refusal(ErrorCode.KAFKA_STORAGE_ERROR, str(failed))
+                    else ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(failed))
                 )
             if self._node.meter is not None:
                 self._node.meter.fetched(stretch.size)
@@ -359,7 +361,7 @@ class Purgatory:
         self._processor.post(lambda: self._enter(waiting))
         return waiting.future
 
-    def hurry(self, connection: Connection) -> None:
+    def on_half_close(self, connection: Connection) -> None:
         """Answer a connection's fetch now."""
         waiting = self._of.get(connection)
         if waiting is not None:

@@ -7,12 +7,9 @@ from concurrent.futures import Future
 from typing import Final
 
 from ...errors import EmbedlogError, GroupNotFound
-from ...groups import GroupDescription, State
-from ..group_work import GroupWork
-from ..node import Call, Handler, Node
-from ..problems import group_code_of
-from ..protocol import ErrorCode
-from ..protocol.listed_groups import (
+from ...groups.registry import GroupDescription, State
+from ...wire import ErrorCode
+from ...wire.listed_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
@@ -24,7 +21,10 @@ from ..protocol.listed_groups import (
     ListGroupsRequest,
     ListGroupsResponse,
 )
-from ..protocol.operations import ON_A_GROUP
+from ...wire.operations import ON_A_GROUP
+from ..broker_context import BrokerContext, Handler, RequestContext
+from ..group_work import GroupWork
+from ..problems import group_code_of
 
 _TYPE: Final = "classic"
 _FIRST_THAT_MISSES_GROUPS: Final = 6  # DescribeGroups; before, a group that is not there is a Dead one
@@ -33,7 +33,7 @@ _FIRST_THAT_MISSES_GROUPS: Final = 6  # DescribeGroups; before, a group that is 
 class GroupAdminHandlers:
     """Implements the APIs that administer groups."""
 
-    def __init__(self, node: Node, work: GroupWork) -> None:
+    def __init__(self, node: BrokerContext, work: GroupWork) -> None:
         self._node = node
         self._work = work
 
@@ -46,7 +46,7 @@ class GroupAdminHandlers:
         }
 
     def list_groups(
-        self, call: Call, request: ListGroupsRequest
+        self, call: RequestContext, request: ListGroupsRequest
     ) -> ListGroupsResponse | Future[ListGroupsResponse]:
         states = {state.casefold() for state in request.states_filter}
         types = {each.casefold() for each in request.types_filter}
@@ -72,7 +72,7 @@ class GroupAdminHandlers:
         return self._work.do(call, listed, lambda error: ListGroupsResponse(error_code=group_code_of(error)))
 
     def describe_groups(
-        self, call: Call, request: DescribeGroupsRequest
+        self, call: RequestContext, request: DescribeGroupsRequest
     ) -> DescribeGroupsResponse | Future[DescribeGroupsResponse]:
         def failed(error: EmbedlogError) -> DescribeGroupsResponse:
             return DescribeGroupsResponse(groups=[_unknown(call, group, error) for group in request.groups])
@@ -91,7 +91,7 @@ class GroupAdminHandlers:
         asked = request.include_authorized_operations
         return self._work.do(call, with_operations if asked else described, failed)
 
-    def _described(self, call: Call, name: str) -> DescribedGroup:
+    def _described(self, call: RequestContext, name: str) -> DescribedGroup:
         try:
             self._work.check_coordinates(name)
             return _shown(self._node.groups.describe_group(name))
@@ -99,7 +99,7 @@ class GroupAdminHandlers:
             return _unknown(call, name, error)
 
     def delete_groups(
-        self, call: Call, request: DeleteGroupsRequest
+        self, call: RequestContext, request: DeleteGroupsRequest
     ) -> DeleteGroupsResponse | Future[DeleteGroupsResponse]:
         def failed(error: EmbedlogError) -> DeleteGroupsResponse:
             code = group_code_of(error)
@@ -145,7 +145,7 @@ def _shown(group: GroupDescription) -> DescribedGroup:
     )
 
 
-def _unknown(call: Call, name: str, error: EmbedlogError) -> DescribedGroup:
+def _unknown(call: RequestContext, name: str, error: EmbedlogError) -> DescribedGroup:
     if isinstance(error, GroupNotFound) and call.version < _FIRST_THAT_MISSES_GROUPS:
         return DescribedGroup(error_message=None, group_id=name, group_state=State.DEAD.value)
     return DescribedGroup(

@@ -10,16 +10,12 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Final
 
-from ...arguments import check_group
-from ...coordinator import REMOTE
 from ...errors import EmbedlogError, MemberIdRequired
+from ...groups.coordinator import REMOTE
 from ...model import JoinResult
-from ..coordination import BrokerAddress
-from ..group_work import GroupWork
-from ..node import Call, Handler, Node
-from ..problems import Refusal, group_code_of
-from ..protocol import ErrorCode
-from ..protocol.groups import (
+from ...validation import check_group
+from ...wire import ErrorCode
+from ...wire.groups import (
     Coordinator,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
@@ -35,6 +31,10 @@ from ..protocol.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from ..broker_context import BrokerContext, Handler, RequestContext
+from ..coordination import BrokerAddress
+from ..group_work import GroupWork
+from ..problems import ApiError, group_code_of
 
 _GROUP: Final = 0  # key types of FindCoordinator
 _TRANSACTION: Final = 1
@@ -50,7 +50,7 @@ _NAME_CHARS: Final = 255  # of a client id that goes into a member id; of an ins
 class GroupHandlers:
     """Implements the APIs of group members."""
 
-    def __init__(self, node: Node, work: GroupWork) -> None:
+    def __init__(self, node: BrokerContext, work: GroupWork) -> None:
         self._node = node
         self._work = work
 
@@ -66,7 +66,9 @@ class GroupHandlers:
 
     # -- FindCoordinator -------------------------------------------------------------------------------
 
-    def find_coordinator(self, call: Call, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+    def find_coordinator(
+        self, call: RequestContext, request: FindCoordinatorRequest
+    ) -> FindCoordinatorResponse:
         if call.version >= _FIRST_WITH_SEVERAL_KEYS:
             found = [self._coordinator(key, request.key_type) for key in request.coordinator_keys]
             return FindCoordinatorResponse(coordinators=found)
@@ -105,7 +107,7 @@ class GroupHandlers:
     # -- JoinGroup -------------------------------------------------------------------------------------
 
     def join_group(
-        self, call: Call, request: JoinGroupRequest
+        self, call: RequestContext, request: JoinGroupRequest
     ) -> JoinGroupResponse | Future[JoinGroupResponse]:
         node = self._node
 
@@ -142,18 +144,18 @@ class GroupHandlers:
         low = self._node.settings.group_min_session_timeout_ms
         high = self._node.store.settings.group_max_session_timeout_ms
         if not low <= request.session_timeout_ms <= high:
-            raise Refusal(
+            raise ApiError(
                 ErrorCode.INVALID_SESSION_TIMEOUT,
                 f"session.timeout.ms must be {low:,} to {high:,} (group.min.session.timeout.ms and max)",
             )
         instance = request.group_instance_id
         if instance is not None and not 0 < len(instance) <= _NAME_CHARS:
-            raise Refusal(ErrorCode.INVALID_REQUEST, f"group.instance.id has 1 to {_NAME_CHARS} characters")
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"group.instance.id has 1 to {_NAME_CHARS} characters")
 
     # -- SyncGroup, Heartbeat --------------------------------------------------------------------------
 
     def sync_group(
-        self, call: Call, request: SyncGroupRequest
+        self, call: RequestContext, request: SyncGroupRequest
     ) -> SyncGroupResponse | Future[SyncGroupResponse]:
         def begin() -> Future[bytes]:
             check_group(request.group_id)
@@ -184,7 +186,7 @@ class GroupHandlers:
         )
 
     def heartbeat(
-        self, call: Call, request: HeartbeatRequest
+        self, call: RequestContext, request: HeartbeatRequest
     ) -> HeartbeatResponse | Future[HeartbeatResponse]:
         def renew() -> HeartbeatResponse:
             check_group(request.group_id)
@@ -206,7 +208,7 @@ class GroupHandlers:
     # -- LeaveGroup ------------------------------------------------------------------------------------
 
     def leave_group(
-        self, call: Call, request: LeaveGroupRequest
+        self, call: RequestContext, request: LeaveGroupRequest
     ) -> LeaveGroupResponse | Future[LeaveGroupResponse]:
         if call.version >= _FIRST_WITH_SEVERAL_LEAVING:
             leaving: Sequence[MemberIdentity] = request.members
@@ -238,7 +240,7 @@ class GroupHandlers:
         )
 
 
-def _joined(call: Call, joined: JoinResult) -> JoinGroupResponse:
+def _joined(call: RequestContext, joined: JoinResult) -> JoinGroupResponse:
     # Who does not know how to skip its assignment is told that another member leads: the group goes on.
     skips = joined.skip_assignment
     hidden = skips and call.version < _FIRST_WITH_SKIP_ASSIGNMENT
@@ -260,7 +262,7 @@ def _joined(call: Call, joined: JoinResult) -> JoinGroupResponse:
     )
 
 
-def _not_joined(call: Call, request: JoinGroupRequest, error: EmbedlogError) -> JoinGroupResponse:
+def _not_joined(call: RequestContext, request: JoinGroupRequest, error: EmbedlogError) -> JoinGroupResponse:
     return JoinGroupResponse(
         error_code=group_code_of(error, member=True),
         protocol_type=None,

@@ -6,13 +6,11 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 
 from ...errors import EmbedlogError, TopicExists, TopicNotFound
-from ...filenames import check_topic_name
+from ...files.names import check_topic_name
 from ...model import TopicPartition
-from ..node import Call, Handler, Node
-from ..problems import code_of
-from ..protocol import NO_UUID, ErrorCode
-from ..protocol.cluster import DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse
-from ..protocol.metadata import (
+from ...wire import NO_UUID, ErrorCode
+from ...wire.cluster import DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse
+from ...wire.metadata import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
@@ -23,7 +21,9 @@ from ..protocol.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from ..protocol.operations import ON_A_TOPIC, ON_THE_CLUSTER, UNKNOWN_OPERATIONS
+from ...wire.operations import ON_A_TOPIC, ON_THE_CLUSTER, UNKNOWN_OPERATIONS
+from ..broker_context import BrokerContext, Handler, RequestContext
+from ..problems import code_of
 
 _BROKERS = 1  # an endpoint type
 _FIRST_WITH_NULL_FOR_ALL = 1
@@ -32,7 +32,7 @@ _FIRST_WITH_NULL_FOR_ALL = 1
 class MetadataHandlers:
     """Implements the APIs that describe the broker and the cluster."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: BrokerContext) -> None:
         self._node = node
         self._offered: list[ApiVersion] = []
 
@@ -51,22 +51,28 @@ class MetadataHandlers:
             for key, (low, high) in sorted(versions.items())
         ]
 
-    def api_versions(self, call: Call, request: ApiVersionsRequest) -> ApiVersionsResponse:
+    def api_versions(self, call: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
         return ApiVersionsResponse(api_keys=self._offered)
 
-    def metadata(self, call: Call, request: MetadataRequest) -> MetadataResponse | Future[MetadataResponse]:
+    def metadata(
+        self, call: RequestContext, request: MetadataRequest
+    ) -> MetadataResponse | Future[MetadataResponse]:
         if unknown := self._unknown(request.topics or ()):
             return self._node.offload(self._caught_up, call, request, unknown)
         return self._metadata(call, request, frozenset())
 
-    def _caught_up(self, call: Call, request: MetadataRequest, unknown: frozenset[str]) -> MetadataResponse:
+    def _caught_up(
+        self, call: RequestContext, request: MetadataRequest, unknown: frozenset[str]
+    ) -> MetadataResponse:
         """Wait for unknown topics that another broker may just have created; create the others."""
         self._node.coordination.catch_up(unknown)
         create = request.allow_auto_topic_creation and self._node.settings.auto_create_topics_enable
         missing = unknown.difference(self._node.store.topics()) if create else frozenset()
         return self._metadata(call, request, missing)
 
-    def _metadata(self, call: Call, request: MetadataRequest, missing: frozenset[str]) -> MetadataResponse:
+    def _metadata(
+        self, call: RequestContext, request: MetadataRequest, missing: frozenset[str]
+    ) -> MetadataResponse:
         """`missing`: topics to create, if one request may create that many partitions."""
         node = self._node
         asked = request.topics
@@ -91,7 +97,9 @@ class MetadataHandlers:
             cluster_authorized_operations=_on_the_cluster(request),
         )
 
-    def describe_cluster(self, call: Call, request: DescribeClusterRequest) -> DescribeClusterResponse:
+    def describe_cluster(
+        self, call: RequestContext, request: DescribeClusterRequest
+    ) -> DescribeClusterResponse:
         node = self._node
         if request.endpoint_type != _BROKERS:
             return DescribeClusterResponse(

@@ -16,10 +16,8 @@ from typing import Final
 from ...errors import EmbedlogError, OffsetOutOfRange
 from ...model import NO_OFFSET, NO_TIMESTAMP, OffsetAndTimestamp
 from ...partition import Partition
-from ..node import Call, Handler, Node
-from ..problems import Refusal, code_of
-from ..protocol import ErrorCode
-from ..protocol.offsets_api import (
+from ...wire import ErrorCode
+from ...wire.offsets_api import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
@@ -35,6 +33,8 @@ from ..protocol.offsets_api import (
     OffsetForLeaderTopicResult,
     PartitionEpochEndOffset,
 )
+from ..broker_context import BrokerContext, Handler, RequestContext
+from ..problems import ApiError, code_of
 
 _LATEST: Final = -1
 _EARLIEST: Final = -2
@@ -59,7 +59,7 @@ _READ_COMMITTED: Final = 1
 class OffsetHandlers:
     """Implements the APIs that look up and move offsets."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: BrokerContext) -> None:
         self._node = node
 
     def handlers(self) -> dict[str, Handler]:
@@ -73,14 +73,14 @@ class OffsetHandlers:
     # -- ListOffsets -----------------------------------------------------------------------------------
 
     def list_offsets(
-        self, call: Call, request: ListOffsetsRequest
+        self, call: RequestContext, request: ListOffsetsRequest
     ) -> ListOffsetsResponse | Future[ListOffsetsResponse]:
         asked = (partition.timestamp for topic in request.topics for partition in topic.partitions)
         if call.version and all(timestamp in _EDGES for timestamp in asked):
             return self._listed(call, request)
         return self._node.offload(self._listed, call, request)
 
-    def _listed(self, call: Call, request: ListOffsetsRequest) -> ListOffsetsResponse:
+    def _listed(self, call: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
         twice = _twice((topic.name, p.partition_index) for topic in request.topics for p in topic.partitions)
         committed = request.isolation_level == _READ_COMMITTED
         response = ListOffsetsResponse()
@@ -90,7 +90,7 @@ class OffsetHandlers:
                 index = asked.partition_index
                 try:
                     if (topic.name, index) in twice:
-                        raise Refusal(ErrorCode.INVALID_REQUEST, "the partition is asked for twice")
+                        raise ApiError(ErrorCode.INVALID_REQUEST, "the partition is asked for twice")
                     found = self._list(call.version, topic.name, asked, committed)
                 except (EmbedlogError, OSError) as error:
                     found = ListOffsetsPartitionResponse(error_code=self._code(error, topic.name, index))
@@ -108,7 +108,7 @@ class OffsetHandlers:
             return ListOffsetsPartitionResponse(old_style_offsets=found)
         time_ms = asked.timestamp
         if time_ms < 0 and (time_ms not in _SINCE or version < _SINCE[time_ms]):
-            raise Refusal(ErrorCode.UNSUPPORTED_VERSION, f"this version knows no time {time_ms}")
+            raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"this version knows no time {time_ms}")
         if time_ms in _EDGES:
             offset, timestamp, epoch = _edge(partition, time_ms, committed)
         else:
@@ -129,7 +129,7 @@ class OffsetHandlers:
     # -- OffsetForLeaderEpoch --------------------------------------------------------------------------
 
     def offset_for_leader_epoch(
-        self, call: Call, request: OffsetForLeaderEpochRequest
+        self, call: RequestContext, request: OffsetForLeaderEpochRequest
     ) -> OffsetForLeaderEpochResponse:
         return OffsetForLeaderEpochResponse(
             topics=[
@@ -157,7 +157,9 @@ class OffsetHandlers:
 
     # -- DeleteRecords ---------------------------------------------------------------------------------
 
-    def delete_records(self, call: Call, request: DeleteRecordsRequest) -> Future[DeleteRecordsResponse]:
+    def delete_records(
+        self, call: RequestContext, request: DeleteRecordsRequest
+    ) -> Future[DeleteRecordsResponse]:
         return self._node.offload(self._delete_records, request)
 
     def _delete_records(self, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
@@ -178,9 +180,9 @@ class OffsetHandlers:
         try:
             partition = self._node.led(topic, number)
             if self._node.is_internal(topic):
-                raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is the broker's own")
+                raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is the broker's own")
             if not partition.settings.deletes:
-                raise Refusal(ErrorCode.POLICY_VIOLATION, "the topic's cleanup.policy does not delete")
+                raise ApiError(ErrorCode.POLICY_VIOLATION, "the topic's cleanup.policy does not delete")
             if offset == _HIGH_WATERMARK:
                 offset = partition.offsets().log_end_offset
             elif offset < 0:

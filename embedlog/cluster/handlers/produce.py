@@ -1,8 +1,8 @@
 """Produce and InitProducerId: how records get into the log.
 
-A batch is checked in the bytes that the socket filled (produced.py) and appended from there: the page cache
-has it when the answer leaves. What has to wait for a disk (flush_messages, a new segment), or computes for
-long, goes to another thread with a copy of its own; the connection's next request waits for it.
+A batch is checked in the bytes that the socket filled (cluster/batch_validation.py) and appended from there:
+the page cache has it when the answer leaves. What has to wait for a disk (flush_messages, a new segment), or
+computes for long, goes to another thread with a copy of its own; the connection's next request waits for it.
 
 acks=0 gets no answer, and an error closes the connection: that is how the client learns of it. acks=1 and
 acks=all are the same while a partition has one replica: appended. When it is durable the topic's flush policy
@@ -19,13 +19,8 @@ from typing import Final, cast
 from ...errors import EmbedlogError
 from ...model import Appended
 from ...partition import Partition
-from ..connection import CloseConnection
-from ..legacy import as_batches
-from ..node import Call, Handler, Node, chained, gathered, then
-from ..problems import RecordsRefused, Refusal, code_of
-from ..produced import FIRST_WITH_BATCHES, checked, checked_at_once, header_of, ready
-from ..protocol import ErrorCode
-from ..protocol.produce_fetch import (
+from ...wire import ErrorCode
+from ...wire.produce_fetch import (
     BatchIndexAndErrorMessage,
     PartitionProduceResponse,
     ProduceRequest,
@@ -33,7 +28,12 @@ from ..protocol.produce_fetch import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from ..protocol.producers import InitProducerIdRequest, InitProducerIdResponse
+from ...wire.producers import InitProducerIdRequest, InitProducerIdResponse
+from ..batch_validation import FIRST_WITH_BATCHES, checked, checked_at_once, header_of, ready
+from ..broker_context import BrokerContext, Handler, RequestContext, chained, gathered, then
+from ..connection import CloseConnection
+from ..down_conversion import as_batches
+from ..problems import ApiError, RecordsRefused, code_of
 
 _FIRST_WITH_TOPIC_IDS: Final = 13
 _MANY: Final = 1_000  # batches in a request: more than so many take a processor too long
@@ -45,7 +45,7 @@ _Answered = PartitionProduceResponse | Future[PartitionProduceResponse]
 class ProduceHandlers:
     """Implements the APIs of producers."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: BrokerContext) -> None:
         self._node = node
 
     def handlers(self) -> dict[str, Handler]:
@@ -53,7 +53,7 @@ class ProduceHandlers:
         return {"Produce": self.produce, "InitProducerId": self.init_producer_id}
 
     def produce(
-        self, call: Call, request: ProduceRequest
+        self, call: RequestContext, request: ProduceRequest
     ) -> ProduceResponse | Future[ProduceResponse | None] | None:
         if sum(len(topic.partition_data) for topic in request.topic_data) > _MANY:
             for topic in request.topic_data:
@@ -63,7 +63,7 @@ class ProduceHandlers:
         return self._produce(call, request)
 
     def _produce(
-        self, call: Call, request: ProduceRequest
+        self, call: RequestContext, request: ProduceRequest
     ) -> ProduceResponse | Future[ProduceResponse | None] | None:
         answers: list[list[_Answered]] = []
         later: list[Future[PartitionProduceResponse]] = []
@@ -83,7 +83,7 @@ class ProduceHandlers:
         return finish()
 
     def once_more(
-        self, call: Call, request: ProduceRequest, index: int, records: memoryview
+        self, call: RequestContext, request: ProduceRequest, index: int, records: memoryview
     ) -> PartitionProduceResponse | ProduceResponse | Future[ProduceResponse | None]:
         """Answer a request of records for one partition, which is else like `request`, with acks, was.
 
@@ -96,13 +96,13 @@ class ProduceHandlers:
             return cast(ProduceResponse, self._response(call, request, [[answer]]))
         return answer
 
-    def _name(self, call: Call, topic: TopicProduceData) -> str | None:
+    def _name(self, call: RequestContext, topic: TopicProduceData) -> str | None:
         if call.version >= _FIRST_WITH_TOPIC_IDS:
             return self._node.topic_named(topic.topic_id)
         return topic.name
 
     def _response(
-        self, call: Call, request: ProduceRequest, answers: list[list[_Answered]]
+        self, call: RequestContext, request: ProduceRequest, answers: list[list[_Answered]]
     ) -> ProduceResponse | None:
         response = ProduceResponse()
         for topic, of_topic in zip(request.topic_data, answers, strict=True):
@@ -122,20 +122,27 @@ class ProduceHandlers:
         return None
 
     def _append(
-        self, call: Call, request: ProduceRequest, topic: str | None, index: int, records: memoryview
+        self,
+        call: RequestContext,
+        request: ProduceRequest,
+        topic: str | None,
+        index: int,
+        records: memoryview,
     ) -> _Answered:
         try:
             if topic is None:
-                raise Refusal(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
+                raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
             if request.acks not in _ACKS:
-                raise Refusal(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}")
+                raise ApiError(
+                    ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}"
+                )
             if request.transactional_id is not None:
-                raise Refusal(ErrorCode.INVALID_TXN_STATE, "transactions are not supported yet")
+                raise ApiError(ErrorCode.INVALID_TXN_STATE, "transactions are not supported yet")
             partition = self._node.partition(topic, index)
             if self._node.is_internal(topic):
-                raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is the broker's own")
+                raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is the broker's own")
             if not self._node.leads(partition.name):
-                raise Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another broker leads this partition")
+                raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another broker leads this partition")
             settings = partition.settings
             if call.version < FIRST_WITH_BATCHES:
                 return self._node.offload(self._append_old, partition, bytes(records))
@@ -204,7 +211,7 @@ class ProduceHandlers:
     # -- producer ids ----------------------------------------------------------------------------------
 
     def init_producer_id(
-        self, call: Call, request: InitProducerIdRequest
+        self, call: RequestContext, request: InitProducerIdRequest
     ) -> InitProducerIdResponse | Future[InitProducerIdResponse]:
         """A new id each time; only a transactional id would get the same one back, with its next epoch.
 

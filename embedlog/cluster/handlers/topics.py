@@ -13,13 +13,10 @@ from concurrent.futures import Future
 from typing import Final
 
 from ...errors import EmbedlogError, InvalidArgument, TopicExists
-from ...filenames import FORGETTING_OFFSETS, check_not_internal, check_topic_name
-from ...topic import check_more_partitions, check_partition_count
-from ..coordination import check_assignment
-from ..node import Call, Handler, Node
-from ..problems import Refusal, code_of
-from ..protocol import NO_UUID, ErrorCode
-from ..protocol.topics import (
+from ...files.names import FORGETTING_OFFSETS, check_not_internal, check_topic_name
+from ...store.topic import check_more_partitions, check_partition_count
+from ...wire import NO_UUID, ErrorCode
+from ...wire.topics import (
     CreatableTopic,
     CreatableTopicConfigs,
     CreatableTopicResult,
@@ -34,6 +31,9 @@ from ..protocol.topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
+from ..broker_context import BrokerContext, Handler, RequestContext
+from ..coordination import check_assignment
+from ..problems import ApiError, code_of
 from ..topic_configs import checked, topic_values
 
 _FIRST_WITH_DESCRIPTION: Final = 5
@@ -45,7 +45,7 @@ _TWICE: Final = "the request names the topic more than once"
 class TopicHandlers:
     """Implements the APIs that make and delete topics."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: BrokerContext) -> None:
         self._node = node
 
     def handlers(self) -> dict[str, Handler]:
@@ -58,7 +58,9 @@ class TopicHandlers:
 
     # -- CreateTopics ----------------------------------------------------------------------------------
 
-    def create_topics(self, call: Call, request: CreateTopicsRequest) -> Future[CreateTopicsResponse]:
+    def create_topics(
+        self, call: RequestContext, request: CreateTopicsRequest
+    ) -> Future[CreateTopicsResponse]:
         return self._node.offload(self._create_topics, call.version, request)
 
     def _create_topics(self, version: int, request: CreateTopicsRequest) -> CreateTopicsResponse:
@@ -69,7 +71,7 @@ class TopicHandlers:
             try:
                 self._node.check_request_size(requested)
                 if counts[topic.name] > 1:
-                    raise Refusal(ErrorCode.INVALID_REQUEST, _TWICE)
+                    raise ApiError(ErrorCode.INVALID_REQUEST, _TWICE)
                 results.append(self._create(version, topic, request.validate_only))
             except EmbedlogError as error:
                 results.append(
@@ -95,7 +97,7 @@ class TopicHandlers:
             raise TopicExists(f"topic {name!r} exists already")
         count = self._partition_count(topic)
         if any(config.value is None for config in topic.configs):
-            raise Refusal(ErrorCode.INVALID_CONFIG, "a new topic's setting must have a value")
+            raise ApiError(ErrorCode.INVALID_CONFIG, "a new topic's setting must have a value")
         settings = checked({config.name: config.value or "" for config in topic.configs})
         topic_id = NO_UUID
         assignment = {each.partition_index: each.broker_ids for each in topic.assignments} or None
@@ -124,19 +126,19 @@ class TopicHandlers:
         factor, count = topic.replication_factor, topic.num_partitions
         if topic.assignments:
             if (factor, count) != (_AS_THE_BROKER_HAS_IT, _AS_THE_BROKER_HAS_IT):
-                raise Refusal(
+                raise ApiError(
                     ErrorCode.INVALID_REQUEST,
                     "partitions that are assigned are counted already: leave both numbers at -1",
                 )
             found = sorted(topic.assignments, key=lambda each: each.partition_index)
             if [each.partition_index for each in found] != list(range(len(found))):
-                raise Refusal(
+                raise ApiError(
                     ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions are numbered from 0 on, without a gap"
                 )
             self._check_replicas(each.broker_ids for each in found)
             return _counted(len(found))
         if factor not in (1, _AS_THE_BROKER_HAS_IT):
-            raise Refusal(
+            raise ApiError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
                 f"the replication factor is {factor}, and each partition has one replica: give 1 or -1",
             )
@@ -147,11 +149,13 @@ class TopicHandlers:
         try:
             check_assignment(dict(enumerate(assignments)), alive)
         except InvalidArgument as error:
-            raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, str(error)) from None
+            raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, str(error)) from None
 
     # -- DeleteTopics ----------------------------------------------------------------------------------
 
-    def delete_topics(self, call: Call, request: DeleteTopicsRequest) -> Future[DeleteTopicsResponse]:
+    def delete_topics(
+        self, call: RequestContext, request: DeleteTopicsRequest
+    ) -> Future[DeleteTopicsResponse]:
         return self._node.offload(self._delete_topics, call.version, request)
 
     def _delete_topics(self, version: int, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
@@ -163,11 +167,11 @@ class TopicHandlers:
             result = DeletableTopicResult(name=name, topic_id=topic.topic_id)
             try:
                 if topic.name is not None and topic.topic_id != NO_UUID:
-                    raise Refusal(ErrorCode.INVALID_REQUEST, "give a topic's name or its id, not both")
+                    raise ApiError(ErrorCode.INVALID_REQUEST, "give a topic's name or its id, not both")
                 if name is None:
-                    raise Refusal(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
+                    raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
                 if counts[name] > 1:
-                    raise Refusal(ErrorCode.INVALID_REQUEST, _TWICE)
+                    raise ApiError(ErrorCode.INVALID_REQUEST, _TWICE)
                 self._delete(version, name, result)
             except EmbedlogError as error:
                 result.error_code, result.error_message = code_of(error), str(error)
@@ -177,7 +181,7 @@ class TopicHandlers:
     def _delete(self, version: int, name: str, result: DeletableTopicResult) -> None:
         if not self._node.settings.delete_topic_enable:
             known = version >= _FIRST_WITH_TOPIC_DELETION_DISABLED
-            raise Refusal(
+            raise ApiError(
                 ErrorCode.TOPIC_DELETION_DISABLED if known else ErrorCode.INVALID_REQUEST,
                 "this broker deletes no topics (delete.topic.enable)",
             )
@@ -189,7 +193,7 @@ class TopicHandlers:
     # -- CreatePartitions ------------------------------------------------------------------------------
 
     def create_partitions(
-        self, call: Call, request: CreatePartitionsRequest
+        self, call: RequestContext, request: CreatePartitionsRequest
     ) -> Future[CreatePartitionsResponse]:
         return self._node.offload(self._create_partitions, request)
 
@@ -202,7 +206,7 @@ class TopicHandlers:
             try:
                 self._node.check_request_size(requested)
                 if counts[topic.name] > 1:
-                    raise Refusal(ErrorCode.INVALID_REQUEST, _TWICE)
+                    raise ApiError(ErrorCode.INVALID_REQUEST, _TWICE)
                 self._grow(topic, request.validate_only)
             except EmbedlogError as error:
                 result.error_code, result.error_message = code_of(error), str(error)
@@ -224,7 +228,7 @@ class TopicHandlers:
             added = _grown(topic.name, there, topic.count) - there
             if topic.assignments is not None:
                 if len(topic.assignments) != added:
-                    raise Refusal(
+                    raise ApiError(
                         ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                         f"{added} partitions are to be added, and {len(topic.assignments)} are assigned",
                     )
@@ -242,7 +246,7 @@ def _grown(name: str, there: int, partitions: int) -> int:
     try:
         check_more_partitions(name, there, partitions)
     except InvalidArgument as error:
-        raise Refusal(ErrorCode.INVALID_PARTITIONS, str(error)) from None
+        raise ApiError(ErrorCode.INVALID_PARTITIONS, str(error)) from None
     return _counted(partitions)
 
 
@@ -250,5 +254,5 @@ def _counted(partitions: int) -> int:
     try:
         check_partition_count(partitions)
     except InvalidArgument as error:
-        raise Refusal(ErrorCode.INVALID_PARTITIONS, str(error)) from None
+        raise ApiError(ErrorCode.INVALID_PARTITIONS, str(error)) from None
     return partitions

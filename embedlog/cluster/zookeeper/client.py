@@ -42,9 +42,9 @@ from kazoo.protocol.states import KazooState, KeeperState, ZnodeStat
 from kazoo.retry import RetryFailedError
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 
-from ...arguments import check_flag, check_text
-from ...closing import Closing
 from ...errors import InvalidArgument, ZooKeeperError, ZooKeeperUnavailable
+from ...runtime.closing import Closing
+from ...validation import check_flag, check_text
 from .paths import CONSUMERS
 
 logger = logging.getLogger(__name__)

@@ -3,10 +3,10 @@
     with ZooKeepers("./zk") as zookeepers:             # a free port, 127.0.0.1
         KazooClient(zookeepers.connect_string)
 
-The server comes out of the jars that PySpark brings (five of them suffice), the Java from `embedlog.java`.
-Each server has a directory `N` of its own below the one that is given: `zoo.cfg`, which is written anew at
-each start, `myid`, `data`, and `server.log`, what the process says. A server is ready when it says of itself
-that it serves: in an ensemble that is when a majority has elected a leader.
+The server comes out of the jars that PySpark brings (five of them suffice), the Java from
+`embedlog.runtime.java`. Each server has a directory `N` of its own below the one that is given: `zoo.cfg`,
+which is written anew at each start, `myid`, `data`, and `server.log`, what the process says. A server is
+ready when it says of itself that it serves: in an ensemble that is when a majority has elected a leader.
 
 A directory is one ensemble's: it is locked (`lock`, by flock) for as long as one of its servers lives, and
 keeps its number of servers, since new ones that have no data could outvote the one that has.
@@ -30,12 +30,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from ...arguments import check_int, check_text
-from ...closing import Closing
 from ...errors import InvalidArgument, ZooKeeperError, ZooKeeperUnavailable, counted
-from ...filenames import FORMAT_FILE
-from ...fs import FileSystem
-from ...java import java_home
+from ...files.filesystem import FileSystem
+from ...files.names import FORMAT_FILE
+from ...runtime.closing import Closing
+from ...runtime.java import java_home
+from ...validation import check_int, check_text
 
 _JARS: Final = ("zookeeper-[0-9]*", "zookeeper-jute-*", "slf4j-api-*", "snappy-java-*", "metrics-core-*")
 _MAIN: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"

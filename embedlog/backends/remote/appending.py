@@ -1,0 +1,333 @@
+"""Appends over the wire: acks=all, and idempotent, so that one that is tried again is there once.
+
+    append --sequence numbers--> batches --Produce, up to five on their way--> offsets
+
+Each partition has a producer id, an epoch and the next sequence number. A batch gets its number before it is
+sent for the first time and keeps it: a broker that has it already says where. After an append whose fate is
+unknown (its time was over, Ctrl-C) the partition begins a new epoch, with which the broker refuses what may
+still be on its way; likewise if a broker no longer knows the producer. A batch that such a broker may already
+have is not sent again in the new epoch: it could be appended twice.
+
+Invariants: the appends to one partition follow each other; at most five batches are on their way, as many as
+a broker remembers; a request has one batch, which is appended whole or not at all.
+
+Source: KIP-98 (idempotent producers), KIP-360 (epochs of idempotent producers).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from ...codec import BatchHeader, encode_one, read_header, set_producer
+from ...codec.record_batch import TIMESTAMP_TYPE_BIT
+from ...config import TopicSettings
+from ...errors import (
+    BrokerError,
+    BrokerUnavailable,
+    EmbedlogError,
+    InvalidProducerEpoch,
+    OutOfOrderSequence,
+    UnsupportedByBackend,
+)
+from ...model import Appended, AppendedInPieces, RecordMetadata, TopicPartition
+from ...wire import ErrorCode
+from ...wire.produce_fetch import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from ...wire.producers import InitProducerIdRequest, InitProducerIdResponse
+from .brokers import Again, Brokers, check_code
+from .connection import NotKafka
+from .metadata import Metadata
+
+_ALL: Final = -1
+_ON_THEIR_WAY: Final = 5
+_LAST_EPOCH: Final = (1 << 15) - 1
+_SEQUENCES: Final = (1 << 31) - 1
+_NO_TRANSACTION_TIMEOUT_MS: Final = (1 << 31) - 1
+_FORGOTTEN: Final = (OutOfOrderSequence, InvalidProducerEpoch)
+_MOST_NEW_EPOCHS: Final = 3  # in one append
+
+
+class Stamp:
+    """Who a partition's producer is. For its lock's holder."""
+
+    __slots__ = ("epoch", "lock", "next_sequence", "of_its_own", "producer_id")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.of_its_own = False  # whether the id is this partition's alone
+        self.producer_id = -1
+        self.epoch = 0
+        self.next_sequence = 0
+
+    def renew(self, *, fenced: bool = False) -> None:
+        """Begin a new epoch; become another producer when there are none left, or somebody else has one."""
+        self.next_sequence = 0
+        self.epoch += 1
+        if fenced or self.epoch > _LAST_EPOCH:
+            self.producer_id, self.epoch, self.of_its_own = -1, 0, True
+
+
+class Appending:
+    """Appends to all partitions of a cluster. Safe between threads."""
+
+    def __init__(
+        self, brokers: Brokers, metadata: Metadata, appended: Callable[[TopicPartition], None]
+    ) -> None:
+        """`appended` is told of each partition that has grown."""
+        self._brokers = brokers
+        self._metadata = metadata
+        self._appended = appended
+        self._lock = threading.Lock()
+        self._stamps: dict[TopicPartition, Stamp] = {}
+        self._producer_id = -1
+
+    def append(self, name: TopicPartition, batches: bytearray) -> Appended:
+        """Append encoded batches. Raises what a broker answers; BrokerUnavailable when delivery_timeout_ms
+        are over: then they may have been appended, or some of them."""
+        headers = _headers(batches)
+        with self._lock:
+            stamp = self._stamps.setdefault(name, Stamp())
+        with stamp.lock:
+            try:
+                done = _Delivery(self._brokers, self._metadata, self, stamp, name, batches, headers).run()
+            except _Refused as refused:
+                if isinstance(refused.error, BrokerError):  # who knows what became of it
+                    stamp.renew()
+                raise refused.error from refused.error.__cause__
+            except BaseException:
+                stamp.renew()
+                raise
+        self._appended(name)
+        return done[0] if len(done) == 1 else AppendedInPieces.of(done)
+
+    def producer_id(self, deadline: float, *, fresh: bool) -> int:
+        """The id of this handle's appends, or a fresh one."""
+        with self._lock:
+            if self._producer_id >= 0 and not fresh:
+                return self._producer_id
+        request = InitProducerIdRequest(transaction_timeout_ms=_NO_TRANSACTION_TIMEOUT_MS)
+        answer = self._brokers.ask_any(request, InitProducerIdResponse, deadline)
+        check_code(answer.error_code, f"{self._brokers.path}: no producer id")
+        with self._lock:
+            if fresh:
+                return answer.producer_id
+            if self._producer_id < 0:
+                self._producer_id = answer.producer_id
+            return self._producer_id
+
+
+class Lane:
+    """Implements `backend.Lane`."""
+
+    __slots__ = ("_appending", "_name", "settings")
+
+    def __init__(self, appending: Appending, name: TopicPartition, settings: TopicSettings) -> None:
+        self._appending = appending
+        self._name = name
+        self.settings = settings
+
+    def append_one(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp_ms: int,
+        flush: bool = False,
+        expected_offset: int | None = None,
+    ) -> RecordMetadata:
+        check_asked(flush, expected_offset)
+        attributes = TIMESTAMP_TYPE_BIT if self.settings.append_time else 0
+        batch = encode_one(key, value, timestamp_ms, attributes, 0, -1)
+        appended = self._appending.append(self._name, batch)
+        if self.settings.append_time:
+            timestamp_ms = appended.timestamp_ms
+        return RecordMetadata(*self._name, appended.base_offset, timestamp_ms, appended.durable)
+
+
+def check_asked(flush: bool, expected_offset: int | None) -> None:
+    """Raises UnsupportedByBackend for what a produce request cannot ask for."""
+    if flush:
+        raise UnsupportedByBackend(
+            "flush=True: brokers are not asked to fsync by a request; set flush_messages=1 for the topic, or "
+            "open the log's directory"
+        )
+    if expected_offset is not None:
+        raise UnsupportedByBackend(
+            "expected_offset: a request to append has no condition; open the log's directory, or keep the "
+            "partition to one writer"
+        )
+
+
+class _Refused(Exception):
+    """A broker will not append a batch, and has not."""
+
+    def __init__(self, error: EmbedlogError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class _Delivery:
+    """One append: its batches, and how far it has come. The stamp's lock is held."""
+
+    def __init__(
+        self,
+        brokers: Brokers,
+        metadata: Metadata,
+        appending: Appending,
+        stamp: Stamp,
+        name: TopicPartition,
+        batches: bytearray,
+        headers: Sequence[BatchHeader],
+    ) -> None:
+        self._brokers = brokers
+        self._metadata = metadata
+        self._appending = appending
+        self._stamp = stamp
+        self._name = name
+        self._batches = batches
+        self._headers = headers
+        self._done: list[Appended] = []
+        self._numbered = False
+        self._renewed = 0
+        self._unanswered = 0  # of the first so many batches the fate is unknown: sent, without an answer
+
+    def run(self) -> list[Appended]:
+        """Deliver them all, tried again while there is time. Raises _Refused, and what `retried` does."""
+        try:
+            while len(self._done) < len(self._headers):
+                self._brokers.retried(self._attempt, self._brokers.settings.delivery_timeout_ms)
+            return self._done
+        except (_Refused, EmbedlogError) as raised:
+            if self._done:
+                error = raised.error if isinstance(raised, _Refused) else raised
+                error.add_note(
+                    f"{len(self._done):,} of {len(self._headers):,} batches had been appended to "
+                    f"{self._name}: offsets {self._done[0].base_offset:,} to {self._done[-1].last_offset:,}"
+                )
+            raise
+
+    def _attempt(self, deadline: float) -> None:
+        """Send what has not been appended yet. Where it comes some way, it returns; else it raises."""
+        before = len(self._done)
+        try:
+            self._send(deadline)
+        except (Again, BrokerUnavailable):
+            if len(self._done) == before:
+                raise
+
+    def _send(self, deadline: float) -> None:
+        """Send what has not been appended yet, and go through the answers in order."""
+        leader = self._metadata.leader(self._name, deadline)
+        self._number(deadline)
+        limit = self._brokers.limit(deadline)
+        with self._metadata.asking(self._name.topic), self._brokers.connection(leader, limit) as connection:
+            failed: PartitionProduceResponse | None = None
+            unanswered = self._unanswered
+            while failed is None and len(self._done) < len(self._headers):
+                first = len(self._done)
+                window = self._headers[first : first + _ON_THEIR_WAY]
+                self._unanswered = max(unanswered, first + len(window))
+                for header in window:
+                    connection.send(self._request(header), limit)
+                for header in window:
+                    # The others are answered too: the connection is to be good afterwards.
+                    answer = self._answer(connection.receive(ProduceResponse, limit))
+                    if answer.error_code:
+                        failed = failed or answer
+                    elif failed is None:
+                        self._took(header, answer)
+                if failed is None or failed.error_code not in _PERHAPS_APPENDED:
+                    self._unanswered = unanswered
+                limit = self._brokers.limit(deadline)
+        if failed is not None:
+            self._failed(failed, sent_before=len(self._done) < unanswered)
+
+    def _number(self, deadline: float) -> None:
+        """Write into each batch that has not been appended yet of whom it is and its sequence number."""
+        if self._numbered:
+            return
+        stamp = self._stamp
+        if stamp.producer_id < 0:
+            stamp.producer_id = self._appending.producer_id(deadline, fresh=stamp.of_its_own)
+        sequence = stamp.next_sequence
+        for header in self._headers[len(self._done) :]:
+            set_producer(self._batches, stamp.producer_id, stamp.epoch, sequence, header.pos)
+            sequence = _behind(sequence, header)
+        self._numbered = True
+
+    def _request(self, header: BatchHeader) -> ProduceRequest:
+        records = memoryview(self._batches)[header.pos : header.pos + header.size]
+        data = PartitionProduceData(index=self._name.partition, records=records)
+        return ProduceRequest(
+            acks=_ALL,
+            timeout_ms=self._brokers.settings.request_timeout_ms,
+            topic_data=[TopicProduceData(name=self._name.topic, partition_data=[data])],
+        )
+
+    def _answer(self, response: ProduceResponse) -> PartitionProduceResponse:
+        for topic in response.responses:
+            for answer in topic.partition_responses:
+                if topic.name == self._name.topic and answer.index == self._name.partition:
+                    return answer
+        raise NotKafka(f"{self._name}: a broker answered an append, and not what became of it")
+
+    def _took(self, header: BatchHeader, answer: PartitionProduceResponse) -> None:
+        base = answer.base_offset
+        time_ms = answer.log_append_time_ms if answer.log_append_time_ms >= 0 else header.max_timestamp_ms
+        self._done.append(Appended(base, base + header.last_offset_delta, time_ms, False))
+        self._stamp.next_sequence = _behind(self._stamp.next_sequence, header)
+
+    def _failed(self, answer: PartitionProduceResponse, *, sent_before: bool) -> None:
+        """Raises Again if that may help; else _Refused, or an error where it may have been appended."""
+        if answer.error_code in _STALE:
+            self._metadata.forget(self._name.topic)
+        try:
+            check_code(answer.error_code, f"appending to {self._name}", answer.error_message)
+        except _FORGOTTEN as error:
+            self._renewed += 1
+            if sent_before:
+                error.add_note("the batch was sent before and not answered: it may have been appended")
+                raise
+            if self._renewed > _MOST_NEW_EPOCHS:
+                raise
+            self._stamp.renew(fenced=isinstance(error, InvalidProducerEpoch))
+            self._numbered = False
+            raise Again(error) from None
+        except Again:
+            raise
+        except EmbedlogError as error:
+            raise _Refused(error) from None
+
+
+_PERHAPS_APPENDED: Final = frozenset(
+    {ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND}
+)
+_STALE: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
+
+
+def _headers(batches: bytearray) -> list[BatchHeader]:
+    found: list[BatchHeader] = []
+    pos = 0
+    while pos < len(batches):
+        found.append(read_header(batches, pos))
+        pos += found[-1].size
+    return found
+
+
+def _behind(sequence: int, header: BatchHeader) -> int:
+    """The sequence number behind a batch; behind 2**31-1 comes 0."""
+    return (sequence + header.last_offset_delta + 1) & _SEQUENCES

@@ -1,0 +1,235 @@
+"""The brokers of a cluster: where they are, connections to them, and asking again.
+
+A request has a connection to itself for as long as it takes; idle connections wait to be used again. So what
+waits for long (a fetch, a join) keeps nobody else waiting.
+
+What may succeed later is tried again, after a pause that doubles up to a second, until its time is over:
+connections that broke, and error codes that Kafka calls retriable (`Again`). Whoever asks for something that
+must not be done twice sees to that himself.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Final, TypeVar
+
+from ...errors import BrokerUnavailable, Closed, EmbedlogError, ForkedHandle
+from ...wire import ErrorCode, Request, Response
+from .connection import Connection, NotKafka
+from .error_mapping import error_of
+from .settings import Address, RemoteSettings, shown_address
+
+T = TypeVar("T")
+R = TypeVar("R", bound=Response)
+
+_LONGEST_PAUSE_S: Final = 1.0
+_CONNECT_S: Final = 10.0
+
+
+class Again(Exception):
+    """It did not succeed, and may later; `error` is what to raise when there is no later."""
+
+    def __init__(self, error: EmbedlogError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def check_code(code: int, what: str, said: str | None = None) -> None:
+    """Raises Again for a retriable code, the error that it stands for otherwise; nothing for 0.
+
+    `what` was asked; `said` is the broker's own message.
+    """
+    if code:
+        error = error_of(code, what, said)
+        if code in _KNOWN and ErrorCode(code).retriable:
+            raise Again(error)
+        raise error
+
+
+_KNOWN: Final = frozenset(map(int, ErrorCode))
+
+
+class Brokers:
+    """Connections to the brokers of one cluster. Safe between threads."""
+
+    def __init__(self, path: str, bootstrap: Iterable[Address], settings: RemoteSettings) -> None:
+        self.path = path
+        self.settings = settings
+        self._bootstrap = tuple(bootstrap)
+        self._lock = threading.Lock()
+        self._idle: dict[Address, list[Connection]] = {}
+        self._busy: set[Connection] = set()
+        self._nodes: dict[int, Address] = {}
+        self._closing = threading.Event()
+        self._forked = False
+        self._idle_s = settings.connections_max_idle_ms / 1000
+
+    # -- who is there ------------------------------------------------------------------------------------
+
+    def learn(self, nodes: dict[int, Address]) -> None:
+        """These brokers are there, and no others."""
+        if nodes:
+            self._nodes = nodes
+
+    def node(self, node_id: int) -> Address:
+        """Where a broker is. Raises Again."""
+        address = self._nodes.get(node_id)
+        if address is None:
+            raise Again(BrokerUnavailable(f"{self.path}: broker {node_id} is not there"))
+        return address
+
+    def nodes(self) -> list[Address]:
+        """All brokers of the cluster, as far as it has told."""
+        return list(self._nodes.values())
+
+    def addresses(self) -> list[Address]:
+        """The brokers that are known, and those of the beginning."""
+        return list(dict.fromkeys([*self._nodes.values(), *self._bootstrap]))
+
+    # -- asking ------------------------------------------------------------------------------------------
+
+    def ask(self, address: Address, request: Request, response: type[R], deadline: float) -> R:
+        """One request to one broker, once; it has request_timeout_ms. Raises as `Connection.exchange`."""
+        limit = self.limit(deadline)
+        with self.connection(address, limit) as connection:
+            return connection.exchange(request, response, limit)
+
+    def ask_any(self, request: Request, response: type[R], deadline: float) -> R:
+        """One request to the first broker that answers. Raises BrokerUnavailable."""
+        failures = []
+        for address in self.addresses():
+            try:
+                return self.ask(address, request, response, deadline)
+            except BrokerUnavailable as error:
+                self.check_open()
+                failures.append(error)
+        if len(failures) == 1:
+            raise failures[0]
+        kind = NotKafka if all(isinstance(each, NotKafka) for each in failures) else BrokerUnavailable
+        raise kind(f"{self.path}: no broker answers: {'; '.join(map(str, failures))}") from failures[0]
+
+    def retried(self, attempt: Callable[[float], T], timeout_ms: int | None = None) -> T:
+        """What attempt(deadline) returns, tried again while it raises Again or BrokerUnavailable.
+
+        timeout_ms: how long in all, default_api_timeout_ms by default. Raises the last error.
+        """
+        within = self.settings.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        deadline = time.monotonic() + within / 1000
+        pause = self.settings.retry_backoff_ms / 1000
+        while True:
+            self.check_open()
+            error: EmbedlogError
+            try:
+                return attempt(deadline)
+            except NotKafka:
+                self.check_open()
+                raise
+            except Again as again:
+                error = again.error
+            except BrokerUnavailable as lost:
+                error = lost
+            self.check_open()
+            if time.monotonic() + pause >= deadline:
+                raise error
+            self.pause(pause)
+            pause = min(max(pause * 2, 0.001), _LONGEST_PAUSE_S)
+
+    def pause(self, seconds: float) -> None:
+        """Sleep, unless the log is being closed."""
+        self._closing.wait(seconds)
+
+    def limit(self, deadline: float) -> float:
+        """Until when a request that is sent now may take."""
+        return min(deadline, time.monotonic() + self.settings.request_timeout_ms / 1000)
+
+    # -- connections -------------------------------------------------------------------------------------
+
+    @contextmanager
+    def connection(self, address: Address, deadline: float) -> Iterator[Connection]:
+        """A connection to a broker for its user alone. After an exception it is closed."""
+        connection = self._take(address, deadline)
+        try:
+            yield connection
+        except BaseException:
+            self._drop(connection)
+            raise
+        self._give_back(connection)
+
+    def check_open(self) -> None:
+        """Raises Closed, ForkedHandle."""
+        if self._forked:
+            raise ForkedHandle(
+                f"{self.path} was opened before this process was forked: that handle is its parent's. Open "
+                "it again here"
+            )
+        if self._closing.is_set():
+            raise Closed(f"the log {self.path} is closed")
+
+    def close(self) -> None:
+        """Close all connections; who waits in one fails."""
+        if self._forked:
+            return
+        self._closing.set()
+        with self._lock:
+            idle = [connection for waiting in self._idle.values() for connection in waiting]
+            self._idle.clear()
+            busy = list(self._busy)
+        for connection in busy:
+            connection.abort()  # who uses it closes it
+        for connection in idle:
+            connection.abort()
+            connection.close()
+
+    def abandon(self) -> None:
+        """In a forked child: close our copies of the sockets, wait for no lock."""
+        self._forked = True
+        self._lock = threading.Lock()
+        for connection in (*self._busy, *(each for idle in self._idle.values() for each in idle)):
+            connection.close()
+        self._busy, self._idle = set(), {}
+
+    def _take(self, address: Address, deadline: float) -> Connection:
+        self.check_open()
+        oldest = time.monotonic() - self._idle_s
+        while True:
+            with self._lock:
+                idle = self._idle.get(address)
+                connection = idle.pop() if idle else None
+            if connection is None:
+                break
+            if connection.idle_since > oldest and connection.is_usable():
+                with self._lock:
+                    self._busy.add(connection)
+                return connection
+            connection.close()
+        connection = Connection(address, self.settings, min(deadline, time.monotonic() + _CONNECT_S))
+        with self._lock:
+            self._busy.add(connection)
+        if self._closing.is_set():
+            self._drop(connection)
+            self.check_open()
+        return connection
+
+    def _give_back(self, connection: Connection) -> None:
+        connection.idle_since = time.monotonic()
+        going = [connection]
+        with self._lock:
+            self._busy.discard(connection)
+            if not self._closing.is_set():
+                idle = self._idle.setdefault(connection.address, [])
+                # The one that came back last is taken first: who is never taken has nothing to do here.
+                going = idle[:1] if idle and idle[0].idle_since < connection.idle_since - self._idle_s else []
+                idle[:] = [*idle[len(going) :], connection]
+        for each in going:
+            each.close()
+
+    def _drop(self, connection: Connection) -> None:
+        connection.close()
+        with self._lock:
+            self._busy.discard(connection)
+
+    def __repr__(self) -> str:
+        return f"<Brokers {', '.join(map(shown_address, self.addresses()))}>"

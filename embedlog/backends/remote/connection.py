@@ -1,0 +1,300 @@
+"""A connection to a broker: requests go out, their responses come back in the same order.
+
+It begins by asking which versions the broker has (ApiVersions, down from the newest); each request then goes
+in the highest version that both know. Topics go by their names here, so versions that know them by ids alone
+are left out.
+
+A broker is not trusted: a frame's size is held against a limit and allocates nothing by itself, a response
+must carry the correlation id of the oldest request, what cannot be decoded is an error. After any error the
+connection is of no more use.
+
+For one thread at a time, but for `abort`, which wakes whoever waits in it.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Final, TypeVar
+
+from ...errors import BrokerUnavailable, InvalidArgument, RequestTimedOut, UnsupportedByBackend
+from ...wire import (
+    APIS,
+    Chunk,
+    ErrorCode,
+    ProtocolError,
+    Request,
+    Response,
+    decode_response_header,
+    encode_request,
+    frame_size,
+)
+from ...wire.metadata import ApiVersionsRequest, ApiVersionsResponse
+from .settings import Address, RemoteSettings, shown_address
+
+R = TypeVar("R", bound=Response)
+
+SPOKEN: Final[Mapping[str, tuple[int, int]]] = {
+    "ApiVersions": (0, 4),
+    "CreatePartitions": (0, 3),
+    "CreateTopics": (4, 7),
+    "DeleteGroups": (0, 2),
+    "DeleteRecords": (0, 2),
+    "DeleteTopics": (1, 5),
+    "DescribeConfigs": (1, 4),
+    "DescribeGroups": (0, 5),
+    "Fetch": (4, 12),
+    "FindCoordinator": (0, 3),
+    "Heartbeat": (0, 4),
+    "IncrementalAlterConfigs": (0, 1),
+    "InitProducerId": (0, 5),
+    "JoinGroup": (1, 9),
+    "LeaveGroup": (0, 5),
+    "ListGroups": (0, 5),
+    "ListOffsets": (1, 10),
+    "Metadata": (4, 12),
+    "OffsetCommit": (2, 9),
+    "OffsetDelete": (0, 0),
+    "OffsetFetch": (2, 7),
+    "Produce": (3, 12),
+    "SyncGroup": (0, 5),
+}
+"""API -> the versions that are spoken here, both included."""
+
+_SOFTWARE: Final = "embedlog"
+_RECEIVE_BYTES: Final = 1 << 14
+_FIRST_PIECE_BYTES: Final = 1 << 20  # of a large frame, until as much has come
+
+
+class NotKafka(BrokerUnavailable):
+    """Whoever answers there does not speak Kafka's protocol: asking again will not help."""
+
+
+class Connection:
+    """Connects when it is made. Raises BrokerUnavailable, NotKafka, UnsupportedByBackend."""
+
+    def __init__(self, address: Address, settings: RemoteSettings, deadline: float) -> None:
+        self.address = address
+        self.idle_since = 0.0
+        self._settings = settings
+        self._received = memoryview(b"")
+        self._expected: deque[tuple[int, type[Response], int]] = deque()
+        self._next_id = 0
+        self._versions: dict[int, tuple[int, int]] = {}
+        try:
+            self._socket = socket.create_connection(address, max(deadline - time.monotonic(), 0.001))
+        except (OSError, UnicodeError) as error:
+            raise self._failed(error) from error
+        try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._negotiate(deadline)
+        except BrokerUnavailable:  # says already what is wrong
+            self.close()
+            raise
+        except OSError as error:
+            self.close()
+            raise self._failed(error) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def __repr__(self) -> str:
+        return f"<Connection to {shown_address(self.address)}>"
+
+    def fileno(self) -> int:
+        """The socket's, for select."""
+        return self._socket.fileno()
+
+    # -- requests and responses --------------------------------------------------------------------------
+
+    def exchange(
+        self,
+        request: Request,
+        response: type[R],
+        deadline: float,
+        *,
+        version: int | None = None,
+        client_id: str | None = None,
+    ) -> R:
+        """Send a request and receive its response.
+
+        Args:
+            deadline: as of time.monotonic.
+            version: by default the highest that both know.
+            client_id: who asks, by default the settings' client_id.
+
+        Raises BrokerUnavailable, NotKafka, UnsupportedByBackend where the broker has no such request.
+        """
+        self.send(request, deadline, version=version, client_id=client_id)
+        return self.receive(response, deadline)
+
+    def send(
+        self, request: Request, deadline: float, *, version: int | None = None, client_id: str | None = None
+    ) -> None:
+        """Send a request; `receive` will give its response."""
+        if version is None:
+            version = self.version_of(request)
+        self._next_id = correlation_id = (self._next_id + 1) & 0x7FFFFFFF
+        try:
+            chunks = encode_request(request, version, correlation_id, client_id or self._settings.client_id)
+        except ProtocolError as error:
+            raise InvalidArgument(f"it does not fit a request: {error}") from None
+        self._expected.append((correlation_id, APIS[request.api.key].response, version))
+        try:
+            self._send(chunks, deadline)
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def receive(self, response: type[R], deadline: float) -> R:
+        """The response to the oldest request that has none yet.
+
+        Records in it are views of bytes that are its own.
+        """
+        correlation_id, kind, version = self._expected.popleft()
+        assert kind is response
+        try:
+            frame = self._frame(deadline)
+            found, pos = decode_response_header(frame, response.api, version)
+            if found != correlation_id:
+                raise ProtocolError(f"a response to request {found}, where {correlation_id} is due")
+            if response is ApiVersionsResponse and _is_unsupported(frame, pos):
+                version = 0
+            return response.decode(frame, version, pos)
+        except OSError as error:
+            raise self._failed(error) from error
+        except ProtocolError as error:
+            raise NotKafka(
+                f"{shown_address(self.address)} does not answer as Kafka brokers do: {error}"
+            ) from error
+
+    def version_of(self, request: Request) -> int:
+        """The version in which a request goes out. Raises UnsupportedByBackend."""
+        api = request.api
+        low, high = SPOKEN[api.name]
+        there = self._versions.get(api.key)
+        if there is None:
+            raise UnsupportedByBackend(f"the broker {shown_address(self.address)} has no {api.name} request")
+        version = min(high, there[1])
+        if version < max(low, there[0]):
+            raise UnsupportedByBackend(
+                f"the broker {shown_address(self.address)} has {api.name} in versions {there[0]} to "
+                f"{there[1]}, embedlog speaks {low} to {high}"
+            )
+        return version
+
+    def has(self, request: type[Request], version: int) -> bool:
+        """Whether the broker has a request in a version."""
+        low, high = self._versions.get(request.api.key, (0, -1))
+        return low <= version <= high
+
+    # -- its end -----------------------------------------------------------------------------------------
+
+    def is_usable(self) -> bool:
+        """Whether nothing came, the end of the stream neither, while nobody waited for anything."""
+        if self._expected or self._received:
+            return False
+        try:
+            self._socket.settimeout(0)
+            self._socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        except OSError:
+            pass
+        return False
+
+    def abort(self) -> None:
+        """Wake who waits in it: it fails at once. From any thread, never for long."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # it is closed already
+
+    def close(self) -> None:
+        """Let go of the socket. Does not shut the connection down: a forked child closes its copy."""
+        self._socket.close()
+
+    # -- inside ------------------------------------------------------------------------------------------
+
+    def _negotiate(self, deadline: float) -> None:
+        """Learn the broker's versions."""
+        request = ApiVersionsRequest(client_software_name=_SOFTWARE, client_software_version="0.1.0")
+        version = SPOKEN["ApiVersions"][1]
+        while True:
+            answer = self.exchange(request, ApiVersionsResponse, deadline, version=version)
+            versions = {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys}
+            if not answer.error_code:
+                self._versions = versions
+                return
+            older = min(versions.get(request.api.key, (0, 0))[1], version - 1)
+            if answer.error_code != ErrorCode.UNSUPPORTED_VERSION or older < 0:
+                raise NotKafka(
+                    f"{shown_address(self.address)} does not tell which versions of the protocol it has: "
+                    f"error {answer.error_code}"
+                )
+            version = older
+
+    def _failed(self, error: OSError | UnicodeError) -> BrokerUnavailable:
+        if isinstance(error, TimeoutError):
+            return RequestTimedOut(f"broker {shown_address(self.address)} did not answer in time")
+        return BrokerUnavailable(f"broker {shown_address(self.address)}: {error}")
+
+    def _wait_until(self, deadline: float) -> None:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._socket.settimeout(left)
+
+    def _send(self, chunks: list[Chunk], deadline: float) -> None:
+        pieces = [memoryview(chunk) for chunk in chunks]  # type: ignore[arg-type]
+        while pieces:
+            self._wait_until(deadline)
+            sent = self._socket.sendmsg(pieces)
+            while pieces and sent >= len(pieces[0]):
+                sent -= len(pieces.pop(0))
+            if sent:
+                pieces[0] = pieces[0][sent:]
+
+    def _frame(self, deadline: float) -> memoryview:
+        """The next frame, without its size."""
+        received = self._received
+        while len(received) < 4:
+            received = memoryview(bytes(received) + self._receive(deadline))
+        stop = 4 + frame_size(received, 0, self._settings.receive_message_max_bytes)
+        if len(received) >= stop:
+            self._received = received[stop:]
+            return received[4:stop]
+        self._received = memoryview(b"")
+        return self._rest(received[4:], stop - 4, deadline)
+
+    def _rest(self, begun: memoryview, size: int, deadline: float) -> memoryview:
+        """A frame that has begun. Its memory grows with what comes, whatever its size says."""
+        frame = bytearray(max(min(size, _FIRST_PIECE_BYTES), len(begun)))
+        have = len(begun)
+        frame[:have] = begun
+        while have < size:
+            if have == len(frame):
+                frame += bytes(min(size - have, have))
+            self._wait_until(deadline)
+            with memoryview(frame) as view:
+                count = self._socket.recv_into(view[have:])
+            if not count:
+                raise self._ended()
+            have += count
+        return memoryview(frame)
+
+    def _receive(self, deadline: float) -> bytes:
+        self._wait_until(deadline)
+        received = self._socket.recv(_RECEIVE_BYTES)
+        if not received:
+            raise self._ended()
+        return received
+
+    def _ended(self) -> OSError:
+        return ConnectionResetError("the connection was closed by the broker")
+
+
+def _is_unsupported(frame: memoryview, pos: int) -> bool:
+    """Whether a response to ApiVersions is the one in version 0 that says that another is not there."""
+    return bytes(frame[pos : pos + 2]) == ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")

@@ -1,0 +1,77 @@
+"""Who coordinates a group, and asking him: the brokers that hold groups and their offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from ...errors import BrokerUnavailable
+from ...validation import check_group
+from ...wire import ErrorCode, Request, Response
+from ...wire.groups import FindCoordinatorRequest, FindCoordinatorResponse
+from .brokers import Brokers, check_code
+from .settings import Address
+
+R = TypeVar("R", bound=Response)
+T = TypeVar("T")
+
+_GROUP: Final = 0
+_MOVED: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
+
+
+class Coordinators:
+    """The coordinators of a cluster's groups. Safe between threads."""
+
+    def __init__(self, brokers: Brokers) -> None:
+        self._brokers = brokers
+        self._found: dict[str, Address] = {}
+
+    def ask(
+        self,
+        group: str,
+        request: Request,
+        response: type[R],
+        checked: Callable[[R], T],
+        *,
+        timeout_ms: int | None = None,
+        wait_ms: int = 0,
+        client_id: str | None = None,
+    ) -> T:
+        """What `checked` makes of the coordinator's answer; asked again while it raises Again.
+
+        Args:
+            timeout_ms: how long in all, default_api_timeout_ms by default.
+            wait_ms: how much longer the coordinator may take for good reason.
+
+        Raises InvalidGroup, and what the answer's codes mean.
+        """
+        check_group(group)
+        settings = self._brokers.settings
+        within = settings.default_api_timeout_ms if timeout_ms is None else timeout_ms
+
+        def attempt(deadline: float) -> T:
+            address = self._found.get(group) or self.find(group, deadline)
+            limit = min(deadline, self._brokers.limit(deadline) + wait_ms / 1000)
+            try:
+                with self._brokers.connection(address, limit) as connection:
+                    answer = connection.exchange(request, response, limit, client_id=client_id)
+            except BrokerUnavailable:
+                self._found.pop(group, None)
+                raise
+            return checked(answer)
+
+        return self._brokers.retried(attempt, within + wait_ms)
+
+    def check(self, group: str, code: int, what: str) -> None:
+        """Raises as `check_code`; looks for another coordinator next time where there is one."""
+        if code in _MOVED:
+            self._found.pop(group, None)
+        check_code(code, what)
+
+    def find(self, group: str, deadline: float) -> Address:
+        """Ask who coordinates a group. For an attempt: raises Again."""
+        request = FindCoordinatorRequest(key=group, key_type=_GROUP)
+        answer = self._brokers.ask_any(request, FindCoordinatorResponse, deadline)
+        check_code(answer.error_code, f"group {group!r}: its coordinator", answer.error_message)
+        self._found[group] = address = answer.host, answer.port
+        return address

@@ -1,0 +1,335 @@
+"""Reading over the wire: fetches of one partition, and one long fetch for whoever waits for several.
+
+What a long fetch brings is kept for a moment for the fetches that its waiter makes next, so that records
+cross the wire once. It is used only where nothing speaks against it: it is fresh, it is for that very offset,
+and it is of the leader epoch that the reader knows (another one is for the broker to judge).
+
+A waiter has a connection to each leader concerned to himself; who interrupts him shuts them down.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from ...codec import loops
+from ...codec.rules import ANY_OFFSET
+from ...config import MAX_INT32, MAX_INT64
+from ...errors import BrokerUnavailable, LogTruncated, OffsetOutOfRange
+from ...model import NO_EPOCH, AbortedTransaction, Fetched, TopicPartition
+from ...wire import ErrorCode
+from ...wire.produce_fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from ..port import Interrupt
+from .brokers import Again, Brokers, check_code
+from .connection import Connection, NotKafka
+from .lookups import Lookups
+from .metadata import Metadata
+from .settings import Address
+
+_KEPT_S: Final = 1.0
+_KEPT_BYTES: Final = 16 << 20
+_QUIET_S: Final = 0.05
+_WAIT_BYTES: Final = 1 << 20
+_LONGEST_WAIT_MS: Final = 30_000
+_EPOCH_POS: Final = 12
+
+
+class _Arrived(NamedTuple):
+    """What a long fetch brought."""
+
+    fetched: Fetched
+    at: float
+
+
+class Fetching:
+    """Fetches from all partitions of a cluster. Safe between threads."""
+
+    def __init__(self, brokers: Brokers, metadata: Metadata, lookups: Lookups) -> None:
+        self._brokers = brokers
+        self._metadata = metadata
+        self._lookups = lookups
+        self._lock = threading.Lock()
+        self._arrived: dict[tuple[TopicPartition, int, bool], _Arrived] = {}
+        self._quiet: dict[tuple[TopicPartition, bool], tuple[int, float]] = {}
+
+    def fetch(
+        self, name: TopicPartition, offset: int, max_bytes: int, leader_epoch: int, read_committed: bool
+    ) -> Fetched:
+        """See `Backend.fetch`."""
+        arrived = self._take_arrived(name, offset, leader_epoch, read_committed)
+        if arrived is not None:
+            return arrived
+        fetched = self._brokers.retried(
+            lambda deadline: self._attempt(name, offset, max_bytes, leader_epoch, read_committed, deadline)
+        )
+        if not fetched.data:
+            self._quiet[name, read_committed] = offset, time.monotonic()
+        return fetched
+
+    def may_have_data(self, name: TopicPartition, offset: int, read_committed: bool) -> bool:
+        """False for a moment after the wire said so."""
+        quiet = self._quiet.get((name, read_committed))
+        return quiet is None or quiet[0] != offset or time.monotonic() - quiet[1] > _QUIET_S
+
+    def appended(self, name: TopicPartition) -> None:
+        """Something has been appended through this very handle."""
+        self._quiet.pop((name, False), None)
+        self._quiet.pop((name, True), None)
+
+    def wait(
+        self,
+        positions: Mapping[TopicPartition, int],
+        timeout_ms: float,
+        read_committed: bool,
+        interrupt: Interrupt | None,
+    ) -> bool:
+        """See `Backend.wait`."""
+        until = time.monotonic() + timeout_ms / 1000
+        interrupt = Interrupt() if interrupt is None else interrupt
+        while True:
+            self._brokers.check_open()
+            if interrupt.is_set():
+                return False
+            try:
+                if self._wait_once(positions, until, read_committed, interrupt):
+                    return True
+            except (Again, BrokerUnavailable) as error:
+                self._brokers.check_open()
+                if isinstance(error, NotKafka):
+                    raise
+                for name in positions:
+                    self._metadata.forget(name.topic)
+                left = until - time.monotonic()
+                interrupt.wait(max(min(self._brokers.settings.retry_backoff_ms, left * 1000), 0))
+            if time.monotonic() >= until:
+                return False
+
+    # -- one partition -----------------------------------------------------------------------------------
+
+    def _attempt(
+        self,
+        name: TopicPartition,
+        offset: int,
+        max_bytes: int,
+        leader_epoch: int,
+        read_committed: bool,
+        deadline: float,
+    ) -> Fetched:
+        leader = self._metadata.leader(name, deadline)
+        size = min(max_bytes, MAX_INT32)
+        request = _request({name: offset}, 0, size, size, read_committed, leader_epoch)
+        with self._metadata.asking(name.topic):
+            answer = self._brokers.ask(leader, request, FetchResponse, deadline)
+        check_code(answer.error_code, f"{name}: fetch")
+        data = _parts(answer).get(name)
+        if data is None:
+            raise NotKafka(f"{name}: a broker answered a fetch, and not for this partition")
+        return self._fetched(name, offset, data, read_committed)
+
+    def _fetched(
+        self, name: TopicPartition, offset: int, data: PartitionData, read_committed: bool
+    ) -> Fetched:
+        """Raises Again, OffsetOutOfRange, LogTruncated, and what else a code means."""
+        code = data.error_code
+        if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            raise self._out_of_range(name, offset)
+        if code in _STALE:
+            self._metadata.forget(name.topic)
+        check_code(code, f"{name}: fetch at offset {offset:,}")
+        diverging = data.diverging_epoch
+        if diverging is not None and diverging.end_offset >= 0:
+            raise LogTruncated(
+                f"{name}: offset {offset:,} is of a history that ended at {diverging.end_offset:,}: what was "
+                "there did not survive, and other records may stand there now",
+                offset=offset,
+                surviving_offset=diverging.end_offset,
+            )
+        records = memoryview(data.records or b"")  # type: ignore[arg-type]
+        stop, next_offset = loops.whole_batches(records, 0, len(records), MAX_INT64)
+        aborted = data.aborted_transactions or ()
+        return Fetched(
+            records[:stop] if stop else records,
+            max(data.log_start_offset, 0),
+            # The high watermark may be older than the records beside it.
+            max(data.high_watermark, next_offset),
+            data.last_stable_offset if read_committed else -1,
+            aborted=tuple(
+                AbortedTransaction(each.producer_id, each.first_offset, ANY_OFFSET, data.last_stable_offset)
+                for each in aborted
+            ),
+            may_have_gaps=True,  # who knows what was compacted, and when
+        )
+
+    def _out_of_range(self, name: TopicPartition, offset: int) -> OffsetOutOfRange:
+        edges = self._lookups.edges(name)
+        why = (
+            "the records before were deleted"
+            if offset < edges.log_start_offset
+            else 'nothing has been appended there yet; start="latest" begins at the end'
+        )
+        return OffsetOutOfRange(
+            f"{name}: offset {offset:,} is outside {edges.log_start_offset:,}..{edges.log_end_offset:,} "
+            f"({why})",
+            offset=offset,
+            log_start_offset=edges.log_start_offset,
+            log_end_offset=edges.log_end_offset,
+        )
+
+    # -- waiting -----------------------------------------------------------------------------------------
+
+    def _wait_once(
+        self,
+        positions: Mapping[TopicPartition, int],
+        until: float,
+        read_committed: bool,
+        interrupt: Interrupt,
+    ) -> bool:
+        """One long fetch from each leader; True when the first of them has something."""
+        deadline = time.monotonic() + self._brokers.settings.request_timeout_ms / 1000
+        by_leader: dict[Address, dict[TopicPartition, int]] = {}
+        for name, offset in positions.items():
+            by_leader.setdefault(self._metadata.leader(name, deadline), {})[name] = offset
+        wait_ms = min(max(int((until - time.monotonic()) * 1000), 0), _LONGEST_WAIT_MS)
+        limit = time.monotonic() + (wait_ms + self._brokers.settings.request_timeout_ms) / 1000
+        answers: list[FetchResponse] = []
+        try:
+            with contextlib.ExitStack() as stack:
+                asked: list[Connection] = []
+                for leader, wanted in by_leader.items():
+                    connection = stack.enter_context(self._brokers.connection(leader, deadline))
+                    connection.send(
+                        _request(wanted, wait_ms, _WAIT_BYTES, _WAIT_BYTES, read_committed), limit
+                    )
+                    asked.append(connection)
+                for connection in asked:
+                    stack.enter_context(interrupt.waking(connection.abort))
+                answers += _first_answers(asked, limit)
+                if len(answers) < len(asked):
+                    raise _Unfinished
+        except _Unfinished:
+            pass  # those who have not answered have lost their connections: nobody waits for them
+        except BrokerUnavailable:
+            if not interrupt.is_set():
+                raise
+        return self._keep(answers, positions, read_committed)
+
+    def _keep(
+        self, answers: list[FetchResponse], positions: Mapping[TopicPartition, int], read_committed: bool
+    ) -> bool:
+        """Keep what came for the fetches that follow; whether anything did."""
+        now = time.monotonic()
+        something = False
+        for answer in answers:
+            check_code(answer.error_code, "fetch")
+            for name, data in _parts(answer).items():
+                if name not in positions:
+                    raise NotKafka(f"a broker answered a fetch with {name}, which nobody asked for")
+                offset = positions[name]
+                if data.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    self._metadata.forget(name.topic)
+                    self._metadata.view(name.topic)
+                if data.error_code in _STALE:
+                    check_code(data.error_code, f"{name}: fetch")
+                if data.error_code or data.diverging_epoch is not None:
+                    something = True  # the next fetch tells
+                    continue
+                fetched = self._fetched(name, offset, data, read_committed)
+                if fetched.data:
+                    something = True
+                    self._put_arrived(name, offset, read_committed, _Arrived(fetched, now))
+                    self._quiet.pop((name, read_committed), None)
+                else:
+                    self._quiet[name, read_committed] = offset, now
+        return something
+
+    def _put_arrived(
+        self, name: TopicPartition, offset: int, read_committed: bool, arrived: _Arrived
+    ) -> None:
+        with self._lock:
+            self._arrived[name, offset, read_committed] = arrived
+            held = sum(len(each.fetched.data) for each in self._arrived.values())
+            for key in list(self._arrived):
+                each = self._arrived[key]
+                if held <= _KEPT_BYTES and arrived.at - each.at <= _KEPT_S:
+                    break  # they are in the order of their arrival
+                held -= len(each.fetched.data)
+                del self._arrived[key]
+
+    def _take_arrived(
+        self, name: TopicPartition, offset: int, leader_epoch: int, read_committed: bool
+    ) -> Fetched | None:
+        if not self._arrived:
+            return None
+        with self._lock:
+            arrived = self._arrived.pop((name, offset, read_committed), None)
+        if arrived is None or time.monotonic() - arrived.at > _KEPT_S:
+            return None
+        data = arrived.fetched.data
+        epoch = int.from_bytes(data[_EPOCH_POS : _EPOCH_POS + 4], "big", signed=True)
+        return arrived.fetched if leader_epoch in (NO_EPOCH, epoch) else None
+
+
+class _Unfinished(Exception):
+    """Some brokers have not answered yet."""
+
+
+def _first_answers(asked: Sequence[Connection], limit: float) -> list[FetchResponse]:
+    """The answers of those who answer first. Raises BrokerUnavailable."""
+    ready = asked
+    if len(asked) > 1:
+        poll = select.poll()
+        for connection in asked:
+            poll.register(connection.fileno(), select.POLLIN)
+        found = {fd for fd, _ in poll.poll(max(limit - time.monotonic(), 0) * 1000)}
+        ready = [connection for connection in asked if connection.fileno() in found] or asked
+    return [connection.receive(FetchResponse, limit) for connection in ready]
+
+
+def _request(
+    positions: Mapping[TopicPartition, int],
+    wait_ms: int,
+    max_bytes: int,
+    partition_max_bytes: int,
+    read_committed: bool,
+    last_epoch: int = NO_EPOCH,
+) -> FetchRequest:
+    topics: dict[str, FetchTopic] = {}
+    for name, offset in positions.items():
+        topic = topics.setdefault(name.topic, FetchTopic(topic=name.topic))
+        topic.partitions.append(
+            FetchPartition(
+                partition=name.partition,
+                fetch_offset=offset,
+                last_fetched_epoch=last_epoch,
+                partition_max_bytes=partition_max_bytes,
+            )
+        )
+    return FetchRequest(
+        max_wait_ms=wait_ms,
+        min_bytes=1,
+        max_bytes=max_bytes,
+        isolation_level=int(read_committed),
+        topics=list(topics.values()),
+    )
+
+
+def _parts(answer: FetchResponse) -> dict[TopicPartition, PartitionData]:
+    return {
+        TopicPartition(topic.topic, data.partition_index): data
+        for topic in answer.responses
+        for data in topic.partitions
+    }
+
+
+_STALE: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)

@@ -1,0 +1,424 @@
+"""Consumer groups over the wire: joining and leaving them, and their offsets.
+
+Joins and syncs wait for the other members of the group, so each has a thread of its own for as long as it
+takes, and a connection to itself. heartbeats.py keeps members alive in between; the session timeout that the
+coordinator is told is therefore session_timeout_ms, and how long a client may stay away is seen to here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Final, TypeVar
+
+from ...errors import EmbedlogError, GroupNotFound, TopicNotFound, UnknownMember
+from ...files.names import check_topic_name
+from ...groups.events import GroupDescription, MemberDescription, State
+from ...model import CommittedOffset, JoinResult, TopicPartition
+from ...validation import as_topic_partition, as_topic_partitions, check_committed
+from ...wire import ErrorCode
+from ...wire.committed import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchRequestTopic,
+    OffsetFetchResponse,
+)
+from ...wire.consumer_protocol import PROTOCOL_TYPE
+from ...wire.groups import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberIdentity,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+    SyncGroupResponse,
+)
+from ...wire.listed_groups import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
+from .brokers import Brokers, check_code
+from .connection import NotKafka
+from .coordinators import Coordinators
+from .heartbeats import Heartbeats, Member
+from .metadata import Metadata
+from .settings import Address
+
+T = TypeVar("T")
+
+_LONGEST_SYNC_MS: Final = 300_000
+_NEW_MEMBER_WAIT_MS: Final = 300_000
+_LEAVE_MS: Final = 2_000
+_JOINS: Final = 3  # the first is answered with the id to join with
+
+
+class RemoteCoordinator:
+    """Implements `backend.Groups` over the coordinators of a cluster. Safe between threads."""
+
+    def __init__(self, brokers: Brokers, metadata: Metadata) -> None:
+        self._brokers = brokers
+        self._metadata = metadata
+        self._coordinators = Coordinators(brokers)
+        settings = brokers.settings
+        self._beat_ms = min(settings.request_timeout_ms, max(settings.session_timeout_ms // 3, 1))
+        self._joining: set[Member] = set()
+        self._heartbeats = Heartbeats(self._beat, self._leave, settings.heartbeat_interval_ms / 1000)
+
+    # -- membership --------------------------------------------------------------------------------------
+
+    def join_group(
+        self,
+        group: str,
+        member_id: str,
+        *,
+        session_timeout_ms: int,
+        rebalance_timeout_ms: int,
+        protocols: Sequence[tuple[str, bytes]],
+        client_id: str = "",
+        group_instance_id: str | None = None,
+        on_rebalance: Callable[[], object] | None = None,
+    ) -> Future[JoinResult]:
+        self._brokers.check_open()
+        self._heartbeats.remove(group, member_id)
+
+        def request(known_as: str) -> JoinGroupRequest:
+            return JoinGroupRequest(
+                group_id=group,
+                session_timeout_ms=self._brokers.settings.session_timeout_ms,
+                rebalance_timeout_ms=rebalance_timeout_ms,
+                member_id=known_as,
+                group_instance_id=group_instance_id,
+                protocol_type=PROTOCOL_TYPE,
+                protocols=[JoinGroupRequestProtocol(name=name, metadata=data) for name, data in protocols],
+            )
+
+        member = Member(
+            group, member_id, group_instance_id, session_timeout_ms / 1000, on_rebalance or _nobody
+        )
+
+        def join() -> JoinResult:
+            answer = JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id)
+            self._joining.add(member)
+            try:
+                for _ in range(_JOINS):
+                    answer = self._coordinators.ask(
+                        group,
+                        request(member.member_id),
+                        JoinGroupResponse,
+                        lambda found: self._joined(group, found),
+                        wait_ms=max(rebalance_timeout_ms, _NEW_MEMBER_WAIT_MS),
+                        client_id=client_id or None,
+                    )
+                    member.member_id = answer.member_id
+                    if answer.error_code != ErrorCode.MEMBER_ID_REQUIRED:
+                        break
+            finally:
+                self._joining.discard(member)
+            check_code(answer.error_code, f"joining group {group!r}")
+            member.generation, member.protocol = answer.generation_id, answer.protocol_name or ""
+            self._heartbeats.add(member)
+            members = {each.member_id: each.metadata for each in answer.members}
+            leader = "" if answer.skip_assignment else answer.leader
+            return JoinResult(member.member_id, member.generation, member.protocol, leader, members)
+
+        return _in_a_thread(join)
+
+    def _joined(self, group: str, answer: JoinGroupResponse) -> JoinGroupResponse:
+        if answer.error_code != ErrorCode.MEMBER_ID_REQUIRED:
+            self._coordinators.check(group, answer.error_code, f"joining group {group!r}")
+        return answer
+
+    def sync_group(
+        self, group: str, member_id: str, generation: int, assignments: Mapping[str, bytes]
+    ) -> Future[bytes]:
+        self._brokers.check_open()
+        member = self._member(group, member_id)
+        request = SyncGroupRequest(
+            group_id=group,
+            generation_id=generation,
+            member_id=member_id,
+            group_instance_id=member.instance_id,
+            protocol_type=PROTOCOL_TYPE,
+            protocol_name=member.protocol,
+            assignments=[
+                SyncGroupRequestAssignment(member_id=each, assignment=share)
+                for each, share in assignments.items()
+            ],
+        )
+
+        def synced(answer: SyncGroupResponse) -> bytes:
+            self._coordinators.check(group, answer.error_code, f"syncing with group {group!r}")
+            return answer.assignment
+
+        def sync() -> bytes:
+            assignment = self._coordinators.ask(
+                group, request, SyncGroupResponse, synced, wait_ms=_LONGEST_SYNC_MS
+            )
+            member.error = None  # what was said of the rebalance that has ended here
+            return assignment
+
+        return _in_a_thread(sync)
+
+    def heartbeat(self, group: str, member_id: str, generation: int) -> None:
+        self._brokers.check_open()
+        self._heartbeats.visit(group, member_id)
+
+    def leave_group(self, group: str, member_id: str) -> None:
+        self._brokers.check_open()
+        member = self._heartbeats.remove(group, member_id)
+        if member is None:
+            raise UnknownMember(f"{member_id!r} is no member of group {group!r}")
+        self._leave(member)
+
+    def _member(self, group: str, member_id: str) -> Member:
+        member = self._heartbeats.get(group, member_id)
+        if member is None:
+            raise UnknownMember(f"{member_id!r} is no member of group {group!r}")
+        return member
+
+    def _beat(self, member: Member) -> None:
+        """One heartbeat. Raises what the coordinator answers."""
+        request = HeartbeatRequest(
+            group_id=member.group,
+            generation_id=member.generation,
+            member_id=member.member_id,
+            group_instance_id=member.instance_id,
+        )
+        self._coordinators.ask(
+            member.group,
+            request,
+            HeartbeatResponse,
+            lambda answer: self._coordinators.check(
+                member.group, answer.error_code, f"a heartbeat to group {member.group!r}"
+            ),
+            timeout_ms=self._beat_ms,
+        )
+
+    def _leave(self, member: Member) -> None:
+        """Tell the coordinator, unless the member is static: it may come back as itself."""
+        if member.instance_id is not None:
+            return
+        request = LeaveGroupRequest(
+            group_id=member.group,
+            member_id=member.member_id,
+            members=[MemberIdentity(member_id=member.member_id)],
+        )
+
+        def left(answer: LeaveGroupResponse) -> None:
+            for code in (answer.error_code, *(each.error_code for each in answer.members)):
+                self._coordinators.check(member.group, code, f"leaving group {member.group!r}")
+
+        self._coordinators.ask(member.group, request, LeaveGroupResponse, left, timeout_ms=_LEAVE_MS)
+
+    # -- offsets -----------------------------------------------------------------------------------------
+
+    def commit_offsets(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        *,
+        member_id: str = "",
+        generation: int = -1,
+    ) -> None:
+        topics: dict[str, OffsetCommitRequestTopic] = {}
+        for given, committed in offsets.items():
+            name = as_topic_partition(given)
+            check_topic_name(name.topic)
+            check_committed(name, committed)
+            topic = topics.setdefault(name.topic, OffsetCommitRequestTopic(name=name.topic))
+            topic.partitions.append(
+                OffsetCommitRequestPartition(
+                    partition_index=name.partition,
+                    committed_offset=committed.offset,
+                    committed_leader_epoch=committed.leader_epoch,
+                    committed_metadata=committed.metadata,
+                )
+            )
+        member = self._heartbeats.get(group, member_id) if member_id else None
+        request = OffsetCommitRequest(
+            group_id=group,
+            generation_id_or_member_epoch=generation,
+            member_id=member_id,
+            group_instance_id=None if member is None else member.instance_id,
+            topics=list(topics.values()),
+        )
+
+        def committed_all(answer: OffsetCommitResponse) -> None:
+            for found in answer.topics:
+                for part in found.partitions:
+                    if part.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and self._is_gone(found.name):
+                        continue  # and with it all that there was to remember
+                    what = f"committing {found.name} {part.partition_index} for group {group!r}"
+                    self._coordinators.check(group, part.error_code, what)
+
+        self._coordinators.ask(group, request, OffsetCommitResponse, committed_all)
+
+    def committed_offsets(
+        self, group: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, CommittedOffset]:
+        wanted: dict[str, OffsetFetchRequestTopic] | None = None
+        if partitions is not None:
+            wanted = {}
+            for name in as_topic_partitions(partitions):
+                topic = wanted.setdefault(name.topic, OffsetFetchRequestTopic(name=name.topic))
+                topic.partition_indexes.append(name.partition)
+            if not wanted:
+                return {}
+        request = OffsetFetchRequest(
+            group_id=group,
+            topics=None if wanted is None else list(wanted.values()),
+            require_stable=True,
+        )
+
+        def fetched(answer: OffsetFetchResponse) -> dict[TopicPartition, CommittedOffset]:
+            what = f"the offsets of group {group!r}"
+            self._coordinators.check(group, answer.error_code, what)
+            found = {}
+            for topic in answer.topics:
+                for part in topic.partitions:
+                    if part.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                        continue
+                    self._coordinators.check(group, part.error_code, what)
+                    if part.committed_offset >= 0:
+                        found[TopicPartition(topic.name, part.partition_index)] = CommittedOffset(
+                            part.committed_offset, part.committed_leader_epoch, part.metadata or ""
+                        )
+            return found
+
+        return self._coordinators.ask(group, request, OffsetFetchResponse, fetched)
+
+    def _is_gone(self, topic: str) -> bool:
+        self._metadata.forget(topic)
+        try:
+            self._metadata.view(topic)
+        except TopicNotFound:
+            return True
+        return False
+
+    def delete_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
+        topics: dict[str, OffsetDeleteRequestTopic] = {}
+        for name in as_topic_partitions(partitions):
+            topic = topics.setdefault(name.topic, OffsetDeleteRequestTopic(name=name.topic))
+            topic.partitions.append(OffsetDeleteRequestPartition(partition_index=name.partition))
+        request = OffsetDeleteRequest(group_id=group, topics=list(topics.values()))
+
+        def deleted(answer: OffsetDeleteResponse) -> None:
+            what = f"deleting offsets of group {group!r}"
+            self._coordinators.check(group, answer.error_code, what)
+            for topic in answer.topics:
+                for part in topic.partitions:
+                    self._coordinators.check(group, part.error_code, what)
+
+        self._coordinators.ask(group, request, OffsetDeleteResponse, deleted)
+
+    # -- groups ------------------------------------------------------------------------------------------
+
+    def list_groups(self) -> list[str]:
+        def attempt(deadline: float) -> list[str]:
+            found: set[str] = set()
+            for address in self._brokers.nodes():
+                answer = self._brokers.ask(address, ListGroupsRequest(), ListGroupsResponse, deadline)
+                check_code(answer.error_code, "listing groups")
+                found |= {each.group_id for each in answer.groups}
+            return sorted(found)
+
+        return self._brokers.retried(attempt)
+
+    def coordinator_of(self, group: str) -> Address:
+        """Where the group is coordinated now. Raises BrokerUnavailable where nobody does."""
+        return self._brokers.retried(lambda deadline: self._coordinators.find(group, deadline))
+
+    def describe_group(self, group: str) -> GroupDescription:
+        def described(answer: DescribeGroupsResponse) -> GroupDescription:
+            for found in answer.groups:
+                if found.group_id != group:
+                    continue
+                self._coordinators.check(group, found.error_code, f"describing group {group!r}")
+                state = _state(found.group_state)
+                if state is State.DEAD:
+                    raise GroupNotFound(f"no group {group!r}")
+                members = tuple(
+                    MemberDescription(
+                        each.member_id,
+                        each.group_instance_id,
+                        each.client_id,
+                        each.client_host,
+                        each.member_metadata,
+                        each.member_assignment,
+                    )
+                    for each in found.members
+                )
+                protocol = found.protocol_data or None
+                return GroupDescription(group, state, found.protocol_type, protocol, -1, None, members)
+            raise NotKafka(f"a broker was asked to describe group {group!r}, and did not")
+
+        return self._coordinators.ask(
+            group, DescribeGroupsRequest(groups=[group]), DescribeGroupsResponse, described
+        )
+
+    def delete_group(self, group: str) -> None:
+        def deleted(answer: DeleteGroupsResponse) -> None:
+            for found in answer.results:
+                self._coordinators.check(group, found.error_code, f"deleting group {group!r}")
+
+        self._coordinators.ask(
+            group, DeleteGroupsRequest(groups_names=[group]), DeleteGroupsResponse, deleted
+        )
+
+    # -- the end -----------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Leave for all who have not left: what is forgotten, or waits in a join, has nobody else."""
+        for member in (*self._heartbeats.close(), *tuple(self._joining)):
+            if member.member_id:
+                with contextlib.suppress(EmbedlogError):
+                    self._leave(member)
+
+    def abandon(self) -> None:
+        """In a forked child: the members are the parent's."""
+        self._heartbeats.abandon()
+
+
+def _nobody() -> None:
+    pass
+
+
+def _state(name: str) -> State:
+    try:
+        return State(name)
+    except ValueError:
+        raise NotKafka(f"a broker says that a group is {name!r}") from None
+
+
+def _in_a_thread(work: Callable[[], T]) -> Future[T]:
+    """Its result, from a thread of its own."""
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            result = work()
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    threading.Thread(target=run, name="embedlog-group", daemon=True).start()
+    return future

@@ -1,0 +1,144 @@
+"""The members of groups that live in this process, and the thread that keeps them alive.
+
+A member is alive to its coordinator as long as this thread says so, every heartbeat_interval_ms; and to this
+thread as long as its client comes by (`Membership.advance` asks at every turn) within the time that it was
+given, max_poll_interval_ms: one that does not leaves its group. What the coordinator answers is kept for the
+client's next visit, and the client is woken.
+
+Source: KIP-62 (heartbeats in the background).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from ...errors import BrokerUnavailable, EmbedlogError, IllegalGeneration, RebalanceInProgress, UnknownMember
+from ...runtime.wakeups import Wakeup
+
+_NEVER: Final = float("inf")
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(eq=False, slots=True)
+class Member:
+    """One member of one group, from its join to its leaving. `limit_s`: how long its client may stay away."""
+
+    group: str
+    member_id: str
+    instance_id: str | None
+    limit_s: float
+    wake: Callable[[], object]
+    generation: int = -1
+    protocol: str = ""
+    seen: float = field(default_factory=time.monotonic)
+    due: float = 0.0
+    error: EmbedlogError | None = None
+
+
+class Heartbeats:
+    """Keeps members alive. Safe between threads.
+
+    Args:
+        beat: sends one heartbeat; raises what the coordinator answers.
+        leave: lets a member go whose client stayed away.
+        interval_s: between two heartbeats.
+    """
+
+    def __init__(
+        self, beat: Callable[[Member], None], leave: Callable[[Member], None], interval_s: float
+    ) -> None:
+        self._beat = beat
+        self._leave = leave
+        self._interval_s = interval_s
+        self._lock = threading.Lock()
+        self._members: dict[tuple[str, str], Member] = {}
+        self._bell = Wakeup()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def add(self, member: Member) -> None:
+        """Keep it alive from now on."""
+        member.seen = time.monotonic()
+        member.due = member.seen + self._interval_s
+        with self._lock:
+            self._members[member.group, member.member_id] = member
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(target=self._run, name="embedlog-heartbeats", daemon=True)
+                self._thread.start()
+        self._bell.ring()
+
+    def remove(self, group: str, member_id: str) -> Member | None:
+        """Let it go; what it was."""
+        with self._lock:
+            return self._members.pop((group, member_id), None)
+
+    def get(self, group: str, member_id: str) -> Member | None:
+        """The member of that id, if there is one."""
+        return self._members.get((group, member_id))
+
+    def visit(self, group: str, member_id: str) -> None:
+        """Its client came by. Raises what its coordinator said since; UnknownMember."""
+        member = self.get(group, member_id)
+        if member is None:
+            raise UnknownMember(f"{member_id!r} is no member of group {group!r}")
+        member.seen = time.monotonic()
+        if member.error is not None:
+            raise member.error.with_traceback(None)
+
+    def close(self) -> list[Member]:
+        """Keep nobody alive any more; who there was."""
+        self._closed = True
+        self._bell.ring()
+        with self._lock:
+            members, self._members = self._members, {}
+        return list(members.values())
+
+    def abandon(self) -> None:
+        """In a forked child: the members are the parent's."""
+        self._closed = True
+        self._lock = threading.Lock()
+        self._members = {}
+
+    # -- the thread --------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._closed:
+            with self._lock:
+                members = [each for each in self._members.values() if each.due < _NEVER]
+            now = time.monotonic()
+            for member in members:
+                if member.due <= now and not self._closed:
+                    self._keep(member)
+            next_due = min((member.due for member in members), default=_NEVER)
+            left = next_due - time.monotonic()
+            self._bell.sleep(None if left == _NEVER else max(left, 0))
+
+    def _keep(self, member: Member) -> None:
+        member.due = time.monotonic() + self._interval_s
+        try:
+            if time.monotonic() - member.seen > member.limit_s:
+                self._leave(member)
+                raise UnknownMember(f"the consumer did not come back for {member.limit_s:g} s")
+            self._beat(member)
+        except RebalanceInProgress as error:
+            # It stays alive while its client finishes what it was given.
+            news = member.error is None
+            member.error = error
+            if news:
+                member.wake()
+        except BrokerUnavailable as error:
+            logger.info("group %r: no heartbeat: %s", member.group, error)
+        except EmbedlogError as error:
+            member.due = _NEVER
+            member.error = error
+            if isinstance(error, UnknownMember | IllegalGeneration):
+                self.remove(member.group, member.member_id)
+            member.wake()
+        except Exception:
+            logger.exception("group %r: a heartbeat failed", member.group)

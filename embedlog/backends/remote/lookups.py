@@ -1,0 +1,166 @@
+"""Offsets looked up over the wire: a partition's edges, and offsets by time (ListOffsets)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from ...config import MAX_INT64
+from ...errors import UnsupportedByBackend
+from ...model import OffsetAndTimestamp, PartitionOffsets, TopicPartition
+from ...wire import ErrorCode
+from ...wire.offsets_api import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from .brokers import Brokers, check_code
+from .connection import NotKafka
+from .metadata import Metadata
+from .settings import Address
+
+_LATEST: Final = -1
+_EARLIEST: Final = -2
+_STALE: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+    }
+)
+
+
+class RemoteOffsets(PartitionOffsets):
+    """A partition's edges as brokers tell them: flushed_offset is not among them."""
+
+    @property
+    def flushed_offset(self) -> int:
+        """Raises UnsupportedByBackend."""
+        raise UnsupportedByBackend(
+            "flushed_offset: brokers do not tell it; open the log's directory, with mode='r'"
+        )
+
+    def __repr__(self) -> str:
+        return f"RemoteOffsets(log_start_offset={self[0]}, log_end_offset={self[1]})"
+
+
+class Lookups:
+    """Looks up offsets in a cluster. Safe between threads."""
+
+    def __init__(self, brokers: Brokers, metadata: Metadata) -> None:
+        self._brokers = brokers
+        self._metadata = metadata
+
+    def offsets(self, topic: str) -> dict[int, PartitionOffsets]:
+        """The edges of all partitions of a topic. Raises as `Metadata.view`."""
+
+        def attempt(deadline: float) -> dict[int, PartitionOffsets]:
+            found: dict[int, PartitionOffsets] = {}
+            for leader, partitions in self._metadata.leaders(topic, deadline).items():
+                found |= self._edges(leader, topic, partitions, deadline)
+            return dict(sorted(found.items()))
+
+        return self._brokers.retried(attempt)
+
+    def edges(self, name: TopicPartition) -> PartitionOffsets:
+        """The edges of one partition. Raises as `Metadata.leader`."""
+        return self._brokers.retried(
+            lambda deadline: self._edges(
+                self._metadata.leader(name, deadline), name.topic, [name.partition], deadline
+            )[name.partition]
+        )
+
+    def offset_for_time(self, name: TopicPartition, time_ms: int) -> OffsetAndTimestamp | None:
+        """See `Backend.offset_for_time`."""
+        wanted = min(max(time_ms, 0), MAX_INT64)  # below 0 lie the names of edges
+
+        def attempt(deadline: float) -> OffsetAndTimestamp | None:
+            leader = self._metadata.leader(name, deadline)
+            [answers] = self._listed(leader, name.topic, [name.partition], [wanted], deadline)
+            found = answers[name.partition]
+            if found.offset < 0:
+                return None
+            return OffsetAndTimestamp(found.offset, found.timestamp, found.leader_epoch)
+
+        return self._brokers.retried(attempt)
+
+    def offsets_before(self, name: TopicPartition, time_ms: int, max_offsets: int) -> list[int]:
+        """Offsets where reading may begin, newest first, by ListOffsets v0. Raises UnsupportedByBackend where
+        the broker has it no more."""
+        wanted = ListOffsetsPartition(
+            partition_index=name.partition,
+            timestamp=min(max(time_ms, -2), MAX_INT64),
+            max_num_offsets=min(max_offsets, (1 << 31) - 1),
+        )
+        request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=name.topic, partitions=[wanted])])
+
+        def attempt(deadline: float) -> list[int]:
+            leader = self._metadata.leader(name, deadline)
+            limit = self._brokers.limit(deadline)
+            with self._metadata.asking(name.topic), self._brokers.connection(leader, limit) as connection:
+                if connection.has(ListOffsetsRequest, 0):
+                    answer = connection.exchange(request, ListOffsetsResponse, limit, version=0)
+                else:
+                    answer = None
+            if answer is None:
+                raise UnsupportedByBackend(
+                    "offsets_before: this broker has no list of segments (ListOffsets version 0) any more; "
+                    "offset_for_time gives the first offset at or after a time"
+                )
+            return self._checked(answer, name.topic, [name.partition])[name.partition].old_style_offsets
+
+        return self._brokers.retried(attempt)
+
+    # -- inside ------------------------------------------------------------------------------------------
+
+    def _edges(
+        self, leader: Address, topic: str, partitions: Sequence[int], deadline: float
+    ) -> dict[int, PartitionOffsets]:
+        first, last = self._listed(leader, topic, partitions, [_EARLIEST, _LATEST], deadline)
+        return {number: RemoteOffsets(first[number].offset, last[number].offset, -1) for number in partitions}
+
+    def _listed(
+        self,
+        leader: Address,
+        topic: str,
+        partitions: Sequence[int],
+        timestamps: Sequence[int],
+        deadline: float,
+    ) -> list[dict[int, ListOffsetsPartitionResponse]]:
+        """For each timestamp what the leader says of each partition; all are asked at once."""
+        limit = self._brokers.limit(deadline)
+        with self._metadata.asking(topic), self._brokers.connection(leader, limit) as connection:
+            for timestamp in timestamps:
+                wanted = [
+                    ListOffsetsPartition(partition_index=each, timestamp=timestamp) for each in partitions
+                ]
+                request = ListOffsetsRequest(
+                    topics=[ListOffsetsTopic(name=topic, partitions=wanted)],
+                    timeout_ms=int(max(limit - time.monotonic(), 0) * 1000),
+                )
+                connection.send(request, limit)
+            answers = [connection.receive(ListOffsetsResponse, limit) for _ in timestamps]
+        return [self._checked(answer, topic, partitions) for answer in answers]
+
+    def _checked(
+        self, answer: ListOffsetsResponse, topic: str, partitions: Iterable[int]
+    ) -> dict[int, ListOffsetsPartitionResponse]:
+        found = {
+            part.partition_index: part
+            for each in answer.topics
+            if each.name == topic
+            for part in each.partitions
+        }
+        for number in partitions:
+            if number not in found:
+                raise NotKafka(f"{topic} {number}: a broker was asked for offsets and said none")
+            code = found[number].error_code
+            if code in _STALE:
+                self._metadata.forget(topic)
+            check_code(code, f"{topic} {number}: offsets")
+        return found

@@ -1,0 +1,285 @@
+"""What a cluster tells of its topics: their partitions, who leads them, and their settings.
+
+It is kept for metadata_max_age_ms (settings, which are asked for by themselves, for ten times as long), and
+let go of where an answer shows that it is out of date: then whoever got that answer asks again.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+from ...config import TopicSettings
+from ...errors import (
+    BrokerUnavailable,
+    EmbedlogError,
+    PartitionNotFound,
+    TopicNotFound,
+    UnsupportedByBackend,
+    shown,
+)
+from ...files.names import check_topic_name
+from ...model import TopicDescription, TopicPartition
+from ...wire import NO_UUID, ErrorCode
+from ...wire.configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+)
+from ...wire.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponseTopic
+from .brokers import Again, Brokers, check_code
+from .settings import Address
+
+TOPIC: Final = 2
+_OWN: Final = 1
+_SETTINGS_KEPT: Final = 10  # times metadata_max_age_ms
+_SETTINGS_AT_ONCE: Final = 1_000  # topics in one request
+
+
+class View(NamedTuple):
+    """A topic as it was at a time (of time.monotonic). `leaders` by partition, -1 where there is none."""
+
+    name: str
+    topic_id: str
+    internal: bool
+    leaders: tuple[int, ...]
+    at: float
+
+
+class TopicConfig(NamedTuple):
+    """A topic's settings: all of them, and those of its own."""
+
+    settings: TopicSettings
+    own: dict[str, object]
+    at: float
+
+
+class ClusterDescription(NamedTuple):
+    """A cluster: its id (empty where brokers tell none), the controller (-1: none), the brokers' addresses,
+    and who leads the partitions of each topic (-1: nobody)."""
+
+    cluster_id: str
+    controller: int
+    brokers: dict[int, Address]
+    leaders: dict[str, tuple[int, ...]]
+
+
+class Metadata:
+    """The topics of a cluster. Safe between threads."""
+
+    def __init__(self, brokers: Brokers) -> None:
+        self._brokers = brokers
+        self._views: dict[str, View] = {}
+        self._configs: dict[str, TopicConfig] = {}
+        self._controller = -1
+        self.cluster_id = ""  # empty where brokers tell none
+
+    def connect(self) -> None:
+        """Find a broker that answers, once. Raises BrokerUnavailable."""
+        deadline = time.monotonic() + self._brokers.settings.default_api_timeout_ms / 1000
+        self._asked([], deadline)
+
+    def names(self) -> list[str]:
+        """All topics there are, sorted."""
+        found = self._brokers.retried(lambda deadline: self._asked(None, deadline))
+        return sorted(topic.name for topic in found.topics if topic.name is not None and not topic.error_code)
+
+    def cluster(self) -> ClusterDescription:
+        """The cluster as it is now. Raises BrokerUnavailable."""
+        found = self._brokers.retried(lambda deadline: self._asked(None, deadline))
+        return ClusterDescription(
+            found.cluster_id or "",
+            found.controller_id,
+            {broker.node_id: (broker.host, broker.port) for broker in found.brokers},
+            {
+                topic.name: _view(topic, topic.name, 0).leaders
+                for topic in sorted(found.topics, key=lambda topic: topic.name or "")
+                if topic.name is not None and not topic.error_code
+            },
+        )
+
+    def view(self, topic: str) -> View:
+        """A topic. Raises TopicNotFound, InvalidTopicName, InvalidType, BrokerUnavailable."""
+        view = self._kept(topic)
+        return self._brokers.retried(lambda deadline: self._looked(topic, deadline)) if view is None else view
+
+    def leader(self, name: TopicPartition, deadline: float) -> Address:
+        """Who leads a partition. For an attempt: raises Again, and what `view` raises; PartitionNotFound."""
+        view = self._kept(name.topic) or self._looked(name.topic, deadline)
+        if not 0 <= name.partition < len(view.leaders):
+            view = self._looked(name.topic, deadline)
+            self.check_partition(view, name.partition)
+        return self._leading(view, name.partition)
+
+    def leaders(self, topic: str, deadline: float) -> dict[Address, list[int]]:
+        """The partitions of a topic by who leads them. For an attempt: raises as `leader`."""
+        view = self._kept(topic) or self._looked(topic, deadline)
+        found: dict[Address, list[int]] = {}
+        for partition in range(len(view.leaders)):
+            found.setdefault(self._leading(view, partition), []).append(partition)
+        return found
+
+    def controller(self, deadline: float) -> Address:
+        """Who makes topics. For an attempt: raises Again."""
+        if self._controller < 0:
+            self._asked([], deadline)
+        return self._brokers.node(self._controller)
+
+    @contextlib.contextmanager
+    def asking(self, topic: str) -> Iterator[None]:
+        """While a partition's leader is asked: where that fails, there may be another one."""
+        try:
+            yield
+        except BrokerUnavailable:
+            self.forget(topic)
+            raise
+
+    def forget(self, topic: str) -> None:
+        """What is known of a topic is out of date."""
+        if isinstance(topic, str):
+            self._views.pop(topic, None)
+
+    def forget_controller(self) -> None:
+        """There is another one."""
+        self._controller = -1
+
+    def forget_settings(self, topic: str) -> None:
+        """They have been changed."""
+        self._configs.pop(topic, None)
+
+    def check_partition(self, view: View, partition: int) -> None:
+        """Raises PartitionNotFound."""
+        if not 0 <= partition < len(view.leaders):
+            raise PartitionNotFound(
+                f"topic {view.name!r} has partitions 0 to {len(view.leaders) - 1}, not {shown(partition)}"
+            )
+
+    # -- settings ----------------------------------------------------------------------------------------
+
+    def describe(self, topic: str) -> TopicDescription:
+        """Raises as `view`."""
+        view = self.view(topic)
+        own = self.config(topic).own
+        return TopicDescription(view.name, view.topic_id, len(view.leaders), dict(own), view.internal)
+
+    def config(self, topic: str) -> TopicConfig:
+        """A topic's settings; the defaults where the broker tells none. Raises as `view`."""
+        config = self._kept_config(topic)
+        if config is None:
+            self.view(topic)
+            config = self._brokers.retried(lambda deadline: self._config(topic, deadline))
+        return config
+
+    def _kept_config(self, topic: str) -> TopicConfig | None:
+        config = self._configs.get(topic)
+        oldest = time.monotonic() - self._max_age_s * _SETTINGS_KEPT
+        return None if config is None or config.at < oldest else config
+
+    def _config(self, topic: str, deadline: float) -> TopicConfig:
+        """Ask for a topic's settings, and for those of others that are known and have none."""
+        others = {name for name in list(self._views) if name != topic and self._kept_config(name) is None}
+        now = time.monotonic()
+        request = DescribeConfigsRequest(
+            resources=[
+                DescribeConfigsResource(resource_type=TOPIC, resource_name=name, configuration_keys=None)
+                for name in (topic, *islice(others, _SETTINGS_AT_ONCE))
+            ]
+        )
+        try:
+            answer = self._brokers.ask_any(request, DescribeConfigsResponse, deadline)
+        except UnsupportedByBackend:
+            answer = DescribeConfigsResponse()
+        found = TopicConfig(TopicSettings(), {}, now)
+        for result in answer.results:
+            if result.resource_name != topic:
+                if not result.error_code and result.resource_name in others:
+                    self._configs[result.resource_name] = _as_config(result, now)
+                continue
+            if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                self.forget(topic)
+                self._looked(topic, deadline)
+            check_code(result.error_code, f"the settings of topic {topic!r}", result.error_message)
+            found = _as_config(result, now)
+        self._configs[topic] = found
+        return found
+
+    # -- inside ------------------------------------------------------------------------------------------
+
+    @property
+    def _max_age_s(self) -> float:
+        return self._brokers.settings.metadata_max_age_ms / 1000
+
+    def _kept(self, topic: object) -> View | None:
+        """What is known of a topic, unless it is too old."""
+        view = self._views.get(topic) if isinstance(topic, str) else None
+        if view is None:
+            self._brokers.check_open()
+            check_topic_name(topic)
+            return None
+        return view if time.monotonic() - view.at < self._max_age_s else None
+
+    def _looked(self, topic: str, deadline: float) -> View:
+        """A topic as it is now. Raises TopicNotFound, Again."""
+        answer = self._asked([topic], deadline)
+        for found in answer.topics:
+            if found.name != topic:
+                continue
+            if found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                self.forget(topic)
+                raise TopicNotFound(f"no topic {topic!r} at {self._brokers.path}; create_topic makes one")
+            check_code(found.error_code, f"topic {topic!r}")
+            return self._views[topic]
+        raise Again(BrokerUnavailable(f"{self._brokers.path} says nothing of topic {topic!r}"))
+
+    def _asked(self, topics: Sequence[str] | None, deadline: float) -> MetadataResponse:
+        """Ask any broker; all topics for None. What it says is remembered."""
+        wanted = None if topics is None else [MetadataRequestTopic(name=topic) for topic in topics]
+        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
+        answer = self._brokers.ask_any(request, MetadataResponse, deadline)
+        self._brokers.learn({broker.node_id: (broker.host, broker.port) for broker in answer.brokers})
+        self._controller = answer.controller_id
+        self.cluster_id = answer.cluster_id or ""
+        now = time.monotonic()
+        for topic in answer.topics:
+            if topic.name is not None and not topic.error_code:
+                self._views[topic.name] = _view(topic, topic.name, now)
+        return answer
+
+    def _leading(self, view: View, partition: int) -> Address:
+        node = view.leaders[partition]
+        if node < 0:
+            self.forget(view.name)
+            raise Again(BrokerUnavailable(f"{view.name} {partition} has no leader now"))
+        try:
+            return self._brokers.node(node)
+        except Again:
+            self.forget(view.name)
+            raise
+
+
+def _view(topic: MetadataResponseTopic, name: str, now: float) -> View:
+    leaders = {each.partition_index: each.leader_id for each in topic.partitions}
+    known = tuple(leaders.get(number, -1) for number in range(len(leaders)))
+    topic_id = "" if topic.topic_id == NO_UUID else base64.urlsafe_b64encode(topic.topic_id)[:22].decode()
+    return View(name, topic_id, topic.is_internal, known, now)
+
+
+def _as_config(result: DescribeConfigsResult, now: float) -> TopicConfig:
+    everything = _parsed({config.name: config.value for config in result.configs})
+    own = _parsed({each.name: each.value for each in result.configs if each.config_source == _OWN})
+    return TopicConfig(TopicSettings().with_changes(everything), own, now)
+
+
+def _parsed(given: dict[str, str | None]) -> dict[str, Any]:
+    """Settings as a broker writes them; what embedlog has no such setting for is left out."""
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        if value is not None:
+            with contextlib.suppress(EmbedlogError):
+                found |= TopicSettings.parse({name: value})
+    return found

@@ -1,0 +1,280 @@
+"""Topics made, altered and deleted over the wire, and records deleted from their beginning.
+
+What embedlog has a setting for is checked here, so that mistakes have the same errors as with a directory;
+what it has none for goes to the broker as it is, which may know it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from ...config import MAX_INT64, TopicSettings
+from ...errors import (
+    BrokerUnavailable,
+    EmbedlogError,
+    InvalidArgument,
+    InvalidSetting,
+    InvalidType,
+    OffsetOutOfRange,
+    TopicExists,
+    TopicNotFound,
+    UnknownSetting,
+    shown,
+)
+from ...files.names import check_topic_name
+from ...model import TopicDescription, TopicPartition
+from ...store.topic import check_more_partitions, check_partition_count
+from ...synonyms import plain
+from ...wire import ErrorCode
+from ...wire.configs import (
+    IncrementalAlterableConfig,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+    IncrementalAlterConfigsResponse,
+)
+from ...wire.offsets_api import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
+from ...wire.topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+from .brokers import Brokers, check_code
+from .connection import NotKafka
+from .lookups import Lookups
+from .metadata import TOPIC, Metadata
+
+_AS_THE_BROKER_HAS_IT: Final = -1
+_SET: Final = 0
+_REMOVE: Final = 1
+
+
+class Topics:
+    """The topics of a cluster. Safe between threads."""
+
+    def __init__(self, brokers: Brokers, metadata: Metadata, lookups: Lookups) -> None:
+        self._brokers = brokers
+        self._metadata = metadata
+        self._lookups = lookups
+
+    def create(
+        self, name: str, partitions: int, settings: Mapping[str, Any], *, exist_ok: bool
+    ) -> TopicDescription:
+        """See `Log.create_topic`. As many replicas as the brokers make by default."""
+        check_topic_name(name)
+        check_partition_count(partitions)
+        written = _written(settings)
+        configs = [CreatableTopicConfig(name=key, value=value) for key, value in written.items()]
+        topic = CreatableTopic(
+            name=name,
+            num_partitions=partitions,
+            replication_factor=_AS_THE_BROKER_HAS_IT,
+            configs=configs,
+        )
+
+        def attempt(deadline: float) -> None:
+            request = CreateTopicsRequest(topics=[topic], timeout_ms=self._timeout_ms(deadline))
+            controller = self._metadata.controller(deadline)
+            answer = self._brokers.ask(controller, request, CreateTopicsResponse, deadline)
+            [result] = _of(answer.topics, name)
+            self._check(result.error_code, result.error_message, name, settings)
+
+        try:
+            self._changed(attempt, TopicExists)
+        except TopicExists:
+            if not exist_ok:
+                raise TopicExists(
+                    f"topic {name!r} exists already: exist_ok=True takes it as it is, alter_topic changes it"
+                ) from None
+        return self._there(name, partitions)
+
+    def alter(self, name: str, settings: Mapping[str, Any]) -> TopicDescription:
+        """See `Log.alter_topic`."""
+        self._metadata.view(name)
+        given = {key: value for key, value in settings.items() if value is not None}
+        changes = [
+            IncrementalAlterableConfig(name=key, config_operation=_SET, value=value)
+            for key, value in _written(given).items()
+        ]
+        for key in settings.keys() - given.keys():
+            changes.append(
+                IncrementalAlterableConfig(name=_dotted(_own_name(key)), config_operation=_REMOVE, value=None)
+            )
+        resource = IncrementalAlterConfigsResource(resource_type=TOPIC, resource_name=name, configs=changes)
+
+        def attempt(deadline: float) -> None:
+            request = IncrementalAlterConfigsRequest(resources=[resource])
+            answer = self._brokers.ask_any(request, IncrementalAlterConfigsResponse, deadline)
+            for result in answer.responses:
+                self._check(result.error_code, result.error_message, name, settings)
+
+        if changes:
+            self._brokers.retried(attempt)
+        self._metadata.forget_settings(name)
+        return self._metadata.describe(name)
+
+    def create_partitions(self, name: str, partitions: int) -> TopicDescription:
+        """See `Log.create_partitions`."""
+        check_partition_count(partitions)
+        there = len(self._metadata.view(name).leaders)
+        check_more_partitions(name, there, partitions)
+
+        def attempt(deadline: float) -> None:
+            topic = CreatePartitionsTopic(name=name, count=partitions, assignments=None)
+            request = CreatePartitionsRequest(topics=[topic], timeout_ms=self._timeout_ms(deadline))
+            controller = self._metadata.controller(deadline)
+            answer = self._brokers.ask(controller, request, CreatePartitionsResponse, deadline)
+            [result] = _of(answer.results, name)
+            self._check(result.error_code, result.error_message, name, {})
+
+        self._changed(attempt, InvalidArgument)
+        return self._there(name, partitions)
+
+    def delete(self, name: str) -> None:
+        """See `Log.delete_topic`."""
+        self._metadata.view(name)
+
+        def attempt(deadline: float) -> None:
+            request = DeleteTopicsRequest(topic_names=[name], timeout_ms=self._timeout_ms(deadline))
+            controller = self._metadata.controller(deadline)
+            answer = self._brokers.ask(controller, request, DeleteTopicsResponse, deadline)
+            [result] = _of(answer.responses, name)
+            if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise TopicNotFound(f"no topic {name!r} at {self._brokers.path}")
+            self._check(result.error_code, result.error_message, name, {})
+
+        self._changed(attempt, TopicNotFound)
+        self._metadata.forget_settings(name)
+        self._until(lambda: name not in self._metadata.names())
+        self._metadata.forget(name)
+
+    def delete_records(self, name: TopicPartition, before_offset: int) -> int:
+        """See `Log.delete_records`."""
+
+        def attempt(deadline: float) -> int:
+            leader = self._metadata.leader(name, deadline)
+            if before_offset > MAX_INT64:
+                raise self._past_the_end(name, before_offset)
+            partition = DeleteRecordsPartition(partition_index=name.partition, offset=before_offset)
+            wanted = DeleteRecordsTopic(name=name.topic, partitions=[partition])
+            request = DeleteRecordsRequest(topics=[wanted], timeout_ms=self._timeout_ms(deadline))
+            with self._metadata.asking(name.topic):
+                answer = self._brokers.ask(leader, request, DeleteRecordsResponse, deadline)
+            [topic] = _of(answer.topics, name.topic)
+            [found] = topic.partitions
+            if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                raise self._past_the_end(name, before_offset)
+            if found.error_code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+                self._metadata.forget(name.topic)
+            check_code(found.error_code, f"{name}: deleting records before {before_offset:,}")
+            return int(found.low_watermark)
+
+        return self._brokers.retried(attempt)
+
+    # -- inside ------------------------------------------------------------------------------------------
+
+    def _changed(self, attempt: Callable[[float], None], already: type[EmbedlogError]) -> None:
+        """Have something changed that cannot be changed twice: behind an answer that was lost, the error that
+        says that it is so already is none."""
+        lost = False
+
+        def tried(deadline: float) -> None:
+            nonlocal lost
+            try:
+                attempt(deadline)
+            except BrokerUnavailable:
+                lost = True
+                raise
+            except already:
+                if not lost:
+                    raise
+
+        self._brokers.retried(tried)
+
+    def _past_the_end(self, name: TopicPartition, offset: int) -> OffsetOutOfRange:
+        edges = self._lookups.edges(name)
+        return OffsetOutOfRange(
+            f"{name}: records cannot be deleted up to {shown(offset)}: the log ends at "
+            f"{edges.log_end_offset:,}",
+            offset=offset,
+            log_start_offset=edges.log_start_offset,
+            log_end_offset=edges.log_end_offset,
+        )
+
+    def _check(self, code: int, said: str | None, name: str, settings: Mapping[str, Any]) -> None:
+        """Raises Again, or what a code means."""
+        if code == ErrorCode.NOT_CONTROLLER:
+            self._metadata.forget_controller()
+        try:
+            check_code(code, f"topic {name!r}", said)
+        except InvalidSetting as error:
+            unknown = [key for key in settings if _own_name(key) not in TopicSettings.names()]
+            raise (UnknownSetting(str(error)) if unknown else error) from None
+
+    def _there(self, name: str, partitions: int) -> TopicDescription:
+        """The topic, once every broker that is asked knows of it and its partitions have leaders."""
+
+        def known() -> bool:
+            self._metadata.forget(name)
+            try:
+                leaders = self._metadata.view(name).leaders
+            except TopicNotFound:
+                return False
+            return len(leaders) >= partitions and min(leaders) >= 0
+
+        self._until(known)
+        self._metadata.forget_settings(name)
+        return self._metadata.describe(name)
+
+    def _until(self, known: Callable[[], bool]) -> None:
+        """Wait for the cluster to know something, a while at most: the change itself has been made."""
+        until = time.monotonic() + self._brokers.settings.request_timeout_ms / 1000
+        while not known() and time.monotonic() < until:
+            self._brokers.pause(self._brokers.settings.retry_backoff_ms / 1000)
+            self._brokers.check_open()
+
+    def _timeout_ms(self, deadline: float) -> int:
+        return max(int((self._brokers.limit(deadline) - time.monotonic()) * 1000), 1)
+
+
+def _of(results: list[Any], name: str) -> list[Any]:
+    """The one that is about a topic. Raises NotKafka."""
+    found = [each for each in results if each.name == name]
+    if len(found) != 1:
+        raise NotKafka(f"a broker was asked about topic {name!r}, and answered {len(found)} times")
+    return found
+
+
+def _own_name(typed: str) -> str:
+    """The setting's own name; a name that embedlog does not know is left to the brokers."""
+    found = TopicSettings.resolved(typed, None)
+    return plain(typed) if found is None else found[0]
+
+
+def _dotted(name: str) -> str:
+    return name.replace("_", ".")
+
+
+def _written(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Settings as the wire has them. Raises InvalidSetting, InvalidType."""
+    written = {}
+    for typed, value in settings.items():
+        name = _own_name(typed)
+        if name in TopicSettings.names():
+            value = TopicSettings.parse({typed: value})[name]
+        elif not isinstance(value, str | int | float):
+            raise InvalidType(f"{typed} must be text or a number, not {type(value).__name__}")
+        written[_dotted(name)] = str(value).lower() if isinstance(value, bool) else str(value)
+    return written

@@ -1,0 +1,289 @@
+"""Assignors: who of a consumer group reads which partition. Pure functions of members and partitions.
+
+    range        per topic, the members in order take runs of partitions: with 7 partitions and 3 members
+                 0-2, 3-4, 5-6. The first |PT| mod |CG| members take one more.
+    roundrobin   all partitions in order are dealt to the members in order, who are passed over where they
+                 do not subscribe to the topic.
+    sticky       members keep what they own as far as balance allows; the rest goes to whoever has least.
+
+Sticky in three steps: (1) every partition goes to the subscriber that claims it, where two claim it to
+the newer generation; (2) every partition left, those with the fewest subscribers first, goes to the
+subscriber that has least; (3) while some chain of moves leads from a member to one that has at least two
+partitions less, the shortest such chain is made. No chain left means that the assignment is as balanced as
+the subscriptions permit (Harvey et al., "Semi-Matchings for Bipartite Graphs and Load Balancing"), which
+for equal subscriptions is: all within one of each other.
+
+Members are ordered as in Kafka: those with a group_instance_id first, by it; the others by member id.
+
+Invariants: each partition of a subscribed topic goes to exactly one member, which subscribes to it; topics
+without partitions and members without partitions are fine; the same input gives the same output, in
+whatever order the mappings are iterated; each member's list is sorted, except roundrobin's and range's own
+order, which is sorted as well.
+
+Source: design documents, consumer rebalance algorithm (range); Kafka's RangeAssignor, RoundRobinAssignor
+and StickyAssignor, KIP-54 (sticky), KIP-345 (order of static members), KIP-341 (generations of claims).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, Protocol
+
+from ..errors import InvalidArgument, InvalidType, shown
+from ..model import TopicPartition
+from ..validation import is_several
+from ..wire.consumer_protocol import Subscription
+
+
+class Assignor(Protocol):
+    """The group's leader calls it once per generation. A user's own assignor needs no more than this."""
+
+    @property
+    def name(self) -> str:
+        """What the members of a group vote on."""
+
+    def assign(
+        self, partitions: Mapping[str, int], subscriptions: Mapping[str, Subscription]
+    ) -> dict[str, list[TopicPartition]]:
+        """Shares out the partitions.
+
+        partitions: topic -> number of partitions; a subscribed topic that is missing has none.
+        subscriptions: member id -> what it subscribes to.
+        Returns member id -> its partitions, with an entry for every member.
+        """
+
+
+class RangeAssignor:
+    """Runs of partitions, topic by topic: members get the same numbers of every topic they share."""
+
+    name: Final = "range"
+
+    def assign(
+        self, partitions: Mapping[str, int], subscriptions: Mapping[str, Subscription]
+    ) -> dict[str, list[TopicPartition]]:
+        """See Assignor.assign. Members' shares of one topic differ by at most one."""
+        assignment: dict[str, list[TopicPartition]] = {member: [] for member in subscriptions}
+        for topic, members in _subscribers(subscriptions).items():
+            share, extra = divmod(partitions.get(topic, 0), len(members))
+            start = 0
+            for i, member in enumerate(members):
+                end = start + share + (i < extra)
+                assignment[member].extend(TopicPartition(topic, number) for number in range(start, end))
+                start = end
+        return assignment
+
+
+class RoundRobinAssignor:
+    """All partitions dealt like cards: even across topics where the subscriptions are equal."""
+
+    name: Final = "roundrobin"
+
+    def assign(
+        self, partitions: Mapping[str, int], subscriptions: Mapping[str, Subscription]
+    ) -> dict[str, list[TopicPartition]]:
+        """See Assignor.assign. With equal subscriptions members' shares differ by at most one."""
+        assignment: dict[str, list[TopicPartition]] = {member: [] for member in subscriptions}
+        members = _ordered(subscriptions)
+        topics_of = {member: frozenset(subscriptions[member].topics) for member in members}
+        turn = 0
+        for topic in _subscribers(subscriptions):
+            for number in range(partitions.get(topic, 0)):
+                while topic not in topics_of[members[turn]]:
+                    turn = (turn + 1) % len(members)
+                assignment[members[turn]].append(TopicPartition(topic, number))
+                turn = (turn + 1) % len(members)
+        return assignment
+
+
+class StickyAssignor:
+    """As balanced as can be, moving as little as may be."""
+
+    name: Final = "sticky"
+
+    def assign(
+        self, partitions: Mapping[str, int], subscriptions: Mapping[str, Subscription]
+    ) -> dict[str, list[TopicPartition]]:
+        """See Assignor.assign. With equal subscriptions members' shares differ by at most one and as much as
+        such shares allow stays where it was.
+        """
+        return _Sharing(partitions, subscriptions).result()
+
+
+ASSIGNORS: Final[Mapping[str, Assignor]] = {
+    assignor.name: assignor for assignor in (RangeAssignor(), RoundRobinAssignor(), StickyAssignor())
+}
+
+
+def assignor_named(name: str) -> Assignor:
+    """The assignor of that name. Raises InvalidArgument, naming those there are."""
+    try:
+        return ASSIGNORS[name]
+    except KeyError:
+        raise InvalidArgument(f"no assignor {shown(name)}; there are {', '.join(ASSIGNORS)}") from None
+
+
+def as_assignors(given: Iterable[str | Assignor]) -> list[Assignor]:
+    """Assignors, given by name or as such. Raises InvalidType, InvalidArgument."""
+    if not is_several(given):
+        raise InvalidType(
+            f'assignors must be a list of names or Assignor objects, e.g. ["range"], not {shown(given)}'
+        )
+    found = [assignor_named(each) if isinstance(each, str) else each for each in given]
+    for each in found:
+        if not isinstance(getattr(each, "name", None), str) or not callable(getattr(each, "assign", None)):
+            raise InvalidType(
+                f"an assignor must be a name or have what embedlog.Assignor has, not be {shown(each)}"
+            )
+    if not found:
+        raise InvalidArgument(f"assignors must name at least one of {', '.join(ASSIGNORS)}")
+    return found
+
+
+def _ordered(subscriptions: Mapping[str, Subscription]) -> list[str]:
+    """Member ids in Kafka's order: static members by instance id, then dynamic ones by member id."""
+
+    def rank(member: str) -> tuple[bool, str, str]:
+        instance = subscriptions[member].group_instance_id
+        return (instance is None, instance or "", member)
+
+    return sorted(subscriptions, key=rank)
+
+
+def _subscribers(subscriptions: Mapping[str, Subscription]) -> dict[str, list[str]]:
+    """Topic (sorted) -> its subscribers in Kafka's order."""
+    found: dict[str, list[str]] = {}
+    for member in _ordered(subscriptions):
+        for topic in set(subscriptions[member].topics):
+            found.setdefault(topic, []).append(member)
+    return dict(sorted(found.items()))
+
+
+class _Sharing:
+    """One run of the sticky assignor: who holds what so far."""
+
+    def __init__(self, partitions: Mapping[str, int], subscriptions: Mapping[str, Subscription]) -> None:
+        self._subscribers = _subscribers(subscriptions)
+        self._members = _ordered(subscriptions)
+        self._rank = {member: i for i, member in enumerate(self._members)}
+        self._topics = {member: sorted(set(subscriptions[member].topics)) for member in self._members}
+        self._load = dict.fromkeys(self._members, 0)
+        # Of each topic, what a member held before (in the order it will be given up: last first) and what
+        # it got in this run, which is given up before that.
+        self._kept: dict[str, dict[str, list[int]]] = {member: {} for member in self._members}
+        self._given: dict[str, dict[str, list[int]]] = {member: {} for member in self._members}
+        self._holders: dict[str, dict[str, int]] = {topic: {} for topic in self._subscribers}
+        existing = [
+            TopicPartition(topic, number)
+            for topic in self._subscribers
+            for number in range(partitions.get(topic, 0))
+        ]
+        owners = self._claims(existing, subscriptions)
+        for partition in existing:
+            if partition in owners:
+                self._put(self._kept, owners[partition], partition)
+        unowned = [partition for partition in existing if partition not in owners]
+        for partition in sorted(unowned, key=lambda p: (len(self._subscribers[p.topic]), p)):
+            least = min(self._subscribers[partition.topic], key=self._by_load)
+            self._put(self._given, least, partition)
+        self._balance()
+
+    def result(self) -> dict[str, list[TopicPartition]]:
+        """Member id -> its partitions, sorted."""
+        return {
+            member: sorted(
+                TopicPartition(topic, number)
+                for held in (self._kept[member], self._given[member])
+                for topic, numbers in held.items()
+                for number in numbers
+            )
+            for member in self._members
+        }
+
+    def _claims(
+        self, existing: Iterable[TopicPartition], subscriptions: Mapping[str, Subscription]
+    ) -> dict[TopicPartition, str]:
+        """Partition -> the subscriber with the newest claim to it; of equals the first in order."""
+        known = set(existing)
+        owners: dict[TopicPartition, str] = {}
+        for member in self._members:
+            subscription = subscriptions[member]
+            for partition in subscription.owned_partitions:
+                if partition not in known or partition.topic not in subscription.topics:
+                    continue
+                rival = owners.get(partition)
+                if rival is None or subscriptions[rival].generation < subscription.generation:
+                    owners[partition] = member
+        return owners
+
+    def _by_load(self, member: str) -> tuple[int, int]:
+        return (self._load[member], self._rank[member])
+
+    def _put(self, where: dict[str, dict[str, list[int]]], member: str, partition: TopicPartition) -> None:
+        where[member].setdefault(partition.topic, []).append(partition.partition)
+        self._load[member] += 1
+        holders = self._holders[partition.topic]
+        holders[member] = holders.get(member, 0) + 1
+
+    def _take(self, member: str, topic: str) -> TopicPartition:
+        """Takes one partition of the topic from the member: one it did not have before, where it can."""
+        numbers = self._given[member].get(topic) or self._kept[member][topic]
+        self._load[member] -= 1
+        holders = self._holders[topic]
+        holders[member] -= 1
+        if not holders[member]:
+            del holders[member]
+        return TopicPartition(topic, numbers.pop())
+
+    def _balance(self) -> None:
+        """Makes the shortest chain of moves that evens out two members, until there is none."""
+        found = True
+        while found:
+            found = False
+            for poor in sorted(self._members, key=self._by_load):
+                chain = self._chain_to(poor)
+                if chain:
+                    for giver, topic, taker in chain:
+                        self._put(self._given, taker, self._take(giver, topic))
+                    found = True
+                    break
+
+    def _chain_to(self, poor: str) -> list[tuple[str, str, str]]:
+        """Moves (giver, topic, taker) from a member with two or more partitions above `poor`, or none."""
+        enough = self._load[poor] + 2
+        if max(self._load.values()) < enough:
+            return []
+        step: dict[str, tuple[str, str] | None] = {poor: None}
+        queue = deque([poor])
+        while queue:
+            taker = queue.popleft()
+            rich: list[str] = []
+            for giver, topic in self._givers(taker):
+                if giver not in step:
+                    step[giver] = (topic, taker)
+                    queue.append(giver)
+                    if self._load[giver] >= enough:
+                        rich.append(giver)
+            if rich:
+                return self._moves(max(rich, key=self._by_load), step)
+        return []
+
+    def _givers(self, taker: str) -> Iterator[tuple[str, str]]:
+        """(giver, topic) of all that could give a partition, those first that would give a new one."""
+        later: list[tuple[str, str]] = []
+        for topic in self._topics[taker]:
+            for giver in sorted(self._holders[topic], key=self._rank.__getitem__):
+                if self._given[giver].get(topic):
+                    yield giver, topic
+                else:
+                    later.append((giver, topic))
+        yield from later
+
+    def _moves(self, member: str, step: Mapping[str, tuple[str, str] | None]) -> list[tuple[str, str, str]]:
+        moves = []
+        here = step[member]
+        while here is not None:
+            topic, taker = here
+            moves.append((member, topic, taker))
+            member, here = taker, step[taker]
+        return moves

@@ -1,0 +1,563 @@
+"""The consumer: reads topics at its own rate, alone or sharing them with its group, and keeps its place.
+
+    with log.consumer("clicks", group="billing") as consumer:
+        for record in consumer: ...
+
+One turn of the wheel, by `poll` as by iteration:
+
+    come back   what was given out the last time is done            positions.py
+    advance     metadata, heartbeat, join or leave partitions       membership.py
+    commit      what is done, if auto-commit is due                 offset_store.py, or the coordinator
+    take        records of the next partition in the row            reader.py
+    sleep       in the backend, until data, a rebalance or close()  backend.py
+
+Delivery: auto-commit commits only what the application has been given and has come back for, so a crash
+while a record is processed brings that record again (at least once). Commit before processing for at most
+once; keep offset and result in one transaction, by an `OffsetStore`, for exactly once.
+
+Invariants: `poll` sleeps no longer than its timeout, rebalance or not: what waits for other members is
+kept from one call to the next. An error never swallows records: those found before it are given out first.
+
+Source: design documents, "The consumer" and "Consumer rebalancing"; Kafka's KafkaConsumer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Final, TypeAlias
+
+from .. import validation
+from ..backends.port import Backend, Interrupt
+from ..config import MAX_INT32, MAX_INT64
+from ..errors import (
+    Closed,
+    CommitFailed,
+    EmbedlogError,
+    GroupError,
+    InvalidArgument,
+    InvalidType,
+    TopicNotFound,
+    counted,
+)
+from ..model import CommittedOffset, Record, TopicPartition
+from ..runtime.closing import Closing
+from ..runtime.thread_guard import ThreadGuard
+from .assignors import Assignor, as_assignors
+from .membership import Assigned, MemberOffsets, Membership
+from .offset_commits import Commits, as_commits, check_store
+from .offset_store import OffsetStore
+from .positions import Position, Positions
+from .reader import DEFAULT_FETCH_BYTES, checked_isolation, time_ms
+from .subscription import Topics, TopicWatch
+
+RebalanceCallback: TypeAlias = Callable[[tuple[TopicPartition, ...]], object]
+"""Called with the partitions that a group's consumer was assigned (on_assigned), gives up (on_revoked) or has
+lost (on_lost)."""
+
+RESETS: Final = ("earliest", "latest", "error")
+_FOREVER: Final = float("inf")
+_LONGEST_REFRESH_MS: Final = 3_600_000
+
+_logger = logging.getLogger(__name__)
+
+
+class Consumer(Closing):
+    """Reads records of topics; see `Log.consumer`. A context manager and an iterator of `Record`.
+
+    Args:
+        backend: the log.
+        topics: a name, several names, or a compiled pattern that must match whole names; with a pattern,
+            topics made later join in (internal ones never do). () to `assign` partitions instead.
+        group: consumers of one group share the partitions; consumers of different groups, or of none,
+            each get everything. The group's name is also that of the committed offsets.
+        auto_offset_reset: where a partition begins that has no committed offset, or one that is gone:
+            "earliest", "latest", or "error": OffsetOutOfRange and LogTruncated are raised.
+        auto_commit: commit what is done, every auto_commit_interval_ms, before partitions are given up,
+            at the end of an iteration and at close. Default: where there is a group.
+        assignors: how the group shares its partitions, best first: names ("range", "roundrobin",
+            "sticky") or `Assignor` objects. One that all members support is used.
+        isolation_level: "read_uncommitted", or "read_committed" (no records of aborted transactions).
+        max_poll_records: how many records `poll` returns at most.
+        fetch_max_bytes: how much is fetched at a time from a partition.
+        max_poll_interval_ms: a consumer that does not come back for so long loses its partitions. In one
+            process this is the session timeout too: nothing but a stalled loop can be dead by itself.
+        client_id, group_instance_id: names for people, and for a member that comes back as itself.
+        offset_store: keep the group's offsets there, and do not join the group: all partitions belong to
+            this consumer. It is how a reader process (mode="r") keeps its place.
+        stop_at_end: end the iteration when all its partitions are read to their ends.
+        on_assigned, on_revoked, on_lost: called with the partitions, in the thread that polls: when the
+            group gave them, before they are given up (commit here), and instead of on_revoked when others
+            may have them already. on_lost defaults to on_revoked.
+        metadata_refresh_ms: how often to look for new topics and partitions.
+
+    For one thread at a time (ConcurrentUse otherwise), but for `close` and `wakeup`. A consumer that is
+    dropped without `close` leaves its group, and commits nothing.
+
+    Raises InvalidArgument, InvalidType, InvalidGroup, TopicNotFound; GroupError where the log is open for
+    reading only and there is a group and no offset_store.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        topics: Topics = (),
+        group: str | None = None,
+        *,
+        auto_offset_reset: str = "earliest",
+        auto_commit: bool | None = None,
+        auto_commit_interval_ms: int = 5_000,
+        assignors: Sequence[str | Assignor] = ("range", "sticky"),
+        isolation_level: str = "read_uncommitted",
+        max_poll_records: int = 500,
+        fetch_max_bytes: int = DEFAULT_FETCH_BYTES,
+        max_poll_interval_ms: int = 300_000,
+        client_id: str = "embedlog",
+        group_instance_id: str | None = None,
+        offset_store: OffsetStore | None = None,
+        stop_at_end: bool = False,
+        on_assigned: RebalanceCallback | None = None,
+        on_revoked: RebalanceCallback | None = None,
+        on_lost: RebalanceCallback | None = None,
+        metadata_refresh_ms: int = 1_000,
+    ) -> None:
+        validation.check_choice("auto_offset_reset", auto_offset_reset, RESETS)
+        if group is not None:
+            validation.check_group(group)
+        validation.check_positive(max_poll_records=max_poll_records, fetch_max_bytes=fetch_max_bytes)
+        validation.check_positive(metadata_refresh_ms=metadata_refresh_ms)
+        validation.check_positive(auto_commit_interval_ms=auto_commit_interval_ms)
+        validation.check_int("max_poll_interval_ms", max_poll_interval_ms, low=1, high=MAX_INT32)
+        validation.check_flag("stop_at_end", stop_at_end)
+        validation.check_text("client_id", client_id)
+        if group_instance_id is not None:
+            validation.check_text("group_instance_id", group_instance_id)
+        self._backend = backend
+        self._group = group
+        self._read_committed = checked_isolation(isolation_level)
+        self._max_poll_records = max_poll_records
+        self._stop_at_end = stop_at_end
+        self._on_assigned, self._on_revoked = on_assigned, on_revoked
+        self._on_lost = on_lost or on_revoked
+        self._watch = TopicWatch(backend, topics, metadata_refresh_ms)
+        self._assigned_by_hand = False
+        self._interrupt = Interrupt()
+        self._inside = ThreadGuard()
+        self._closed = self._woken = False
+        self._current: Position | None = None
+        self._due = 0.0
+
+        coordinator = backend.coordinator
+        self._membership: Membership | None = None
+        store = offset_store
+        supported = as_assignors(assignors)
+        if offset_store is not None:
+            check_store(offset_store)
+            if group is None:
+                raise InvalidArgument("offset_store needs group=, the name under which it keeps the offsets")
+        elif group is not None:
+            if coordinator is None:
+                raise GroupError(
+                    f"cannot join the group {group!r}: a reader process has no consumer groups; give "
+                    "offset_store=embedlog.FileOffsetStore(path), and this consumer reads all partitions"
+                )
+            self._membership = Membership(
+                coordinator,
+                group,
+                assignors=supported,
+                session_timeout_ms=max_poll_interval_ms,
+                rebalance_timeout_ms=max_poll_interval_ms,
+                client_id=client_id,
+                group_instance_id=group_instance_id,
+                partitions_of=lambda topic: backend.describe_topic(topic).partitions,
+                interrupt=self._interrupt,
+            )
+            store = MemberOffsets(coordinator, self._membership)
+        self._auto_commit, self._commit_interval_ms = auto_commit, auto_commit_interval_ms
+        self._commits = Commits(store, group, auto=auto_commit, interval_ms=auto_commit_interval_ms)
+        self._positions = Positions(
+            backend,
+            reset=auto_offset_reset,
+            max_bytes=fetch_max_bytes,
+            read_committed=self._read_committed,
+        )
+        if self._membership is not None:
+            # It refers to the seat alone: a reference to the consumer would keep it alive.
+            self._finalizer = weakref.finalize(self, self._membership.seat.abandon)
+            self._finalizer.atexit = False
+        self._watch.look()
+        if self._membership is None:
+            self._assign_all()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else counted(len(self._positions), "partition")
+        group = f", group {self._group}" if self._group is not None else ""
+        return f"<embedlog.Consumer {self._watch}{group}: {state}>"
+
+    # -- records ---------------------------------------------------------------------------------
+
+    def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> list[Record]:
+        """Records that are there, of several partitions perhaps; waits up to timeout_ms for them (math.inf).
+
+        What the last poll returned counts as done from now on. [] when there was nothing, when somebody
+        called `wakeup`, and while the group rebalances or the consumer is being closed.
+
+        Raises CorruptRecord, LogTruncated, OffsetOutOfRange (by auto_offset_reset), StorageError, Closed.
+        After an error the next poll goes on with the other partitions first.
+        """
+        deadline = time.monotonic() + validation.as_seconds("timeout_ms", timeout_ms)
+        limit = self._max_poll_records
+        if max_records is not None:
+            validation.check_positive(max_records=max_records)
+            limit = max_records
+        with self._using():
+            self._positions.settle()
+            while True:
+                if self._turn():
+                    records = self._take(limit)
+                    if records:
+                        return records
+                if self._inside.closing or self._woken or deadline - time.monotonic() < 0.001:
+                    self._woken = False
+                    return []
+                self._sleep(deadline)
+
+    def __iter__(self) -> Iterator[Record]:
+        return self
+
+    def __next__(self) -> Record:
+        """The next record; waits for it. Ends when the consumer is closed, or by stop_at_end."""
+        self._inside.acquire()
+        try:
+            if self._closed:
+                raise StopIteration
+            position = self._current
+            if position is not None:
+                position.settle()
+                if position.has_records and not self._interrupt.is_set() and time.monotonic() < self._due:
+                    return position.take_one()
+            self._positions.settle()
+            while True:
+                if self._turn():
+                    position = self._current
+                    if position is None or not position.has_records:
+                        self._current = position = self._ready()
+                    if position is not None:
+                        return position.take_one()
+                    if (
+                        self._stop_at_end
+                        and self._owns_its_share
+                        and all(p.at_end or p.paused for p in self._positions)
+                    ):
+                        self._positions.settle()
+                        self._commits.auto(self._positions)
+                        raise StopIteration
+                if self._inside.closing:
+                    raise StopIteration
+                self._woken = False
+                self._sleep(_FOREVER)
+        finally:
+            self._inside.release()
+
+    def wakeup(self) -> None:
+        """End a `poll` that waits, from any thread: it returns []. If none waits, the next is not to wait."""
+        self._woken = True
+        self._interrupt.set()
+
+    # -- commits ---------------------------------------------------------------------------------
+
+    def commit(self, offsets: Mapping[TopicPartition, int | CommittedOffset] | None = None) -> None:
+        """Commit positions: of everything given out so far, or those in `offsets` (the next to read).
+
+        Without arguments, a record that was given out counts, whether or not it is processed: call this
+        after processing (at least once) or before (at most once).
+
+        Durability: as the log's own (`__consumer_offsets` is flushed like any topic), or the store's.
+        Raises CommitFailed where a partition is no longer this consumer's, InvalidCommit for an impossible
+        offset, InvalidArgument without a group.
+        """
+        with self._using():
+            if offsets is None:
+                self._commits.save_given(self._positions)
+                return
+            given = as_commits(offsets)
+            for tp in given:
+                if self._membership is not None and tp not in self._positions:
+                    raise CommitFailed(f"{tp} is not, or no longer, assigned to this consumer")
+            self._commits.save(given, self._positions)
+
+    def committed(self, tp: TopicPartition) -> CommittedOffset | None:
+        """What the group has committed for the partition (whoever reads it), None where nothing."""
+        name = validation.as_topic_partition(tp)
+        with self._using():
+            return self._commits.load([name]).get(name)
+
+    # -- positions -------------------------------------------------------------------------------
+
+    def position(self, tp: TopicPartition) -> int:
+        """The offset of the next record that will be given out. NotAssigned for others' partitions."""
+        name = validation.as_topic_partition(tp)
+        with self._using():
+            position = self._positions[name]
+            self._positions.resolve(self._commits.load)
+            return position.offset
+
+    def lag(self) -> dict[TopicPartition, int]:
+        """How many offsets lie between each position and the end of its partition."""
+        with self._using():
+            self._positions.resolve(self._commits.load)
+            return self._positions.lag()
+
+    def seek(self, where: TopicPartition | str, partition: int, offset: int | None = None) -> None:
+        """`seek(tp, offset)` or `seek(topic, partition, offset)`: go on there.
+
+        An offset outside the log is treated by auto_offset_reset when it is read.
+        """
+        if isinstance(where, str) is (offset is None):
+            raise InvalidType("seek takes (topic, partition, offset) or (TopicPartition, offset)")
+        tp = validation.as_topic_partition((where, partition) if isinstance(where, str) else where)
+        wanted = partition if offset is None else offset
+        validation.check_int("offset", wanted, low=0, high=MAX_INT64)
+        with self._using():
+            self._positions.seek(tp, wanted)
+
+    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        """Go back to the first record of these partitions (default: all that are assigned)."""
+        with self._using():
+            for tp in self._chosen(partitions):
+                self._positions.seek_to_beginning(tp)
+
+    def seek_to_end(self, *partitions: TopicPartition) -> None:
+        """Go to the end of these partitions (default: all that are assigned)."""
+        with self._using():
+            for tp in self._chosen(partitions):
+                self._positions.seek_to_end(tp)
+
+    def seek_to_time(self, when: datetime | int, *partitions: TopicPartition) -> None:
+        """Go to the first record whose timestamp is `when` or later; to the end where there is none.
+
+        when: a datetime (a naive one is local time), or milliseconds since the epoch.
+        """
+        if isinstance(when, bool) or not isinstance(when, (datetime, int)):
+            raise InvalidType(
+                f"when must be a datetime or milliseconds since the epoch, not {type(when).__name__}"
+            )
+        moment = time_ms(when) if isinstance(when, datetime) else when
+        with self._using():
+            for tp in self._chosen(partitions):
+                self._positions.seek_to_time(tp, moment)
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """Give nothing out of these partitions until `resume`; positions stay (default: all)."""
+        self._set_paused(partitions, True)
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        """Undo `pause` (default: for all)."""
+        self._set_paused(partitions, False)
+
+    def paused(self) -> set[TopicPartition]:
+        """The partitions that are paused. A rebalance ends a pause, as in Kafka."""
+        with self._using():
+            return {p.tp for p in self._positions if p.paused}
+
+    # -- partitions ------------------------------------------------------------------------------
+
+    @property
+    def subscription(self) -> tuple[str, ...]:
+        """The topics it reads now, sorted; empty after `assign`."""
+        return tuple(sorted(self._watch.partitions))
+
+    def assignment(self) -> set[TopicPartition]:
+        """The partitions that are this consumer's now; in a group, none before the first poll."""
+        with self._using():
+            return set(self._positions.partitions)
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read exactly these partitions from now on, without (or no longer) sharing them with a group.
+
+        Commits still go to the group's offsets, if there is a group. Positions of partitions that stay are
+        kept. Raises TopicNotFound, PartitionNotFound.
+        """
+        wanted = validation.as_topic_partitions(partitions)
+        with self._using():
+            for tp in wanted:
+                validation.check_partition(
+                    tp.topic, tp.partition, self._backend.describe_topic(tp.topic).partitions
+                )
+            if self._membership is not None:
+                self._give_up(lost=False)
+                self._membership.leave()
+                self._finalizer.detach()
+                self._membership = None
+                assert self._backend.coordinator is not None
+                self._commits = Commits(
+                    MemberOffsets(self._backend.coordinator, None),
+                    self._group,
+                    auto=self._auto_commit,
+                    interval_ms=self._commit_interval_ms,
+                    standalone=True,
+                )
+            self._watch = TopicWatch(self._backend, (), _LONGEST_REFRESH_MS)
+            self._assigned_by_hand = True
+            self._current = None
+            self._positions.assign(wanted)
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def close(self, commit: bool = True) -> None:
+        """Commit what is done (with auto-commit, unless commit=False), leave the group. From any thread.
+
+        A thread that waits in `poll` or in an iteration is woken and ends. The record that an iteration
+        gave out last is not done, as nobody came back for the next. May be called again.
+        """
+        validation.check_flag("commit", commit)
+        if self._inside.forked:
+            self._closed = True
+            return
+        self._inside.closing = True
+        self._interrupt.set()
+        with self._inside:
+            if self._closed:
+                return
+            membership = self._membership
+            try:
+                self._give_up(lost=False, commit=commit)
+            except Closed:
+                _logger.warning("the log was closed before its consumer: the last offsets are not committed")
+            finally:
+                self._closed = True
+                if membership is not None:
+                    self._finalizer.detach()
+                    membership.leave()
+
+    # -- one turn --------------------------------------------------------------------------------
+
+    def _turn(self) -> bool:
+        """Advance and commit as far as that needs no waiting; False where the consumer is closing."""
+        # What is set after this ends the next sleep; what was set before it is looked at below.
+        self._interrupt.clear()
+        if self._inside.closing:
+            return False
+        self._advance()
+        if time.monotonic() >= self._commits.due:
+            self._commits.auto(self._positions)
+        self._due = min(self._watch.due, self._commits.due)
+        if self._membership is not None:
+            self._due = min(self._due, self._membership.heartbeat_due)
+        return not self._inside.closing
+
+    def _advance(self) -> None:
+        changed = self._watch.look()
+        membership = self._membership
+        if membership is None:
+            if changed and not self._assigned_by_hand:
+                self._assign_all()
+            return
+        if changed:
+            membership.request_rejoin()
+        while not self._inside.closing:
+            change = membership.advance(self._watch.partitions)
+            if change is None:
+                return
+            if isinstance(change, Assigned):
+                self._positions.assign(change.partitions)
+                if self._on_assigned is not None:
+                    self._on_assigned(change.partitions)
+                return
+            self._give_up(lost=change.lost)
+
+    @property
+    def _owns_its_share(self) -> bool:
+        return self._membership is None or self._membership.is_stable
+
+    def _assign_all(self) -> None:
+        self._current = None
+        self._positions.assign(
+            TopicPartition(topic, number)
+            for topic, count in self._watch.partitions.items()
+            for number in range(count)
+        )
+
+    def _give_up(self, *, lost: bool, commit: bool = True) -> None:
+        """Commit what is done, tell the application, drop the positions: in this order."""
+        partitions = self._positions.partitions
+        self._current = None
+        try:
+            if commit and not lost:
+                self._commits.auto(self._positions)
+            told = self._on_lost if lost else self._on_revoked
+            if told is not None and partitions and self._membership is not None:
+                told(partitions)
+        finally:
+            self._positions.assign(())
+
+    @contextlib.contextmanager
+    def _noticing_deletions(self) -> Iterator[None]:
+        """A topic that is gone leaves the subscription at the next turn."""
+        try:
+            yield
+        except TopicNotFound:
+            if self._assigned_by_hand:
+                raise
+            self._watch.expire()
+
+    def _ready(self) -> Position | None:
+        """The partition whose turn it is; None where there is nothing to give."""
+        with self._noticing_deletions():
+            self._positions.resolve(self._commits.load)
+            return self._positions.ready()
+        return None
+
+    def _take(self, limit: int) -> list[Record]:
+        self._current = None
+        taken: list[Record] = []
+        while len(taken) < limit:
+            try:
+                position = self._ready()
+            except EmbedlogError:
+                # It comes again: its partition stays where it is.
+                if taken:
+                    break
+                raise
+            if position is None:
+                break
+            taken += position.take(limit - len(taken))
+        return taken
+
+    def _sleep(self, deadline: float) -> None:
+        left_ms = min(deadline, self._due) - time.monotonic()
+        timeout_ms = max(1, int(left_ms * 1000))
+        waiting_for = self._positions.waiting_for()
+        if waiting_for:
+            with self._noticing_deletions():
+                self._backend.wait(
+                    waiting_for, timeout_ms, read_committed=self._read_committed, interrupt=self._interrupt
+                )
+        else:
+            self._interrupt.wait(timeout_ms)
+
+    # -- one thread at a time --------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _using(self) -> Iterator[None]:
+        self._inside.acquire()
+        try:
+            if self._closed:
+                raise Closed("the consumer is closed")
+            yield
+        finally:
+            self._inside.release()
+
+    def _chosen(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """These partitions, or all that are assigned."""
+        return validation.as_topic_partitions(partitions) or list(self._positions.partitions)
+
+    def _set_paused(self, partitions: Iterable[TopicPartition], paused: bool) -> None:
+        with self._using():
+            self._current = None
+            for tp in self._chosen(partitions):
+                self._positions[tp].paused = paused

@@ -1,0 +1,116 @@
+"""A consumer's commits: where its offsets are kept, and when auto-commit is due.
+
+Offsets live with the group's coordinator or in the user's `OffsetStore`; a consumer without a group has
+neither. Auto-commit never fails a consumer because its partitions went to others: they read on from what
+was committed before.
+
+A coordinator keeps the offsets of topics that a group's members read, so a member commits only positions that
+have moved. A standalone consumer's offsets expire offsets_retention_minutes after their last commit, so it
+commits all of its positions every time.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+
+from ..errors import CommitFailed, InvalidArgument, InvalidType
+from ..model import CommittedOffset, TopicPartition
+from ..validation import as_seconds, as_topic_partition, check_committed, check_flag
+from .offset_store import OffsetStore
+from .positions import Positions
+
+_logger = logging.getLogger(__name__)
+_NEVER = float("inf")
+
+
+class Commits:
+    """Loads and saves a consumer's offsets.
+
+    Args:
+        store: where; None without a group.
+        group: the name under which.
+        auto: whether auto-commit is on; None: where there is a store.
+        standalone: whether the offsets live with a coordinator that does not know who reads the partitions.
+    """
+
+    def __init__(
+        self,
+        store: OffsetStore | None,
+        group: str | None,
+        *,
+        auto: bool | None,
+        interval_ms: int,
+        standalone: bool = False,
+    ) -> None:
+        if auto is not None:
+            check_flag("auto_commit", auto)
+        if auto and store is None:
+            raise InvalidArgument("auto_commit needs group=, the name under which the offsets are committed")
+        self._store = store
+        self._group = group or ""
+        self._auto = auto if auto is not None else store is not None
+        self._standalone = standalone
+        self._interval_s = as_seconds("auto_commit_interval_ms", interval_ms)
+        self.due = time.monotonic() + self._interval_s if self._auto else _NEVER
+
+    def load(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, CommittedOffset]:
+        """The committed offsets of these partitions. Raises InvalidType for what a user's store says."""
+        if self._store is None:
+            return {}
+        found = self._store.load(self._group, partitions)
+        if not isinstance(found, Mapping):
+            raise InvalidType(
+                f"{type(self._store).__name__}.load must return a dict of TopicPartition -> CommittedOffset, "
+                f"not {type(found).__name__}"
+            )
+        for name, committed in found.items():
+            check_committed(name, committed)
+        return found
+
+    def save(self, offsets: Mapping[TopicPartition, CommittedOffset], positions: Positions) -> None:
+        """Commit these; InvalidArgument without a group."""
+        if self._store is None:
+            raise InvalidArgument("commit needs a group: give the consumer group=")
+        if offsets:
+            self._store.save(self._group, offsets)
+            positions.committed(offsets)
+
+    def save_given(self, positions: Positions) -> None:
+        """Commit what was given out. Raises InvalidArgument without a group."""
+        self.save(positions.given(unchanged=self._standalone), positions)
+
+    def auto(self, positions: Positions) -> None:
+        """Commit what is done, if auto-commit is on."""
+        if not self._auto:
+            return
+        self.due = time.monotonic() + self._interval_s
+        try:
+            self.save(positions.done(unchanged=self._standalone), positions)
+        except CommitFailed as error:
+            _logger.warning("auto-commit: %s; those records will be read again", error)
+
+
+def as_commits(
+    given: Mapping[TopicPartition, int | CommittedOffset],
+) -> dict[TopicPartition, CommittedOffset]:
+    """Offsets to commit as the user gives them. Raises InvalidType, InvalidArgument, InvalidCommit."""
+    if not isinstance(given, Mapping):
+        raise InvalidType(f"offsets must map each TopicPartition to an offset, not be {type(given).__name__}")
+    commits = {}
+    for name, offset in given.items():
+        tp = as_topic_partition(name)
+        commits[tp] = CommittedOffset(offset) if isinstance(offset, int) else offset
+        check_committed(tp, commits[tp])
+    return commits
+
+
+def check_store(given: object) -> None:
+    """Raises InvalidType for what has not the two methods of an OffsetStore."""
+    for method in ("load", "save"):
+        if isinstance(given, type) or not callable(getattr(given, method, None)):
+            raise InvalidType(
+                f"offset_store must have the methods load and save of embedlog.OffsetStore, not be "
+                f"{type(given).__name__}"
+            )

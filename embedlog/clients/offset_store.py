@@ -1,0 +1,166 @@
+"""Offsets kept by the reader itself: in a file of its own, or wherever the application keeps its results.
+
+A process that opens a log with mode="r" cannot commit into it, and an application that wants each record
+to take effect exactly once must store its offset in the transaction that stores its result. Both hand a
+consumer an `OffsetStore`. `FileOffsetStore` is the one for the first case:
+
+    {"version": 1,
+     "groups": {"billing": {"clicks": {"0": {"offset": 120044, "leader_epoch": 3,
+                                             "metadata": "", "commit_timestamp_ms": 1718000000000}}}}}
+
+Invariants: a save is durable before it returns and is seen whole or not at all (temporary file, fsync,
+rename, fsync of the directory); saves exclude each other between threads and processes by a lock on
+`<path>.lock`; a file that cannot be understood is an error, never an empty store, because starting again
+from nothing would read everything twice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import portalocker
+
+from ..errors import CorruptCheckpoint, InvalidType, StorageError, shown
+from ..files.filesystem import FileSystem
+from ..model import NO_TIMESTAMP, CommittedOffset, TopicPartition
+from ..validation import as_path, as_topic_partition, as_topic_partitions, check_committed, check_group
+
+_VERSION: Final = 1
+_FIELDS: Final = {"offset": int, "leader_epoch": int, "metadata": str, "commit_timestamp_ms": int}
+
+_Offsets = dict[TopicPartition, CommittedOffset]
+
+
+class OffsetStore(Protocol):
+    """Where a consumer's offsets live when the log does not keep them.
+
+    A consumer calls both methods from the thread that uses it. An error raised here reaches the caller
+    of the consumer's poll() or commit() unchanged.
+    """
+
+    def load(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
+        """The group's offsets of those partitions that have one."""
+
+    def save(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
+        """Keep these offsets; those of other partitions stay as they are."""
+
+
+class FileOffsetStore:
+    """Offsets of any number of groups in one JSON file, safe between threads and processes.
+
+    Args:
+        path: the file; made at the first save, in a directory that must exist. `<path>.lock` lies beside
+            it and stays: a lock file that comes and goes would admit two owners.
+
+    Durability: `save` returns after the fsync. The source of the idea is the design documents' consumer
+    that "stores its offset in the same place as its output".
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(as_path(path))
+        self._fs = FileSystem()
+
+    def __repr__(self) -> str:
+        return f"<embedlog.FileOffsetStore {str(self._path)!r}>"
+
+    def load(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
+        """The group's offsets of those partitions that have one.
+
+        Raises CorruptCheckpoint where the file cannot be understood, StorageError where it cannot be read,
+        InvalidGroup, InvalidType.
+        """
+        check_group(group)
+        wanted = as_topic_partitions(partitions)
+        kept = self._read().get(group, {})
+        return {tp: kept[tp] for tp in wanted if tp in kept}
+
+    def save(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
+        """Keep these offsets durably; those of other partitions and groups stay as they are.
+
+        Waits while another thread or process saves. Raises CorruptCheckpoint, StorageError, InvalidGroup,
+        InvalidType, InvalidArgument or InvalidCommit; the file is unchanged then.
+        """
+        check_group(group)
+        if not isinstance(offsets, Mapping):
+            raise InvalidType(
+                f"offsets must be a dict of TopicPartition -> CommittedOffset, not {shown(offsets)}"
+            )
+        given = {as_topic_partition(name): committed for name, committed in offsets.items()}
+        for name, committed in given.items():
+            check_committed(name, committed)
+        now_ms = time.time_ns() // 1_000_000
+        with self._locked():
+            groups = self._read()
+            kept = groups.setdefault(group, {})
+            for tp, committed in given.items():
+                if committed.commit_timestamp_ms == NO_TIMESTAMP:
+                    committed = committed._replace(commit_timestamp_ms=now_ms)
+                kept[tp] = committed
+            try:
+                self._fs.write_file(str(self._path), _encoded(groups))
+            except OSError as error:
+                raise StorageError(f"cannot write {self._path}: {error}", path=self._path) from error
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            try:
+                lock = stack.enter_context(open(f"{self._path}.lock", "ab"))
+            except OSError as error:
+                raise StorageError(f"cannot open {self._path}.lock: {error}", path=self._path) from error
+            portalocker.lock(lock, portalocker.LockFlags.EXCLUSIVE)
+            yield
+
+    def _read(self) -> dict[str, _Offsets]:
+        try:
+            data = self._fs.read_file(str(self._path))
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise StorageError(f"cannot read {self._path}: {error}", path=self._path) from error
+        try:
+            return _decoded(data)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise CorruptCheckpoint(
+                f"not an offset file of embedlog ({error}); move it away to start without offsets",
+                path=self._path,
+            ) from error
+
+
+def _encoded(groups: Mapping[str, _Offsets]) -> bytes:
+    tree: dict[str, dict[str, dict[str, dict[str, Any]]]] = {}
+    for group, offsets in sorted(groups.items()):
+        topics = tree.setdefault(group, {})
+        for tp, committed in sorted(offsets.items()):
+            topics.setdefault(tp.topic, {})[str(tp.partition)] = committed._asdict()
+    return json.dumps({"version": _VERSION, "groups": tree}, indent=1).encode()
+
+
+def _decoded(data: bytes) -> dict[str, _Offsets]:
+    """The file's groups; ValueError, KeyError, TypeError or AttributeError where it is anything else."""
+    root = json.loads(data)
+    if root["version"] != _VERSION:
+        raise ValueError(f"version {root['version']!r}, this program understands {_VERSION}")
+    return {
+        group: {
+            TopicPartition(topic, int(number)): _committed(entry)
+            for topic, numbers in topics.items()
+            for number, entry in numbers.items()
+        }
+        for group, topics in root["groups"].items()
+    }
+
+
+def _committed(entry: Mapping[str, Any]) -> CommittedOffset:
+    for name, wanted in _FIELDS.items():
+        if type(entry[name]) is not wanted:
+            raise ValueError(f"{name} is {entry[name]!r}")
+    if entry["offset"] < 0:
+        raise ValueError(f"offset is {entry['offset']}")
+    return CommittedOffset(**{name: entry[name] for name in _FIELDS})

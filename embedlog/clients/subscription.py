@@ -1,0 +1,81 @@
+"""Which topics a consumer's subscription means at the moment, and how many partitions they have.
+
+Names are taken as given; a pattern must match a whole name and never matches an internal topic. Looking
+is cheap but not free, so it is done at most every `refresh_ms`.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from ..backends.port import Backend
+from ..errors import InvalidArgument, InvalidType, TopicNotFound
+from ..validation import as_seconds, is_several
+
+Topics: TypeAlias = str | Iterable[str] | re.Pattern[str]
+
+
+class TopicWatch:
+    """A subscription: `partitions` maps its topics to their numbers of partitions, as of the last look.
+
+    Raises InvalidType, InvalidArgument, and TopicNotFound for a name without a topic: later on, a topic
+    that is deleted just leaves the subscription.
+    """
+
+    def __init__(self, backend: Backend, topics: Topics, refresh_ms: int) -> None:
+        self._backend = backend
+        self._refresh_s = as_seconds("metadata_refresh_ms", refresh_ms)
+        self._pattern = topics if isinstance(topics, re.Pattern) else None
+        self._names = () if isinstance(topics, re.Pattern) else _checked(topics)
+        if self._pattern is not None and not isinstance(self._pattern.pattern, str):
+            raise InvalidType("a pattern of topics must be of str, not of bytes")
+        for name in self._names:
+            backend.describe_topic(name)
+        self.partitions: dict[str, int] = {}
+        self.due = 0.0
+
+    def __str__(self) -> str:
+        return repr(self._pattern.pattern) if self._pattern is not None else ", ".join(self._names)
+
+    def look(self) -> bool:
+        """Look if it is time to; True where something has changed since the last time."""
+        now = time.monotonic()
+        if now < self.due:
+            return False
+        self.due = now + self._refresh_s
+        before, self.partitions = self.partitions, self._found()
+        return before != self.partitions
+
+    def expire(self) -> None:
+        """What is known is out of date: the next look is for now."""
+        self.due = 0.0
+
+    def _found(self) -> dict[str, int]:
+        if self._pattern is None:
+            names: Iterable[str] = self._names
+        else:
+            names = [name for name in self._backend.topics() if self._pattern.fullmatch(name)]
+        found = {}
+        for name in names:
+            try:
+                topic = self._backend.describe_topic(name)
+            except TopicNotFound:
+                continue
+            if self._pattern is None or not topic.internal:
+                found[name] = topic.partitions
+        return found
+
+
+def _checked(topics: str | Iterable[str]) -> tuple[str, ...]:
+    if not isinstance(topics, str) and not is_several(topics):
+        raise InvalidType(f"topics must be names or a compiled pattern, not {type(topics).__name__}")
+    names = (topics,) if isinstance(topics, str) else tuple(topics)
+    for name in names:
+        if not isinstance(name, str):
+            raise InvalidType(f"topics must be names or a compiled pattern, not {type(name).__name__}")
+    if len(set(names)) < len(names):
+        raise InvalidArgument(f"topics names one twice: {', '.join(names)}")
+    return names

@@ -1,0 +1,153 @@
+# The C types and C functions of fast_append/compiled.py.
+
+from cpython.buffer cimport PyBUF_WRITABLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_FromStringAndSize
+from cpython.exc cimport PyErr_CheckSignals
+from cpython.ref cimport Py_INCREF
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
+from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
+from posix.unistd cimport pwrite
+
+from ..codec.compiled_encoding cimport (
+    Data,
+    assign,
+    one_size,
+    pairs_total,
+    put_header,
+    put_one,
+    put_pairs,
+    put_values,
+    seal_at,
+    sized,
+    values_total,
+)
+
+
+cdef extern from "Python.h":
+    bint PyUnicode_CheckExact(object o)
+    void PyTuple_SET_ITEM(tuple o, Py_ssize_t i, object item)
+
+
+cdef extern from "pythread.h":
+    ctypedef void* PyThread_type_lock
+    ctypedef enum PyLockStatus:
+        PY_LOCK_FAILURE
+        PY_LOCK_ACQUIRED
+        PY_LOCK_INTR
+    PyThread_type_lock PyThread_allocate_lock()
+    void PyThread_free_lock(PyThread_type_lock lock)
+    PyLockStatus PyThread_acquire_lock_timed(PyThread_type_lock lock, long long microseconds, int interruptible) nogil
+    void PyThread_release_lock(PyThread_type_lock lock)
+
+
+cdef extern from "fast_append.h":
+    tuple named_tuple(type kind, Py_ssize_t size)
+
+
+cdef extern from "fast_append.h" nogil:
+    void slots_prepare()
+    uint32_t slots_crc32(const uint8_t* data, size_t size)
+    void slots_store_u32(uint8_t* at, uint32_t number)
+    void slots_store_u64(uint8_t* at, uint64_t number)
+
+
+cdef class Lock:
+    cdef PyThread_type_lock _lock
+    cdef bint _locked
+
+    cdef int _take(self) except -1
+    cdef int _let_go(self) except -1
+
+
+cdef class ApproximateCounter:
+    cdef public int64_t number
+
+
+cdef class FileFields:
+    cdef public int _fd
+    cdef public int64_t _length
+    cdef public int64_t _durable
+    cdef public bint _direct
+
+
+cdef class ProducerStateFields:
+    cdef public object published_stable_offset
+
+
+cdef class IndexFields:
+    cdef public int64_t _base
+    cdef public int64_t _interval
+    cdef public int64_t _largest_offset
+    cdef public int64_t due_behind
+    cdef public int64_t largest_timestamp_ms
+    cdef public object offsets
+    cdef public object times
+
+
+cdef class SegmentFields:
+    cdef public int64_t base_offset
+    cdef public int64_t next_offset
+    cdef public int64_t _size
+    cdef public IndexFields builder
+
+
+cdef class FastAppend:
+    cdef public Lock _append_lock
+    cdef public ApproximateCounter _tally
+    cdef public FileFields _active_file
+    cdef public ProducerStateFields _ledger
+    cdef public bint _bounded
+    cdef public tuple _listeners
+    cdef public tuple _slot
+    cdef public tuple _where
+    cdef public object _state
+    cdef public int32_t _epoch
+    cdef public bint _new_epoch
+    cdef public int64_t _log_start_offset
+    cdef public tuple _segments
+    cdef public int64_t _next_offset
+    cdef public bint _dirty
+    cdef public bint _append_in_flight
+    cdef public int64_t _layout_version
+
+    cdef object _settings
+    cdef bint _append_time
+    cdef bint _compresses
+    cdef int64_t _segment_bytes
+    cdef int64_t _flush_messages
+    cdef int64_t _max_message_bytes
+
+    cdef SegmentFields _end_segment
+    cdef int64_t _end_offset
+    cdef int64_t _end_pos
+    cdef object _flushed_end
+    cdef int64_t _flushed_offset
+
+    cdef object _one(self, object key, object value, int64_t timestamp_ms)
+    cdef object _many(self, list records, int64_t timestamp_ms)
+    cdef bint _is_ordinary(self, Py_ssize_t size, int64_t count)
+    cdef int _encode(self, Data at, list records, bint are_pairs, Py_ssize_t size, int64_t timestamp_ms) except -1
+    cdef bint _put_several(self, Data batch, list parts, bint are_pairs, list sizes, int64_t timestamp_ms) except -1
+    cdef int _count_in(self, SegmentFields segment, int64_t size, int64_t count, int64_t timestamp_ms) except -1
+    cdef int _put(self, Data batch, Py_ssize_t size, int64_t count, int64_t timestamp_ms) except -1
+    cdef int _store_slot(self) except -1
+
+
+cdef class FastPath:
+    cdef dict _partitions
+
+    cdef FastAppend _found(self, object topic)
+
+
+cdef int _add(IndexFields index, int64_t pos, int64_t last_offset, int64_t timestamp_ms) except -1
+cdef int _add_time_entry(IndexFields index) except -1
+cdef int64_t _now_ms() noexcept nogil
+cdef Data _take_buffer(Py_ssize_t size) except NULL
+cdef Py_ssize_t _room(Data buffer) noexcept
+cdef void _give_back(Data buffer) noexcept
+cdef int64_t _total(list records, bint are_pairs, int64_t* payload) noexcept
+cdef list _cut(list records, bint are_pairs, int64_t room, int64_t alone)
+cdef tuple _appended(int64_t base, int64_t count, int64_t timestamp_ms)
+cdef void _set_item(tuple items, Py_ssize_t i, object item) noexcept

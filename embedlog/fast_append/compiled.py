@@ -1,0 +1,569 @@
+"""The short way of an append, compiled by Cython: the classes of `plain`, see there.
+
+What an append looks at and moves are fields of C structs, which the rest of the engine, in Python, sees as
+attributes. Between taking the append lock and letting go of it no Python code runs, but where an index entry
+is due and where a write was short: there everything is as it is on the long way, `_grow` to be precise.
+
+Invariants: the GIL is held, but for the system call; so what is moved after it is moved at once for all other
+threads, and Ctrl-C cannot come between.
+"""
+
+from functools import wraps
+
+import cython
+
+from ..codec.record_size import BATCH_BYTES, PLAIN_OVERHEAD
+from ..config import MAX_INT32
+from ..model import Appended, PartitionState, RecordMetadata
+from .plain import CLOSE
+
+if not cython.compiled:
+    raise ImportError("this module works only compiled: plain is its twin")
+
+_ONLINE = cython.declare(object, PartitionState.ONLINE)
+_METADATA = cython.declare(type, RecordMetadata)
+_APPENDED = cython.declare(type, Appended)
+_MAX_DELTA = cython.declare(int64_t, MAX_INT32)
+_BATCH_BYTES = cython.declare(int64_t, BATCH_BYTES)
+_PLAIN_OVERHEAD = cython.declare(int64_t, PLAIN_OVERHEAD)
+_CLOSE = cython.declare(int64_t, CLOSE)
+_HEADER_SIZE = cython.declare(int64_t, 61)
+_SMALL = cython.declare(cython.Py_ssize_t, 4096)
+_APPEND_TIME = cython.declare(cython.int, 8)
+
+# One buffer is kept for the next batch: where two threads encode at once, one of them makes its own.
+# How large one is stands in front of it.
+_LEAST = cython.declare(cython.Py_ssize_t, 1 << 16)
+_MOST = cython.declare(cython.Py_ssize_t, 1 << 21)
+_FRONT = cython.declare(cython.Py_ssize_t, 16)
+_spare = cython.declare(Data, cython.NULL)
+
+slots_prepare()
+
+
+def _now_ms():
+    now: timespec
+    clock_gettime(CLOCK_REALTIME, cython.address(now))
+    return cython.cast(int64_t, now.tv_sec) * 1000 + now.tv_nsec // 1_000_000
+
+
+def _take_buffer(size):
+    global _spare
+    if _spare != cython.NULL and size <= _room(_spare):
+        buffer: Data = _spare
+        _spare = cython.NULL
+        return buffer
+    size = max(size, _LEAST)
+    made: Data = cython.cast(Data, malloc(_FRONT + size))
+    if made == cython.NULL:
+        raise MemoryError
+    memcpy(made, cython.address(size), cython.sizeof(cython.Py_ssize_t))
+    return made + _FRONT
+
+
+def _room(buffer):
+    size: cython.Py_ssize_t
+    memcpy(cython.address(size), buffer - _FRONT, cython.sizeof(cython.Py_ssize_t))
+    return size
+
+
+def _give_back(buffer):
+    global _spare
+    if _room(buffer) > _MOST or (_spare != cython.NULL and _room(_spare) >= _room(buffer)):
+        free(buffer - _FRONT)
+        return
+    if _spare != cython.NULL:
+        free(_spare - _FRONT)
+    _spare = buffer
+
+
+@cython.cclass
+class Lock:
+    """threading.Lock, which the short way takes without a call through Python."""
+
+    def __cinit__(self):
+        self._lock = PyThread_allocate_lock()
+        if self._lock == cython.NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        if self._lock != cython.NULL:
+            if self._locked:
+                PyThread_release_lock(self._lock)
+            PyThread_free_lock(self._lock)
+
+    def _take(self):
+        status: PyLockStatus = PyThread_acquire_lock_timed(self._lock, 0, 0)
+        while status != PY_LOCK_ACQUIRED:
+            with cython.nogil:
+                status = PyThread_acquire_lock_timed(self._lock, -1, 1)
+            if status == PY_LOCK_INTR:
+                PyErr_CheckSignals()
+        self._locked = True
+        return 0
+
+    def _let_go(self):
+        if not self._locked:
+            raise RuntimeError("release unlocked lock")
+        self._locked = False
+        PyThread_release_lock(self._lock)
+        return 0
+
+    def acquire(self, blocking: cython.bint = True):
+        """As threading.Lock; without a time-out."""
+        if blocking:
+            self._take()
+            return True
+        if PyThread_acquire_lock_timed(self._lock, 0, 0) != PY_LOCK_ACQUIRED:
+            return False
+        self._locked = True
+        return True
+
+    def release(self):
+        """As threading.Lock."""
+        self._let_go()
+
+    def locked(self):
+        """As threading.Lock."""
+        return self._locked
+
+    def __enter__(self):
+        self._take()
+        return True
+
+    def __exit__(self, kind, error, traceback):
+        self._let_go()
+
+
+@cython.cclass
+class ProducerStateFields:
+    """See `plain`."""
+
+
+@cython.cclass
+class ApproximateCounter:
+    """See `plain`."""
+
+
+@cython.cclass
+class FileFields:
+    """See `plain`."""
+
+
+def _add(index, pos, last_offset, timestamp_ms):
+    if timestamp_ms > index.largest_timestamp_ms:
+        index.largest_timestamp_ms = timestamp_ms
+        index._largest_offset = last_offset - index._base
+    if pos > index.due_behind:
+        offsets = cython.cast(tuple, index.offsets)[0]
+        positions = cython.cast(tuple, index.offsets)[1]
+        # Positions first: a reader that sees the offset must find its position.
+        positions.append(pos)
+        offsets.append(last_offset - index._base)
+        _add_time_entry(index)
+        index.due_behind = pos + index._interval
+    return 0
+
+
+def _add_time_entry(index):
+    if index.largest_timestamp_ms < 0:
+        return 0
+    timestamps = cython.cast(tuple, index.times)[0]
+    offsets = cython.cast(tuple, index.times)[1]
+    count: cython.Py_ssize_t = len(timestamps)
+    if count and (
+        index.largest_timestamp_ms <= cython.cast(int64_t, timestamps[count - 1])
+        or index._largest_offset <= cython.cast(int64_t, offsets[count - 1])
+    ):
+        return 0
+    offsets.append(index._largest_offset)
+    timestamps.append(index.largest_timestamp_ms)
+    return 0
+
+
+@cython.cclass
+class IndexFields:
+    """See `plain`."""
+
+    def add(self, pos: int64_t, last_offset: int64_t, max_timestamp_ms: int64_t):
+        """See `plain`."""
+        _add(self, pos, last_offset, max_timestamp_ms)
+
+    def see(self, last_offset: int64_t, max_timestamp_ms: int64_t):
+        """See `plain`."""
+        if max_timestamp_ms > self.largest_timestamp_ms:
+            self.largest_timestamp_ms = max_timestamp_ms
+            self._largest_offset = last_offset - self._base
+
+    def add_time_entry(self):
+        """See `plain`."""
+        _add_time_entry(self)
+
+
+@cython.cclass
+class SegmentFields:
+    """See `plain`."""
+
+    def __cinit__(self):
+        self._size = -1
+
+    @property
+    def size(self):
+        """See `plain`."""
+        if self._size < 0:
+            self.measure()
+        return self._size
+
+    @size.setter
+    def size(self, size: int64_t):
+        self._size = size
+
+
+@cython.cclass
+class FastAppend:
+    """See `plain`."""
+
+    @property
+    def settings(self):
+        return self._settings
+
+    @settings.setter
+    def settings(self, settings):
+        self._settings = settings
+        self._append_time = settings.append_time
+        self._compresses = settings.compresses
+        self._segment_bytes = settings.segment_bytes
+        self._flush_messages = settings.flush_messages
+        self._max_message_bytes = settings.max_message_bytes
+
+    @property
+    def _tail(self):
+        return self._end_offset, self._end_pos, self._end_segment
+
+    @_tail.setter
+    def _tail(self, tail):
+        self._end_offset, self._end_pos, self._end_segment = tail
+
+    @property
+    def _flushed(self):
+        return self._flushed_end
+
+    @_flushed.setter
+    def _flushed(self, end):
+        self._flushed_offset = end[0]
+        self._flushed_end = end
+
+    def append_fast(self, key, value, timestamp_ms: int64_t):
+        """See `plain`."""
+        return self._one(key, value, timestamp_ms)
+
+    def append_ready(self, batch, count: int64_t, timestamp_ms: int64_t):
+        """See `plain`."""
+        base: int64_t
+        view: Py_buffer
+        PyObject_GetBuffer(batch, cython.address(view), PyBUF_WRITABLE)
+        try:
+            self._append_lock._take()
+            try:
+                if not self._is_ordinary(view.len, count):
+                    return None
+                base = self._next_offset
+                assign(cython.cast(Data, view.buf), base, self._epoch)
+                self._put(cython.cast(Data, view.buf), view.len, count, timestamp_ms)
+            finally:
+                self._append_lock._let_go()
+        finally:
+            PyBuffer_Release(cython.address(view))
+        for wake in self._listeners:
+            wake()
+        return _appended(base, count, timestamp_ms)
+
+    def _store_edges(self):
+        self._store_slot()
+
+    def _one(self, key, value, timestamp_ms):
+        size: int64_t = one_size(key, value)
+        if size < 0 or size > self._max_message_bytes or self._state is not _ONLINE:
+            return None
+        small: uint8_t[4096]
+        buffer: Data = cython.cast(Data, small) if size <= _SMALL else _take_buffer(size)
+        offset: int64_t
+        try:
+            self._append_lock._take()
+            try:
+                if not self._is_ordinary(size, 1):
+                    return None
+                offset = self._next_offset
+                put_one(buffer, size, key, value, timestamp_ms, _APPEND_TIME if self._append_time else 0)
+                assign(buffer, offset, self._epoch)
+                self._put(buffer, size, 1, timestamp_ms)
+            finally:
+                self._append_lock._let_go()
+        finally:
+            if size > _SMALL:
+                _give_back(buffer)
+        for wake in self._listeners:
+            wake()
+        where: tuple = named_tuple(_METADATA, 5)
+        _set_item(where, 0, self._where[0])
+        _set_item(where, 1, self._where[1])
+        _set_item(where, 2, offset)
+        _set_item(where, 3, timestamp_ms)
+        _set_item(where, 4, False)
+        return where
+
+    def _many(self, records, timestamp_ms):
+        payload: int64_t = 0
+        count: int64_t = len(records)
+        are_pairs: cython.bint = count > 0 and type(records[0]) is tuple
+        size: int64_t = _total(records, are_pairs, cython.address(payload))
+        room: int64_t = min(self._max_message_bytes, _BATCH_BYTES) - _HEADER_SIZE
+        if size < 0 or not count or self._state is not _ONLINE:
+            return None
+        parts: list = [records]
+        sizes: list = [size]
+        if payload + count * _PLAIN_OVERHEAD > room:
+            parts = _cut(records, are_pairs, room, self._max_message_bytes - _HEADER_SIZE)
+            if parts is None:
+                return None
+            sizes = [_total(part, are_pairs, cython.address(payload)) for part in parts]
+            size = sum(sizes)
+        buffer: Data = _take_buffer(max(sizes))
+        base: int64_t
+        try:
+            if len(parts) == 1:
+                self._encode(buffer, records, are_pairs, size, timestamp_ms)
+            self._append_lock._take()
+            try:
+                if not self._is_ordinary(size, count):
+                    return None
+                base = self._next_offset
+                if len(parts) == 1:
+                    assign(buffer, base, self._epoch)
+                    self._put(buffer, size, count, timestamp_ms)
+                elif not self._put_several(buffer, parts, are_pairs, sizes, timestamp_ms):
+                    return None
+            finally:
+                self._append_lock._let_go()
+        finally:
+            _give_back(buffer)
+        for wake in self._listeners:
+            wake()
+        return _appended(base, count, timestamp_ms)
+
+    def _encode(self, at, records, are_pairs, size, timestamp_ms):
+        put_header(at, _APPEND_TIME if self._append_time else 0, len(records), timestamp_ms)
+        (put_pairs if are_pairs else put_values)(at + _HEADER_SIZE, records)
+        seal_at(at, size)
+        return 0
+
+    def _is_ordinary(self, size, count):
+        """Append lock held. Is there nothing to be decided about a batch of so many bytes and records?"""
+        segment: SegmentFields = self._segments[len(self._segments) - 1]
+        next_offset: int64_t = self._next_offset + count
+        file: FileFields = self._active_file
+        return (
+            self._state is _ONLINE
+            and self._dirty
+            and not (self._append_in_flight or self._new_epoch or self._bounded)
+            and self._end_segment is segment
+            and self._end_offset == self._next_offset
+            and self._end_pos + size <= self._segment_bytes
+            and next_offset - segment.base_offset <= _MAX_DELTA
+            and next_offset - self._flushed_offset < self._flush_messages
+            and file._fd >= 0
+            and file._direct
+            and (file._durable < _CLOSE or self._end_pos + size <= file._length)
+        )
+
+    def _put(self, batch, size, count, timestamp_ms):
+        """Append lock held: what `_grow` does."""
+        segment: SegmentFields = self._end_segment
+        pos: int64_t = self._end_pos
+        next_offset: int64_t = self._next_offset + count
+        fd: cython.int = self._active_file._fd
+        self._append_in_flight = True
+        with cython.nogil:
+            written: cython.Py_ssize_t = pwrite(fd, batch, size, pos)
+        if written != size or self._state is not _ONLINE:  # the disk is full, or a flush has failed meanwhile
+            copy = PyByteArray_FromStringAndSize(cython.cast(cython.p_char, batch), size)
+            self._grow(segment, copy, next_offset - 1, timestamp_ms)
+            return 0
+        return self._count_in(segment, size, count, timestamp_ms)
+
+    def _put_several(self, batch, parts, are_pairs, sizes, timestamp_ms):
+        """Append lock held: all, or none and False. Nobody sees the first batch before the last is there."""
+        segment: SegmentFields = self._end_segment
+        fd: cython.int = self._active_file._fd
+        pos: int64_t = self._end_pos
+        offset: int64_t = self._next_offset
+        self._append_in_flight = True
+        for i in range(len(parts)):
+            part: list = parts[i]
+            size: cython.Py_ssize_t = sizes[i]
+            self._encode(batch, part, are_pairs, size, timestamp_ms)
+            assign(batch, offset, self._epoch)
+            with cython.nogil:
+                written: cython.Py_ssize_t = pwrite(fd, batch, size, pos)
+            if written != size or self._state is not _ONLINE:
+                self._take_back(segment, self._end_pos, self._next_offset)
+                return False
+            offset += len(part)
+            pos += size
+        return self._count_in(segment, pos - self._end_pos, offset - self._next_offset, timestamp_ms) == 0
+
+    def _count_in(self, segment, size, count, timestamp_ms):
+        """Append lock held: what has been written is part of the log from now on."""
+        file: FileFields = self._active_file
+        index: IndexFields = segment.builder
+        pos: int64_t = self._end_pos
+        next_offset: int64_t = self._next_offset + count
+        if pos > index.due_behind or timestamp_ms > index.largest_timestamp_ms:
+            _add(index, pos, next_offset - 1, timestamp_ms)
+        if pos + size > file._length:
+            file._length = pos + size
+        segment._size = pos + size
+        segment.next_offset = next_offset
+        self._end_offset = self._next_offset = next_offset
+        self._end_pos = pos + size
+        self._append_in_flight = False
+        self._tally.number += 1
+        return self._store_slot()
+
+    def _store_slot(self):
+        if self._slot is None:
+            return 0
+        fields: uint8_t[64]
+        at: Data = cython.cast(Data, fields)
+        offset: int64_t = self._end_offset
+        stable: int64_t = offset
+        if self._ledger.published_stable_offset is not None:
+            stable = min(stable, cython.cast(int64_t, self._ledger.published_stable_offset))
+        slots_store_u64(at, self._log_start_offset)
+        slots_store_u64(at + 8, offset)
+        slots_store_u64(at + 16, self._flushed_offset)
+        slots_store_u64(at + 24, stable)
+        slots_store_u64(at + 32, self._end_segment.base_offset)
+        slots_store_u64(at + 40, self._end_pos)
+        slots_store_u32(at + 48, self._epoch)
+        slots_store_u32(at + 52, cython.cast(int32_t, self._state))
+        slots_store_u32(at + 56, cython.cast(uint32_t, self._layout_version))
+        slots_store_u32(at + 60, slots_crc32(at, 60))
+        start: cython.Py_ssize_t = self._slot[1]
+        view: Py_buffer
+        PyObject_GetBuffer(self._slot[0], cython.address(view), PyBUF_WRITABLE)
+        # In one go: a reader that comes between would look again and again until it is done.
+        memcpy(cython.cast(Data, view.buf) + start, at, 64)
+        PyBuffer_Release(cython.address(view))
+        return 0
+
+
+@cython.cclass
+class FastPath:
+    """See `plain`."""
+
+    def __init__(self, partitions: dict):
+        self._partitions = partitions
+
+    def _found(self, topic):
+        if not PyUnicode_CheckExact(topic):
+            return None
+        partitions = self._partitions.get(topic)
+        if type(partitions) is not tuple or len(cython.cast(tuple, partitions)) != 1:
+            return None
+        way: FastAppend = cython.cast(tuple, partitions)[0]
+        return None if way._compresses else way
+
+
+def one_on_fast_path(long_way):
+    """See `plain`."""
+
+    @wraps(long_way)
+    def append(
+        self,
+        topic,
+        value,
+        *,
+        key=None,
+        headers=(),
+        timestamp_ms=None,
+        partition=None,
+        flush=False,
+        expected_offset=None,
+    ):
+        if timestamp_ms is None and partition is None and expected_offset is None and not (headers or flush):
+            way: FastAppend = cython.cast(FastPath, self._short_cut)._found(topic)
+            if way is not None:
+                metadata = way._one(key, value, _now_ms())
+                if metadata is not None:
+                    return metadata
+        return long_way(
+            self,
+            topic,
+            value,
+            key=key,
+            headers=headers,
+            timestamp_ms=timestamp_ms,
+            partition=partition,
+            flush=flush,
+            expected_offset=expected_offset,
+        )
+
+    return append
+
+
+def many_on_fast_path(result):
+    """See `plain`."""
+    return lambda long_way: _many_by_short_cut(long_way, result)
+
+
+def _many_by_short_cut(long_way, result):
+    @wraps(long_way)
+    def append_many(self, topic, records, *, partition=None, compression=None, flush=False):
+        if partition is None and compression is None and type(records) is list and not flush:
+            way: FastAppend = cython.cast(FastPath, self._short_cut)._found(topic)
+            if way is not None:
+                appended = way._many(records, _now_ms())
+                if appended is not None:
+                    return result(topic, {0: appended}, None)
+        return long_way(self, topic, records, partition=partition, compression=compression, flush=flush)
+
+    return append_many
+
+
+def _total(records, are_pairs, payload):
+    return (pairs_total if are_pairs else values_total)(records, payload)
+
+
+def _cut(records, are_pairs, room, alone):
+    """The records of each batch, as `appender` cuts them; None where one is too large even by itself."""
+    parts: list = []
+    start: cython.Py_ssize_t = 0
+    filled: int64_t = 0
+    for i in range(len(records)):
+        size: int64_t = _PLAIN_OVERHEAD + max(sized(records[i]), 0)  # a pair has none
+        if are_pairs:
+            item: tuple = records[i]
+            size += max(sized(item[0]), 0) + max(sized(item[1]), 0)
+        if size > alone:
+            return None
+        if filled + size > room and i > start:
+            parts.append(records[start:i])
+            start, filled = i, 0
+        filled += size
+    parts.append(records[start:])
+    return parts
+
+
+def _appended(base, count, timestamp_ms):
+    appended: tuple = named_tuple(_APPENDED, 4)
+    _set_item(appended, 0, base)
+    _set_item(appended, 1, base + count - 1)
+    _set_item(appended, 2, timestamp_ms)
+    _set_item(appended, 3, False)
+    return appended
+
+
+def _set_item(items, i, item):
+    Py_INCREF(item)
+    PyTuple_SET_ITEM(items, i, item)

@@ -1,0 +1,1 @@
+"""System calls, file names, and directory watches: all that touches the file system goes through here."""

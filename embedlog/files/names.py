@@ -1,0 +1,148 @@
+"""Every file name in a log directory is made and parsed here, for both layouts.
+
+    classic (the design documents)              kafka (Kafka's own, since 0.8)
+    <topic>_<partition>/                        <topic>-<partition>/
+      00000000000.kafka        records            00000000000000000000.log
+      00000000000.index        offset index       00000000000000000000.index
+      00000000000.timeindex    time index         00000000000000000000.timeindex
+      00000000000.txnindex     aborted txns       00000000000000000000.txnindex
+      00000000000.snapshot     producer state     00000000000000000000.snapshot
+
+The number is the offset of the file's first record. Eleven digits (twenty) are a minimum, not a maximum:
+names are ordered as integers. The directory's number stands behind the last underscore (last dash).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from ..config import MAX_INT64
+from ..errors import InvalidTopicName, InvalidType
+from ..model import TopicPartition
+
+FORMAT_FILE: Final = "embedlog.json"
+TOPICS_FILE: Final = "topics.json"
+WRITER_FILE: Final = "writer.json"
+WRITER_STATE_FILE: Final = "writer-state"
+CLEAN_SHUTDOWN_FILE: Final = "clean-shutdown"
+RECOVERY_POINT_FILE: Final = "recovery-point-offset-checkpoint"
+LOG_START_FILE: Final = "log-start-offset-checkpoint"
+CLEANER_FILE: Final = "cleaner-offset-checkpoint"
+INTENT_FILE: Final = "publish-intent"
+TRANSACTIONS_FILE: Final = "published-transactions.json"
+PRODUCER_IDS_FILE: Final = "producer-ids.json"
+CLUSTER_FILE: Final = "cluster.json"
+STAGING_DIRECTORY: Final = "staging"
+REQUESTS_DIRECTORY: Final = "requests"
+ROOT_FILES: Final = (
+    FORMAT_FILE,
+    TOPICS_FILE,
+    WRITER_FILE,
+    WRITER_STATE_FILE,
+    CLEAN_SHUTDOWN_FILE,
+    RECOVERY_POINT_FILE,
+    LOG_START_FILE,
+    CLEANER_FILE,
+    INTENT_FILE,
+    TRANSACTIONS_FILE,
+    PRODUCER_IDS_FILE,
+    CLUSTER_FILE,
+)
+
+LEADER_EPOCH_FILE: Final = "leader-epoch-checkpoint"
+SEGMENT_MANIFEST_FILE: Final = "segment-manifest"
+
+INDEX: Final = ".index"
+TIME_INDEX: Final = ".timeindex"
+TXN_INDEX: Final = ".txnindex"
+SNAPSHOT: Final = ".snapshot"
+
+DELETED: Final = ".deleted"  # renamed away, unlinked after file_delete_delay_ms
+CLEANED: Final = ".cleaned"  # compaction's output while it is written: garbage after a crash
+SWAP: Final = ".swap"  # complete and durable, about to replace what it supersedes
+RECOVERING: Final = ".recovering"  # a tail being rewritten: garbage after a crash
+CUT: Final = ".cut"  # bytes that recovery or repair set aside
+
+INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
+FORGETTING_OFFSETS: Final = "to forget a group's offsets, delete the group (`embedlog groups delete`)"
+
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
+_MOST_DIGITS: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """One way of naming directories and files."""
+
+    name: str
+    separator: str
+    digits: int
+    records: str
+
+    def partition_directory(self, topic: str, partition: int) -> str:
+        return f"{topic}{self.separator}{partition}"
+
+    def parse_partition_directory(self, name: str) -> TopicPartition | None:
+        """The partition that a directory's name stands for, or None where it is no such name."""
+        topic, separator, number = name.rpartition(self.separator)
+        if not separator or not _TOPIC.match(topic) or not number.isascii() or not number.isdigit():
+            return None
+        if len(number) > 10 or (len(number) > 1 and number[0] == "0"):
+            return None
+        return TopicPartition(topic, int(number))
+
+    def stem(self, base_offset: int) -> str:
+        return f"{base_offset:0{self.digits}d}"
+
+    def segment(self, base_offset: int) -> str:
+        return self.stem(base_offset) + self.records
+
+    def parse_segment(self, name: str) -> int | None:
+        """The base offset in a segment file's name, or None where it is no such name."""
+        return self._parse(name, self.records)
+
+    def base_offsets(self, names: Iterable[str]) -> list[int]:
+        """Those of the segment files among some names, in order."""
+        found = (self.parse_segment(name) for name in names if name.endswith(self.records))
+        return sorted(base for base in found if base is not None)
+
+    def parse_snapshot(self, name: str) -> int | None:
+        return self._parse(name, SNAPSHOT)
+
+    def _parse(self, name: str, suffix: str) -> int | None:
+        if not name.endswith(suffix):
+            return None
+        stem = name[: -len(suffix)]
+        if not (stem.isascii() and stem.isdigit() and self.digits <= len(stem) <= _MOST_DIGITS):
+            return None
+        offset = int(stem)
+        return offset if offset <= MAX_INT64 else None
+
+
+CLASSIC: Final = Layout("classic", "_", 11, ".kafka")
+KAFKA: Final = Layout("kafka", "-", 20, ".log")
+LAYOUTS: Final = {layout.name: layout for layout in (CLASSIC, KAFKA)}
+
+
+def check_topic_name(name: object) -> str:
+    """The name itself where it is a legal topic name; else InvalidType or InvalidTopicName.
+
+    Kafka's rule, which also keeps a topic inside its log's directory: no separators, no `.` or `..`.
+    """
+    if not isinstance(name, str):
+        raise InvalidType(f"a topic name must be str, not {type(name).__name__}")
+    if not _TOPIC.match(name) or name in (".", ".."):
+        shown = name if len(name) <= 60 else name[:57] + "..."
+        raise InvalidTopicName(
+            f"{shown!r} cannot name a topic: use 1 to 249 of the characters a-z A-Z 0-9 . _ - (not . or ..)"
+        )
+    return name
+
+
+def check_not_internal(name: str, instead: str) -> None:
+    """Raises InvalidTopicName for a topic that the log itself keeps; `instead` says what can be done."""
+    if name in INTERNAL_TOPICS:
+        raise InvalidTopicName(f"{name!r} is kept by the log itself: {instead}")

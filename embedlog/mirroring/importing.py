@@ -1,0 +1,513 @@
+"""`embedlog import`: copies the log files of Kafka, of any age, into an open log. The source stays as it is.
+
+    0.7                my_topic-0/<20 digits>.kafka    offsets were byte positions: new ones are given
+    0.8 to 0.10        my_topic-0/<20 digits>.log      message sets v0 and v1: offsets are kept
+    0.11 on            the same                        record batches: kept as they are, byte for byte
+    design documents   my_topic_0/00000000000.kafka    any of the three
+
+A source is a file, a partition's directory, or a directory of those. What each file holds is told by its
+bytes (codec.sniff), and a file may change its format where a broker was upgraded.
+
+Theory of operation: reading a source gives the same batches, under the same offsets, each time. What the
+target holds already must be the beginning of that, record by record, or is refused; import goes on
+behind it. So a killed import is run again, and neither doubles nor loses, and a finished one does nothing.
+
+Invariants: the target is never given records of a source that it holds others than; a torn end of the
+last file is reported; damage anywhere else stops the import, or, if asked, is reported and passed over.
+Source: the design documents of Kafka 0.7, 0.10 and 2.7, sections on the log.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from ..backends.local import WriterBackend
+from ..codec import NONE, RecordTuple, codec_number, decode, encode_batch, filter_batch, read_header, scan
+from ..errors import CorruptRecord, DirectoryError, InvalidArgument, NotALog
+from ..files.names import INTERNAL_TOPICS, check_not_internal, check_topic_name
+from ..groups.offsets import OFFSETS_TOPIC
+from ..log import Log
+from ..model import CREATE_TIME, LOG_APPEND_TIME, Record, TopicPartition
+from ..partition import Partition
+from ..store.legacy_files import FORMATS, VERSION_07, Batch, Messages, Problem, read_source
+from ..store.store import Store
+from ..validation import as_path, check_choice, check_flag
+from .imported_groups import GroupsImport, GroupsSource, import_groups
+
+_SEGMENT: Final = re.compile(r"(\d{1,20})\.(?:kafka|log)\Z", re.ASCII)
+_PARTITION: Final = re.compile(r"(?P<topic>.+)[-_](?P<number>\d{1,10})\Z", re.ASCII)
+_INTERNAL: Final = INTERNAL_TOPICS | {"__cluster_metadata", "__share_group_state"}
+_BATCH_RECORDS: Final = 1000
+_BATCH_BYTES: Final = 512 << 10
+_APPEND_BYTES: Final = 1 << 20
+_FETCH_BYTES: Final = 1 << 20
+_FILLED_GAP: Final = 64
+_MAX_SPAN: Final = (1 << 31) - 1
+
+Progress = Callable[[int, int], None]
+
+
+class PartitionImport(NamedTuple):
+    """What came from one partition of a source.
+
+    records were appended by this import, records_present were there from one before, and records_left_out
+    are those whose offsets lie before the target's log start: it had them and deleted them, or began behind
+    them. first_offset is the source's first, log_end_offset the target's end now. problems are damage that
+    was passed over, and torn ends.
+    """
+
+    topic: str
+    partition: int
+    source: str
+    files: int
+    bytes: int
+    records: int
+    records_present: int
+    records_left_out: int
+    first_offset: int
+    log_end_offset: int
+    offsets_kept: bool
+    problems: tuple[Problem, ...]
+
+
+class ImportReport(NamedTuple):
+    """What an import did. `skipped` are directories that were left out, and why; `groups` is None without a
+    `__consumer_offsets` beside the source's topics, or with groups=False."""
+
+    partitions: tuple[PartitionImport, ...]
+    skipped: tuple[str, ...]
+    seconds: float
+    groups: GroupsImport | None = None
+
+    @property
+    def records(self) -> int:
+        """Records appended by this import."""
+        return sum(partition.records for partition in self.partitions)
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """All partitions' problems, and those of the groups."""
+        of_groups = () if self.groups is None else self.groups.problems
+        return tuple(problem for each in self.partitions for problem in each.problems) + of_groups
+
+
+def import_files(
+    source: str | os.PathLike[str],
+    log: Log,
+    *,
+    topic: str | None = None,
+    format: str | None = None,
+    compression: str | int | None = None,
+    on_damage: str = "stop",
+    groups: bool = True,
+    progress: Progress | None = None,
+) -> ImportReport:
+    """Copy log files of Kafka (0.7 to today) into an open log.
+
+    Args:
+        source: a segment file, a partition's directory (`my_topic-0`, `my_topic_0`), or a directory of such.
+        log: opened with mode="rw". Topics and partitions that it lacks are made.
+        topic: the target's name, where it is not the source's; of a directory of several topics, the one
+            to import.
+        format: "0.7", "message-set" or "batch", where the bytes are not to tell it.
+        compression: for messages of the older formats; by default the topic's compression_type, and where
+            that is "producer" what the source has. Record batches stay as they are.
+        on_damage: "stop" raises at damage that has valid entries behind it (what is before it has been
+            imported), "skip" goes on behind it and reports it.
+        groups: also import the offsets that groups have committed for the imported partitions, from the
+            `__consumer_offsets` in the same directory (imported_groups.py).
+        progress: called with (bytes done, bytes in all) of the source.
+
+    Offsets are kept, but for 0.7's, which were byte positions: those partitions must be empty, and begin
+    with 0. A partition that holds records of its own below the source's first offset keeps them; one that
+    holds others than the source under the same offsets is refused. Run again after a kill it goes on.
+
+    Returns a report; everything is durable then. Raises InvalidArgument, CorruptRecord (on_damage="stop"),
+    DirectoryError or NotALog (nothing to import), ReadOnly, and what appending raises.
+    """
+    started = time.perf_counter()
+    store, backend = log._writer(), log.backend
+    assert isinstance(backend, WriterBackend)
+    if format is not None:
+        check_choice("format", format, FORMATS)
+    check_choice("on_damage", on_damage, ("stop", "skip"))
+    check_flag("groups", groups)
+    codec = None if compression is None else codec_number(compression)
+    found = _found(as_path(source, "source"), store.path, topic, groups)
+    read = GroupsSource()
+    for files in found.groups:
+        read.read(files, skips_damage=on_damage == "skip")
+    _make_room(store, found.files)
+    total = sum(os.path.getsize(path) for files in found.files.values() for path in files)
+    done = 0
+    imported = []
+    for name, files in found.files.items():
+        partition = store.partition(*name)
+        copying = _Copying(store, partition, codec, on_damage == "skip", done, total, progress)
+        imported.append(copying.run(files, format))
+        done += imported[-1].bytes
+    taken = None
+    if found.groups:
+        kept = {TopicPartition(each.topic, each.partition) for each in imported if each.offsets_kept}
+        taken = import_groups(read, backend.coordinator, kept, found.renamed)
+        log.flush()
+    return ImportReport(tuple(imported), tuple(found.skipped), time.perf_counter() - started, taken)
+
+
+# -- finding -----------------------------------------------------------------------------------------------
+
+
+class _Found(NamedTuple):
+    """What a source has: files of each target partition, in order; directories left out; files of each
+    partition of `__consumer_offsets`; source topic -> name here."""
+
+    files: dict[TopicPartition, list[str]]
+    skipped: Sequence[str] = ()
+    groups: Sequence[list[str]] = ()
+    renamed: Mapping[str, str] = MappingProxyType({})
+
+
+def _found(source: str, target: str, topic: str | None, with_groups: bool) -> _Found:
+    """Look into a source. Raises DirectoryError, NotALog, InvalidArgument."""
+    if topic is not None:
+        check_topic_name(topic)
+    if not os.path.exists(source):
+        raise DirectoryError(f"{source} does not exist", path=source)
+    if os.path.commonpath([source, target]) == target:
+        raise InvalidArgument(f"{source} is (in) the log that is to be imported into")
+    if os.path.isfile(source):
+        return _Found({_target(os.path.dirname(source), topic): [source]})
+    files = _segments(source)
+    if files:
+        return _Found({_target(source, topic): files})
+    by_source: dict[TopicPartition, list[str]] = {}
+    skipped = []
+    groups = []
+    for entry in sorted(os.listdir(source)):
+        directory = os.path.join(source, entry)
+        match = _PARTITION.match(entry)
+        files = _segments(directory) if match and os.path.isdir(directory) else []
+        if match is None or not files:
+            continue
+        name = TopicPartition(match["topic"], int(match["number"]))
+        if name.topic == OFFSETS_TOPIC and with_groups:
+            groups.append(files)
+        elif name.topic in _INTERNAL:
+            skipped.append(f"{directory}: an internal topic of the broker that wrote it")
+        elif name in by_source:
+            raise InvalidArgument(f"{directory}: another directory beside it is partition {name} as well")
+        else:
+            by_source[name] = files
+    topics = {name.topic for name in by_source}
+    if topic is not None and topic in topics:
+        only = {name: files for name, files in by_source.items() if name.topic == topic}
+        return _Found(only, skipped, groups)
+    if topic is not None and len(topics) > 1:
+        raise InvalidArgument(
+            f"{source} has the topics {', '.join(sorted(topics))}, and not {topic!r}: import one partition's "
+            "directory at a time to give it another name"
+        )
+    if not by_source:
+        raise NotALog(f"{source} holds no log files: neither <number>.kafka nor <number>.log", path=source)
+    renamed = {name.topic: topic or name.topic for name in by_source}
+    here = {name._replace(topic=renamed[name.topic]): files for name, files in by_source.items()}
+    return _Found(here, skipped, groups, renamed)
+
+
+def _segments(directory: str) -> list[str]:
+    """The segment files in a directory, in the order of their numbers."""
+    found = []
+    for entry in os.listdir(directory):
+        match = _SEGMENT.match(entry)
+        if match is not None and os.path.isfile(os.path.join(directory, entry)):
+            found.append((int(match[1]), os.path.join(directory, entry)))
+    return [path for _, path in sorted(found)]
+
+
+def _target(directory: str, topic: str | None) -> TopicPartition:
+    match = _PARTITION.match(os.path.basename(directory))
+    if match is None:
+        if topic is None:
+            raise InvalidArgument(
+                f"the name {directory} does not tell a topic: say which (topic=..., --topic)"
+            )
+        return TopicPartition(topic, 0)
+    return TopicPartition(topic or match["topic"], int(match["number"]))
+
+
+def _make_room(store: Store, names: dict[TopicPartition, list[str]]) -> None:
+    """Make the topics and partitions that are missing."""
+    for topic in {name.topic: None for name in names}:
+        check_not_internal(check_topic_name(topic), "import it under another name")
+        count = max(name.partition for name in names if name.topic == topic) + 1
+        if topic not in store.topics():
+            store.create_topic(topic, count, {})
+        elif store.describe_topic(topic).partitions < count:
+            store.create_partitions(topic, count)
+
+
+# -- copying -----------------------------------------------------------------------------------------------
+
+
+class _Copying:
+    """One partition's import."""
+
+    def __init__(
+        self,
+        store: Store,
+        partition: Partition,
+        codec: int | None,
+        skips_damage: bool,
+        done: int,
+        total: int,
+        progress: Progress | None,
+    ) -> None:
+        self._store = store
+        self._partition = partition
+        self._codec = codec
+        self._skips_damage = skips_damage
+        self._done = done
+        self._total = total
+        self._progress = progress
+        setting = partition.settings.compression_type
+        if codec is None and setting != "producer":
+            self._codec = NONE if setting == "uncompressed" else codec_number(setting)
+        self._end = partition.offsets().log_end_offset
+        self._present = _Present(partition) if partition.size else None
+        self._next: int | None = None  # the offset that the source's next record has, or a later one
+        self._first = -1
+        self._offsets_kept = True
+        self._records = self._records_present = self._records_left_out = 0
+        self._problems: list[Problem] = []
+        self._group: list[Record] = []
+        self._group_bytes = 0
+        self._group_kind = (NONE, CREATE_TIME, 0)
+        self._batches = bytearray()
+        self._batches_next = -1
+        self._marked_gaps = False
+        self._made_gaps = False
+
+    def run(self, files: list[str], format: str | None) -> PartitionImport:
+        for number, path in enumerate(files):
+            self._copy(path, format, is_last=number == len(files) - 1)
+        self._finish()
+        if self._marked_gaps and not self._made_gaps:
+            self._store.mark_gaps(self._partition.name.topic, False)
+        return PartitionImport(
+            *self._partition.name,
+            os.path.dirname(files[0]) if len(files) > 1 else files[0],
+            len(files),
+            sum(os.path.getsize(path) for path in files),
+            self._records,
+            self._records_present,
+            self._records_left_out,
+            self._first,
+            self._partition.offsets().log_end_offset,
+            self._offsets_kept,
+            tuple(self._problems),
+        )
+
+    def _copy(self, path: str, format: str | None, *, is_last: bool) -> None:
+        told = 0
+        for item in read_source(path, format):
+            if isinstance(item, Problem):
+                self._damaged(item, harmless=(item.zeros and item.ends_file) or (is_last and item.ends_file))
+            elif isinstance(item, Batch):
+                self._batch(path, item)
+            else:
+                self._messages(path, item)
+            if self._progress is not None and item.pos - told >= _APPEND_BYTES:
+                told = item.pos
+                self._progress(min(self._done + told, self._total), self._total)
+        self._done += os.path.getsize(path)
+        if self._progress is not None:
+            self._progress(min(self._done, self._total), self._total)
+
+    def _damaged(self, problem: Problem, *, harmless: bool) -> None:
+        self._problems.append(problem)
+        if harmless or self._skips_damage:
+            return
+        self._finish()
+        raise CorruptRecord(
+            f"{problem.reason}; {self._records + self._records_present:,} records before it are imported "
+            '(on_damage="skip" continues after the damage)',
+            path=problem.path,
+            pos=problem.pos,
+        )
+
+    def _goes_back(self, path: str, pos: int, size: int, offset: int) -> bool:
+        """Is an offset one that the source has given already? That is damage."""
+        if self._next is None or offset >= self._next:
+            return False
+        reason = f"offset {offset:,} where {self._next:,} should come"
+        self._damaged(Problem(path, pos, size, reason, False, False), harmless=False)
+        return True
+
+    def _batch(self, path: str, batch: Batch) -> None:
+        header = batch.header
+        if self._goes_back(path, batch.pos, header.size, header.base_offset):
+            return
+        self._append_group()
+        if header.base_offset < self._end:
+            records = [record for record in decode(batch.data, header, "", -1) if record.offset < self._end]
+            self._compare(records, header.base_offset, min(header.next_offset, self._end))
+            if header.last_offset >= self._end:
+                raise self._differs(self._end)
+        else:
+            self._arrived(header.base_offset, header.next_offset)
+            self._add(bytearray(batch.data), header.base_offset, header.next_offset)
+            self._records += 0 if header.is_control else header.record_count
+
+    def _messages(self, path: str, messages: Messages) -> None:
+        records = messages.records
+        if messages.format == VERSION_07:
+            self._offsets_kept = False
+            first = self._next or 0
+            records = [record._replace(offset=first + i) for i, record in enumerate(records)]
+        elif not records or self._goes_back(path, messages.pos, 0, records[0].offset):
+            return
+        elif any(later.offset <= before.offset for before, later in pairwise(records)):
+            reason = "the offsets in a compressed message go back"
+            self._damaged(Problem(path, messages.pos, 0, reason, False, False), harmless=False)
+            return
+        present = [record for record in records if record.offset < self._end]
+        if present:
+            self._compare(present, present[0].offset, present[-1].offset + 1)
+        codec = messages.compression if self._codec is None else self._codec
+        for record in records[len(present) :]:
+            self._collect(record, codec)
+
+    # -- what is there already ---------------------------------------------------------------------------
+
+    def _compare(self, records: list[Record], first: int, behind: int) -> None:
+        """Records of the source, under offsets that the target has: they must be the same."""
+        covered = first if self._next is None else self._next
+        self._arrived(first, behind)
+        start = self._partition.offsets().log_start_offset
+        there = self._present.records(max(covered, start), behind) if self._present is not None else {}
+        given = {record.offset: record[3:] for record in records if record.offset >= start}
+        differing = [offset for offset, record in there.items() if given.get(offset) != record[3:]]
+        if not self._partition.settings.compacts:
+            differing += [offset for offset in given if offset not in there]
+        if differing:
+            raise self._differs(min(differing))
+        self._records_present += len(given)
+        self._records_left_out += len(records) - len(given)
+
+    def _differs(self, offset: int) -> InvalidArgument:
+        name = self._partition.name
+        return InvalidArgument(
+            f"{name} holds other records than the source (offset {offset:,} is the first): import into "
+            "another topic, or into one without records"
+        )
+
+    def _arrived(self, first: int, behind: int) -> None:
+        """The source has come to these offsets."""
+        if self._next is None:
+            self._first = first
+        self._next = behind
+
+    # -- appending ---------------------------------------------------------------------------------------
+
+    def _collect(self, record: Record, codec: int) -> None:
+        """Gather records of the older formats into batches."""
+        append_time = record.timestamp_ms if record.timestamp_type == LOG_APPEND_TIME else 0
+        kind = (codec, record.timestamp_type, append_time)
+        group = self._group
+        if group and (
+            kind != self._group_kind
+            or len(group) >= _BATCH_RECORDS
+            or self._group_bytes >= _BATCH_BYTES
+            or record.offset - group[-1].offset > _FILLED_GAP
+            or record.offset - group[0].offset > 4 * _BATCH_RECORDS
+        ):
+            self._append_group()
+            group = self._group
+        self._arrived(record.offset, record.offset + 1)
+        group.append(record)
+        self._group_kind = kind
+        self._group_bytes += len(record.key or b"") + len(record.value or b"")
+
+    def _append_group(self) -> None:
+        group = self._group
+        if group:
+            self._group, self._group_bytes = [], 0
+            codec, timestamp_type, _ = self._group_kind
+            self._records += len(group)
+            self._add(_encoded(group, codec, timestamp_type), group[0].offset, group[-1].offset + 1)
+
+    def _add(self, batch: bytearray, first: int, behind: int) -> None:
+        """A batch, ready to be appended, which is done some at a time."""
+        if self._batches and (first != self._batches_next or len(self._batches) >= _APPEND_BYTES):
+            self._append_batches()
+        if behind - first > _MAX_SPAN:
+            raise CorruptRecord(f"a batch that spans {behind - first:,} offsets", offset=first)
+        self._batches += batch
+        self._batches_next = behind
+
+    def _finish(self) -> None:
+        """Append what is gathered, and make it durable."""
+        self._append_group()
+        self._append_batches()
+        self._partition.flush()
+
+    def _append_batches(self) -> None:
+        if not self._batches:
+            return
+        batches, self._batches = self._batches, bytearray()
+        first = read_header(batches).base_offset
+        end = self._partition.offsets().log_end_offset
+        if first > end:
+            self._made_gaps = self._made_gaps or bool(self._partition.size)
+            if not self._partition.may_have_gaps:
+                self._store.mark_gaps(self._partition.name.topic)
+                self._marked_gaps = True
+        self._partition.append_as_is(batches)
+
+
+def _encoded(records: list[Record], codec: int, timestamp_type: int) -> bytearray:
+    """One batch of records; offsets that are missing between them stay missing."""
+    first, last = records[0].offset, records[-1].offset
+    rows = [(record.key, record.value, record.headers, record.timestamp_ms) for record in records]
+    if last - first + 1 == len(records):
+        return encode_batch(rows, compression=codec, base_offset=first, timestamp_type=timestamp_type)
+    # Only an encoder that fills the gaps, and a filter that takes out the filling, know such batches.
+    filled: list[RecordTuple] = [(None, None, (), records[0].timestamp_ms)] * (last - first + 1)
+    keep = [False] * len(filled)
+    for record, row in zip(records, rows, strict=True):
+        filled[record.offset - first] = row
+        keep[record.offset - first] = True
+    whole = encode_batch(filled, compression=codec, base_offset=first, timestamp_type=timestamp_type)
+    return filter_batch(whole, read_header(whole), keep)
+
+
+class _Present:
+    """Reads what the target holds, once, from offset to offset."""
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self._at = -1
+        self._end = partition.offsets().log_end_offset
+        self._held: dict[int, Record] = {}
+
+    def records(self, first: int, behind: int) -> dict[int, Record]:
+        """The records from `first` up to (not including) `behind`; both only ever grow."""
+        self._at = max(self._at, first, self._partition.offsets().log_start_offset)
+        while self._at < min(behind, self._end):
+            fetched = self._partition.fetch(self._at, _FETCH_BYTES)
+            headers = scan(fetched.data).headers
+            if not headers:
+                break
+            for header in headers:
+                for record in decode(fetched.data, header, "", -1):
+                    self._held[record.offset] = record
+            self._at = headers[-1].next_offset
+        wanted = {offset: record for offset, record in self._held.items() if first <= offset < behind}
+        self._held = {offset: record for offset, record in self._held.items() if offset >= behind}
+        return wanted

@@ -1,0 +1,99 @@
+"""A thread that does small things when they are due: flushes, checkpoints, retention, group timers.
+
+Each task is a function that does what is due and says in how many milliseconds it wants to run again
+(None: when woken). Between tasks the thread sleeps; with nothing to do it sleeps for good.
+
+Invariants: tasks run one at a time; a task that raises is logged and noted (background_failures.py), tried
+again after a while, and harms no other; `stop` returns when the running task has ended.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from .background_failures import BackgroundFailures
+from .uninterruptible import uninterruptible
+from .wakeups import OneShotEvent, Wakeup
+
+Task = Callable[[], "int | None"]
+
+_RETRY_MS: Final = 1_000
+
+
+class Scheduler:
+    """A named thread with tasks. All methods are safe between threads."""
+
+    def __init__(self, name: str, failures: BackgroundFailures) -> None:
+        self._name = name
+        self._failures = failures
+        self._lock = threading.Lock()
+        self._bell = Wakeup()
+        self._tasks: dict[str, Task] = {}
+        self._due: dict[str, float] = {}
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+        self._ended = OneShotEvent()
+
+    def add(self, name: str, task: Task) -> None:
+        """A task that runs as soon as the thread does."""
+        with self._lock:
+            self._tasks[name] = task
+            self._bell.ring()
+            self._due[name] = 0.0
+
+    def wake(self, name: str, delay_ms: float = 0) -> None:
+        """Run a task after delay_ms at the latest."""
+        due = time.monotonic() + delay_ms / 1000
+        with self._lock:
+            if due < self._due.get(name, float("inf")):
+                self._bell.ring()
+                self._due[name] = due
+
+    def start(self) -> None:
+        """Start the thread."""
+
+        def begin() -> None:
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+
+        uninterruptible(begin)
+
+    def stop(self) -> None:
+        """End the thread, after the task that it is in."""
+        self._stopping = True
+        self._bell.ring()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._ended.wait()
+
+    def run_all(self) -> None:
+        """Run every task now, in the calling thread (tests; a directory that is about to be closed)."""
+        for task in list(self._tasks.values()):
+            task()
+
+    def _run(self) -> None:
+        try:
+            while (name := self._next()) is not None:
+                delay_ms: int | None = _RETRY_MS
+                with self._failures.tolerated("running", name, Exception):
+                    delay_ms = self._tasks[name]()
+                if delay_ms is not None:
+                    self.wake(name, delay_ms)
+        finally:
+            self._ended.reach()
+
+    def _next(self) -> str | None:
+        """Sleep until a task is due, and take it; None to end."""
+        while not self._stopping:
+            wait_s = None
+            with self._lock:
+                name = min(self._due, key=self._due.__getitem__, default=None)
+                if name is not None:
+                    wait_s = self._due[name] - time.monotonic()
+                    if wait_s <= 0:
+                        del self._due[name]
+                        return name
+            self._bell.sleep(wait_s)
+        return None

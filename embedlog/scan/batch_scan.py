@@ -1,0 +1,226 @@
+"""A file's batches passed run by run, about as fast as its bytes can be read: recovery, verify, indexes.
+
+    | batch | batch | batch | bat           one buffer of the file, one call of scan_run: a Run of 3 batches
+                              | batch | ..  the next one begins where that run ended
+
+Where a run cannot go on, because of damage or because the batches end, `Runs` stop and say where. Who wants
+to know why looks at that place batch by batch, and may start again behind it: `runs_and_odd_ones` does that
+for those to whom any batch is good that is not damaged.
+
+Invariants: memory is bounded by the largest batch there may be, whatever a length says; a batch whose length
+runs past the end is not read to find that out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Final
+
+from ..codec import HEADER_SIZE, LARGEST_BATCH, BatchHeader, read_batch, read_header
+from ..codec.loops import scan_run
+from ..codec.rules import Marking, Rules
+from ..errors import CorruptRecord
+from ..index import IndexBuilder
+from .parallel_scan import Lanes, LogSnapshot, Place, worth_it
+from .parallel_scan import ReadInto as ReadInto
+from .parallel_scan import Run as Run
+
+_CHUNK: Final = 1 << 20
+_FIRST_CHUNK: Final = 1 << 16  # often that is all it takes
+_ALONE: Final = 64 << 20  # before lanes are tried again
+
+CUT_SHORT: Final = "the last batch is cut short"
+
+
+class Runs:
+    """The runs of a file from a byte on. Iterate it once; `reached` is where those end that were given."""
+
+    def __init__(
+        self,
+        read_into: ReadInto,
+        pos: int,
+        end: int,
+        rules: Rules,
+        marking: Marking | None = None,
+        *,
+        check_crc: bool = True,
+        origin: int = 0,
+        look: LogSnapshot | None = None,
+        lanes: Lanes | None = None,
+    ) -> None:
+        """
+        Args:
+            read_into: fills a buffer from a byte of the file on, as FileSystem.pread_into.
+            pos, end: which bytes of it.
+            rules: which batch may come first; a batch behind a gap has to be followed by another.
+            marking: of an index that is made on the way, whose positions count from byte `origin`.
+            check_crc: else only the headers are looked at.
+            look: called with a buffer, where in it a run begins, and the run: what it returns is the run's
+                `looked`. Perhaps in another thread, and before those in front of it are given out.
+            lanes: to be used where that is worth it.
+        """
+        self.reached = Place(pos, rules, marking if marking is not None else Marking())
+        self._read_into = read_into
+        self._end = end
+        self._check_crc = check_crc
+        self._origin = origin
+        self._look = look
+        self._lanes = lanes
+
+    @property
+    def pos(self) -> int:
+        """Where the runs end so far."""
+        return self.reached.pos
+
+    def __iter__(self) -> Iterator[Run]:
+        """Raises OSError."""
+        lanes = self._lanes if self._check_crc else None
+        alone = _FIRST_CHUNK
+        while lanes is not None and worth_it(self._end - self.pos):
+            until = self.pos + alone
+            yield from self._in_one_lane(until)
+            if self.pos < until:
+                return
+            place = (self.reached, self._end, self._origin)
+            for run in lanes.runs(self._read_into, *place, _needed, self._look):
+                self.reached = run.behind
+                yield run
+            alone = _ALONE
+        yield from self._in_one_lane(self._end)
+
+    def _in_one_lane(self, until: int) -> Iterator[Run]:
+        """Those that begin before a byte."""
+        buffer, rest = bytearray(min(_FIRST_CHUNK, max(self._end - self.pos, 0))), memoryview(b"")
+        needed = 1
+        while needed and self.pos < until:
+            view, held = memoryview(buffer), len(rest)
+            view[:held] = rest
+            pos, rules, marking = self.reached
+            wanted = min(len(buffer), self._end - pos)
+            got = held + self._read_into(view[held:wanted], pos + held)
+            if got < wanted:
+                self._end = pos + got  # the file is shorter than it was
+            scanned = scan_run(buffer, 0, got, rules, marking, self._check_crc, pos - self._origin)
+            if scanned.batches:
+                run = Run(self.reached, pos + scanned.pos, scanned)
+                if self._look is not None:
+                    run = run._replace(looked=self._look(buffer, 0, run))
+                self.reached = run.behind
+                yield run
+            rest = view[scanned.pos : got]
+            # Where headers are enough, bodies are not read.
+            most = min(LARGEST_BATCH if self._check_crc else _CHUNK, self._end - self.pos)
+            needed = _needed(rest, rules.may_have_gaps, most)
+            room = max(needed, min(_CHUNK, self._end - self.pos))
+            if needed and room > len(buffer):
+                buffer = bytearray(room)
+
+
+def runs_and_odd_ones(
+    read_into: ReadInto,
+    pos: int,
+    end: int,
+    rules: Rules,
+    builder: IndexBuilder | None = None,
+    *,
+    check_crc: bool = True,
+    origin: int = 0,
+    look: LogSnapshot | None = None,
+    lanes: Lanes | None = None,
+) -> Iterator[Run | BatchHeader]:
+    """The batches from a byte to another: runs, and by themselves those that are not what the rules want.
+
+    Such a batch is judged by the caller: it is taken for good, and the rules go on from it, when the next
+    ones are asked for. All that are go into the index that is built, whose positions count from byte
+    `origin`. A header's `pos` is the file's.
+
+    Raises CorruptRecord, located by pos, where no batch is, or (with check_crc) a damaged one; OSError.
+    """
+    while pos < end:
+        marking = builder.marking if builder is not None else None
+        runs = Runs(
+            read_into,
+            pos,
+            end,
+            rules,
+            marking,
+            check_crc=check_crc,
+            origin=origin,
+            look=look,
+            lanes=lanes,
+        )
+        for run in runs:
+            if builder is not None:
+                builder.add_run(run.scanned)
+            yield run
+        pos = runs.pos
+        if pos < end:
+            header = batch_at(read_into, pos, end, check_crc=check_crc)
+            yield header
+            if builder is not None:
+                builder.add(pos - origin, header.last_offset, header.max_timestamp_ms)
+            pos += header.size
+            rules = runs.reached.rules._replace(next_offset=header.next_offset, epoch=header.leader_epoch)
+
+
+def intact_end(read_into: ReadInto, pos: int, end: int) -> tuple[int, int]:
+    """How far from a byte on there are intact batches, in their places or not: the byte behind the last, and
+    the offset (-1 where there are none). Raises OSError."""
+    next_offset = -1
+    with contextlib.suppress(CorruptRecord):
+        for found in runs_and_odd_ones(read_into, pos, end, Rules(0, may_have_gaps=True)):
+            if isinstance(found, Run):
+                pos, next_offset = found.end, found.behind.rules.next_offset
+            else:
+                pos, next_offset = pos + found.size, found.next_offset
+    return pos, next_offset
+
+
+def batch_at(read_into: ReadInto, pos: int, end: int, *, check_crc: bool = True) -> BatchHeader:
+    """The header of the batch at a byte, which has to be whole before `end`; its `pos` is the file's.
+
+    Raises CorruptRecord, located by pos, that says why there is none; OSError.
+    """
+    try:
+        head = read_bytes(read_into, pos, min(HEADER_SIZE, end - pos))
+        if len(head) < HEADER_SIZE:
+            raise CorruptRecord(CUT_SHORT)
+        header = read_header(head)
+        if header.size > end - pos:
+            raise CorruptRecord(CUT_SHORT)
+        if header.size > LARGEST_BATCH:
+            raise CorruptRecord(f"a batch cannot be {header.size:,} bytes long")
+        if check_crc:
+            whole = read_bytes(read_into, pos, header.size)
+            if read_batch(whole, 0, len(whole)) is None:
+                raise CorruptRecord(CUT_SHORT)
+    except CorruptRecord as error:
+        error.pos = pos
+        raise
+    return header._replace(pos=pos)
+
+
+def read_bytes(read_into: ReadInto, pos: int, size: int) -> bytearray:
+    """Bytes of the file, fewer at its end."""
+    buffer = bytearray(size)
+    del buffer[read_into(memoryview(buffer), pos) :]
+    return buffer
+
+
+def _needed(rest: memoryview, may_have_gaps: bool, most: int) -> int:
+    """How many bytes it takes to go on from those at hand; 0 where `most` of them would not help."""
+    size = _size_at(rest, 0)
+    if size <= len(rest) and may_have_gaps:
+        size += _size_at(rest, size)  # behind a gap it has to be followed by another batch
+    return size if len(rest) < size <= most else 0
+
+
+def _size_at(buffer: memoryview, pos: int) -> int:
+    """The size of the batch at `pos` by its header: a header's where there is none yet, 0 for a wrong one."""
+    if len(buffer) - pos < HEADER_SIZE:
+        return HEADER_SIZE
+    try:
+        return read_header(buffer, pos).size
+    except CorruptRecord:
+        return 0

@@ -1,0 +1,140 @@
+"""The file that a partition's appends grow, and the room that is kept ready ahead of them.
+
+    records                          zeros
+    |--------------------------------|===============|
+    0                                size            length of the file
+
+fdatasync of a file that has grown has to write its new length and blocks down as well: on a journalling file
+system that is half of what a small durable append costs. Where zeros stand already, only the bytes are
+written. So zeros are written ahead as long as durable appends follow each other closely, a step at a time,
+and what lies behind the records is cut off when the segment is sealed, parked or closed. After a crash it is
+a tail of zeros, which recovery knows. (docs/decisions/0015-zeros-ahead.md: what was measured.)
+
+Invariants: nothing but zeros lies behind the records, or what is left of an append that was undone by
+forgetting it; that no room could be kept ready is nobody's failure. Whoever calls holds the append lock; but
+`sync` needs only that nobody closes the file meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Final
+
+from ..config import KIB, MIB, TopicSettings
+from ..errors import DiskFull, StorageError
+from ..fast_append import CLOSE, FileFields
+from ..files.filesystem import FileSystem, no_room
+from ..model import TopicPartition
+
+_STEP: Final = 512 * KIB
+_SPARE: Final = 64 * MIB  # a disk with less left is not to be filled with zeros
+
+# Durable appends follow each other closely where CLOSE of them share so many bytes. Larger ones would
+# gain less from the room than writing zeros costs.
+_TOGETHER: Final = MIB
+
+
+def append_error(name: TopicPartition, error: OSError, path: str) -> StorageError:
+    """What an append raises whose files could not be written, and that has been undone."""
+    if no_room(error):
+        return DiskFull(
+            f"{name}: no room for the append ({error.strerror}): nothing was appended; "
+            "free some room and append again",
+            path=path,
+        )
+    return StorageError(f"{name}: the append failed, nothing was appended: {error}", path=path)
+
+
+class ActiveSegment(FileFields):
+    """The file of a partition's last segment, to be written. Closed at first."""
+
+    def __init__(self, fs: FileSystem) -> None:
+        self._fs = fs
+        self._direct = type(fs).pwrite_all is FileSystem.pwrite_all  # else asked for each write
+        self._fd = -1
+        self._path = ""
+        self._length = 0  # at least the file's
+        self._limit = 0
+        self._durable = 0  # so many durable appends
+        self._since = 0  # since the file had so many bytes
+
+    @property
+    def is_open(self) -> bool:
+        return self._fd >= 0
+
+    def growth(self, pos: int, size: int, settings: TopicSettings) -> int:
+        """How many more bytes this file, or the next, takes on disk if `size` bytes are appended at `pos`."""
+        if pos and pos + size > settings.segment_bytes:
+            pos = 0
+        elif self.is_open:
+            return max(pos + size - self._length, 0)
+        return max(size, settings.segment_bytes - pos) if settings.preallocate else size
+
+    def open(self, path: str, size: int, settings: TopicSettings) -> None:
+        """Open a file that has `size` bytes of records. Raises OSError, and then it is not open."""
+        fd = self._fs.open_write(path)
+        try:
+            length = self._fs.size(path)
+            if settings.preallocate and length <= size:
+                self._fs.allocate(fd, settings.segment_bytes)
+                length = settings.segment_bytes
+        except OSError:
+            self._fs.close(fd)
+            raise
+        self._path, self._length, self._limit = path, length, settings.segment_bytes
+        self._durable, self._since = 0, size
+        self._fd = fd
+
+    def write(self, data: bytearray, pos: int) -> None:
+        """Write behind the records, which end at `pos`. After an OSError part of it may be there."""
+        end = pos + len(data)
+        if end > self._length:
+            if self._durable >= CLOSE:
+                self._reserve(pos, end)
+            if end > self._length:
+                self._length = end
+        self._fs.pwrite_all(self._fd, data, pos)
+
+    def durable_append(self) -> None:
+        """Somebody waits for the bytes just written to be durable: the next ones may be like that."""
+        self._durable += 1
+
+    def sync(self) -> None:
+        """What was written before is durable when this returns. Raises OSError: it may be lost then."""
+        self._fs.sync(self._fd)
+
+    def trim(self, size: int) -> None:
+        """Cut off what lies behind `size` bytes of records. Raises OSError."""
+        if self._length > size:
+            self._fs.truncate(self._fd, size)
+            self._length = size
+
+    def close(self) -> None:
+        """Close the descriptor. Raises OSError, and is closed all the same."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            self._fs.close(fd)
+
+    def abandon(self) -> None:
+        """In a forked child: the descriptor is a copy; let go of it."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def _reserve(self, pos: int, end: int) -> None:
+        """Write zeros where the next appends will be written, if it is worth it and there is room enough."""
+        together = pos - self._since <= _TOGETHER
+        self._durable, self._since = 0, pos
+        room = min(_STEP, self._limit - pos)
+        if not together or pos + room < end:
+            return
+        with contextlib.suppress(OSError):
+            if self._fs.spare_bytes(self._path) < _SPARE:
+                return
+            self._length = pos + room
+            try:
+                self._fs.pwrite_all(self._fd, bytes(room), pos)
+            except OSError:
+                self._fs.truncate(self._fd, pos)
+                self._length = pos

@@ -1,0 +1,222 @@
+"""Which records stay when a log is compacted: Kafka's LogCleaner rules, one batch at a time, without I/O.
+
+    dirty batches --> OffsetMap: digest of key -> last offset
+                                  |
+    all batches   --> BatchCleaner ---> the batch, a smaller one, an empty one, or nothing
+
+A record stays if no later one of its key is in the map. A tombstone (null value) stays until the delete
+horizon of its batch has passed; the horizon is set, delete_retention_ms ahead, when the batch is first
+cleaned, so a reader that takes less time from the log's start to its end sees every deletion (KIP-534).
+Records of aborted transactions go. The marker that ends a transaction stays while a batch of it is left,
+then until a delete horizon of its own. A batch keeps its offsets and sequences, and stays, even if it is
+empty, where it is the last one of its producer, or of the part that is cleaned.
+
+Departures from Kafka: records without key are kept, since nobody asked for them to be lost (Kafka's broker
+refuses them in a compacted topic); a batch enters the map whole or not at all, so that no horizon is set
+before the map has seen the tombstone; a digest has 16 bytes, as Kafka's.
+
+Invariants: no batch behind the map's end changes; a marker of an aborted transaction whose entry is still
+in the transaction index never goes (`BatchCleaner.spent`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final
+
+from ..codec import ABORT, COMMIT, BatchHeader, control_type, decode, filter_batch, read_header
+from ..codec.delete_horizon import with_delete_horizon
+from ..config import MAX_INT64
+from ..model import AbortedTransaction, Record
+
+if TYPE_CHECKING:
+    from ..codec.record_batch import ReadBuffer
+
+# What CPython takes for a key: 64 bytes of digest, 32 of number, up to 112 of the table while it grows.
+BYTES_PER_KEY: Final = 208
+_DIGEST_BYTES: Final = 16
+# What the log has accepted it must be able to clean, also batches that were appended as they came.
+MAX_BATCH_BYTES: Final = 1 << 30
+
+
+class OffsetMap:
+    """Key -> its last offset, for as many keys as fit a number of bytes, and for one batch at least."""
+
+    def __init__(self, buffer_bytes: int, first_offset: int) -> None:
+        self.capacity = max(buffer_bytes // BYTES_PER_KEY, 1)
+        self.next_offset = first_offset  # everything before it has been taken in, now or in earlier rounds
+        self._last: dict[bytes, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._last)
+
+    def add(self, header: BatchHeader, records: Iterable[Record]) -> bool:
+        """Take in a batch's records (none, if they do not count). False, and nothing, if they do not fit."""
+        found = {_digest(record.key): record.offset for record in records if record.key is not None}
+        last = self._last
+        if last and len(last) + len(found) > self.capacity:
+            new = sum(digest not in last for digest in found)
+            if len(last) + new > self.capacity:
+                return False
+        last.update(found)
+        self.next_offset = header.next_offset
+        return True
+
+    def is_latest(self, record: Record) -> bool:
+        """Has no later record the same key, as far as the map knows?"""
+        return record.key is None or self._last.get(_digest(record.key), -1) <= record.offset
+
+
+class Transactions:
+    """Follows a log's transactions from its start, batch by batch."""
+
+    def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
+        self._aborted: dict[int, list[AbortedTransaction]] = {}
+        for transaction in sorted(aborted, key=_first_offset):
+            self._aborted.setdefault(transaction.producer_id, []).append(transaction)
+        self._observed: set[AbortedTransaction] = set()
+        self._committed: set[int] = set()
+        self.spent: list[AbortedTransaction] = []  # aborted ones of which no batch was there
+
+    def is_aborted(self, header: BatchHeader) -> bool:
+        """A data batch: does it belong to an aborted transaction?"""
+        if not header.is_transactional:
+            return False
+        transaction = self._at(header)
+        if transaction is None:
+            self._committed.add(header.producer_id)
+            return False
+        self._observed.add(transaction)
+        return True
+
+    def is_spent(self, buffer: ReadBuffer, header: BatchHeader) -> bool:
+        """A control batch: is no batch of its transaction left?"""
+        committed = header.producer_id in self._committed
+        self._committed.discard(header.producer_id)
+        transaction = self._at(header)
+        if transaction is not None:
+            if transaction in self._observed:
+                return False
+            self.spent.append(transaction)
+            return True
+        records = decode(buffer, header, "", -1)
+        if not records:
+            return True  # emptied before
+        kind = control_type(records[0].key)
+        return kind == ABORT or (kind == COMMIT and not committed)
+
+    def _at(self, header: BatchHeader) -> AbortedTransaction | None:
+        known = self._aborted.get(header.producer_id, ())
+        i = bisect_right(known, header.base_offset, key=_first_offset) - 1
+        return known[i] if i >= 0 and header.base_offset <= known[i].last_offset else None
+
+
+class BatchCleaner:
+    """Decides over one batch after the other, from the log's start on."""
+
+    def __init__(
+        self,
+        offsets: OffsetMap,
+        aborted: Iterable[AbortedTransaction],
+        last_batches: Mapping[int, tuple[int, int]],
+        now_ms: int,
+        delete_retention_ms: int,
+        *,
+        in_steps: Callable[[list[Record]], Iterable[Record]] = iter,
+    ) -> None:
+        """`in_steps` gives a batch's records one by one, and may take its time."""
+        self._in_steps = in_steps
+        self._offsets = offsets
+        self._transactions = Transactions(aborted)
+        self._last_batches = last_batches
+        self._now_ms = now_ms
+        self._horizon_ms = min(now_ms + delete_retention_ms, MAX_INT64)
+        self.records_removed = 0
+
+    def spent(self) -> set[AbortedTransaction]:
+        """Aborted transactions that no reader has to know of any more, since the last time this was asked.
+
+        They are to be forgotten before the batches cleaned meanwhile replace the old ones.
+        """
+        spent = set(self._transactions.spent)
+        self._transactions.spent.clear()
+        return spent
+
+    def clean(self, buffer: ReadBuffer, header: BatchHeader) -> ReadBuffer | None:
+        """What is to stand in the batch's place: its own bytes if it is to stay, None for nothing.
+
+        Raises CorruptRecord where it cannot be opened.
+        """
+        original = buffer[header.pos : header.pos + header.size]
+        if header.is_control:
+            return self._clean_marker(buffer, header, original)
+        aborted = self._transactions.is_aborted(header)
+        if header.next_offset > self._offsets.next_offset:
+            return original
+        if aborted or not header.record_count:
+            return self._emptied(buffer, header, original)
+        records = decode(buffer, header, "", -1, max_bytes=MAX_BATCH_BYTES)
+        expired = header.has_delete_horizon and header.base_timestamp_ms <= self._now_ms
+        keep = [
+            (record.value is not None or record.key is None or not expired)
+            and self._offsets.is_latest(record)
+            for record in self._in_steps(records)
+        ]
+        kept = sum(keep)
+        if not kept:
+            return self._emptied(buffer, header, original)
+        self.records_removed += len(records) - kept
+        cleaned: ReadBuffer = original
+        if kept < len(records):
+            cleaned = filter_batch(buffer, header, keep, max_bytes=MAX_BATCH_BYTES)
+        tombstones = any(
+            wanted and record.value is None and record.key is not None
+            for record, wanted in zip(records, keep, strict=True)
+        )
+        return self._with_horizon(cleaned) if tombstones and not header.has_delete_horizon else cleaned
+
+    def _clean_marker(
+        self, buffer: ReadBuffer, header: BatchHeader, original: ReadBuffer
+    ) -> ReadBuffer | None:
+        spent = self._transactions.is_spent(buffer, header)
+        if not spent or header.next_offset > self._offsets.next_offset:
+            return original
+        if not header.has_delete_horizon:
+            return self._with_horizon(original)
+        return (
+            self._emptied(buffer, header, original) if header.base_timestamp_ms <= self._now_ms else original
+        )
+
+    def _with_horizon(self, batch: ReadBuffer) -> bytearray:
+        return with_delete_horizon(batch, read_header(batch), self._horizon_ms, max_bytes=MAX_BATCH_BYTES)
+
+    def _emptied(self, buffer: ReadBuffer, header: BatchHeader, original: ReadBuffer) -> ReadBuffer | None:
+        self.records_removed += header.record_count
+        # The last batch tells readers at the end of the cleaned part where to go on.
+        ends_round = header.next_offset == self._offsets.next_offset
+        if not ends_round and not self._is_last_of_producer(header):
+            return None
+        if not header.record_count:
+            return original
+        return filter_batch(buffer, header, [False] * header.record_count, max_bytes=MAX_BATCH_BYTES)
+
+    def _is_last_of_producer(self, header: BatchHeader) -> bool:
+        """Without this batch, would the producer's state be lost?"""
+        last = self._last_batches.get(header.producer_id) if header.producer_id >= 0 else None
+        if last is None:
+            return False
+        epoch, last_offset = last
+        if last_offset >= 0:
+            return header.last_offset == last_offset
+        return header.is_control and header.producer_epoch == epoch
+
+
+def _digest(key: bytes) -> bytes:
+    # What is shorter than a digest cannot be taken for one, and stands for itself.
+    return key if len(key) < _DIGEST_BYTES else blake2b(key, digest_size=_DIGEST_BYTES).digest()
+
+
+def _first_offset(transaction: AbortedTransaction) -> int:
+    return transaction.first_offset

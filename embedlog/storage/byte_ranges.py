@@ -1,0 +1,94 @@
+"""A range of a partition's offsets, divided by bytes: for many who read one partition side by side.
+
+    segments      | 0 ........ | 1000 .............. | 5000 ... |
+    asked for           300 .............................. 5200
+    pieces              300 .. | 1900 .. | 3400 ..... | 4800 ..     each about as many bytes
+
+The offset indexes tell which offset is near which byte; no record is read. An index is a hint: one that is
+wrong makes pieces that are larger or smaller, and loses nothing, since each piece begins where the one before
+it ends.
+
+Segments in which no record is as late as a time that is asked for are left out, by their time indexes.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..index import lookup_offset
+from ..model import Piece
+from ..segment import Segment
+
+
+class _Part(NamedTuple):
+    """Of a segment the offsets start..end-1, about at the bytes pos..end_pos."""
+
+    segment: Segment
+    start: int
+    end: int
+    pos: int
+    end_pos: int
+
+
+def divide(
+    segments: Sequence[tuple[Segment, int]], start: int, end: int, piece_bytes: int, not_before_ms: int | None
+) -> list[Piece]:
+    """The offsets start..end-1 in pieces of about piece_bytes at most, in order.
+
+    Args:
+        segments: all of a partition's, each with its readable bytes.
+        not_before_ms: records with smaller timestamps need not be in any piece; None: all must.
+
+    Raises OSError, CorruptRecord.
+    """
+    runs: list[list[_Part]] = [[]]
+    for number, (segment, size) in enumerate(segments):
+        is_last = number + 1 == len(segments)
+        first = start if number == 0 else max(start, segment.base_offset)
+        behind = end if is_last else min(end, segments[number + 1][0].base_offset)
+        if first >= behind:
+            continue
+        if not_before_ms is not None and not is_last and segment.largest_timestamp_ms < not_before_ms:
+            runs.append([])
+            continue
+        pos = _byte_near(segment, first, size)
+        end_pos = size if behind < end else _byte_near(segment, behind, size)
+        runs[-1].append(_Part(segment, first, behind, pos, max(pos, end_pos)))
+    return [piece for run in runs if run for piece in _cut(run, piece_bytes)]
+
+
+def _byte_near(segment: Segment, offset: int, size: int) -> int:
+    if offset <= segment.base_offset:
+        return 0
+    if offset >= segment.next_offset:
+        return size
+    return min(lookup_offset(segment.entries()[0], offset - segment.base_offset)[1], size)
+
+
+def _cut(run: list[_Part], piece_bytes: int) -> list[Piece]:
+    """Parts that follow each other, in pieces of equal size."""
+    start, end = run[0].start, run[-1].end
+    total = sum(part.end_pos - part.pos for part in run)
+    count = min(max(1, -(-total // piece_bytes)), end - start)
+    pieces = []
+    begin, passed, number = start, 0, 0
+    for wanted in range(1, count):
+        target = total * wanted // count
+        while passed + run[number].end_pos - run[number].pos < target:
+            passed += run[number].end_pos - run[number].pos
+            number += 1
+        cut = _offset_near(run[number], run[number].pos + target - passed)
+        if begin < cut < end:
+            pieces.append(Piece(begin, cut, total // count))
+            begin = cut
+    return [*pieces, Piece(begin, end, total // count)]
+
+
+def _offset_near(part: _Part, pos: int) -> int:
+    """Where a batch begins about at a byte: behind the last one that the index has before it."""
+    offsets, positions = part.segment.entries()[0]
+    i = bisect_right(positions, pos) - 1
+    found = part.start if i < 0 else part.segment.base_offset + offsets[i] + 1
+    return min(max(found, part.start), part.end)

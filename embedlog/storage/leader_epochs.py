@@ -1,0 +1,99 @@
+"""A partition's leader epochs at opening: from their file, or, where that is lost or wrong, from the records.
+
+The file leader-epoch-checkpoint and the epochs in the batches tell the same story twice. Where the file
+cannot be read, is missing, or says that an epoch begins where the record says otherwise, it is made anew
+from the records; where the records contradict each other, they are damaged and the file is believed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from bisect import bisect_right
+from collections.abc import Iterator
+from itertools import islice
+
+from ..codec import HEADER_SIZE, BatchHeader, read_header, scan
+from ..codec.rules import Rules
+from ..errors import CorruptCheckpoint, CorruptRecord
+from ..model import TopicPartition
+from ..scan.batch_scan import Runs
+from ..segment import Segment
+from .checkpoints import LeaderEpochs
+
+logger = logging.getLogger(__name__)
+
+
+def load_epochs(epochs: LeaderEpochs, segments: list[Segment], name: TopicPartition) -> None:
+    """Read the file; make it anew where it is lost. Raises OSError."""
+    try:
+        epochs.load()
+    except CorruptCheckpoint as error:
+        logger.warning("making the leader epochs of %s anew: %s", name, error)
+        epochs.replace(_epochs_of(segments)[0])
+    else:
+        if not epochs.entries and any(segment.size for segment in segments):
+            logger.warning("the leader epochs of %s are missing: making them anew", name)
+            epochs.replace(_epochs_of(segments)[0])
+
+
+def check_epochs(epochs: LeaderEpochs, segments: list[Segment], name: TopicPartition) -> None:
+    """Where the history contradicts the records, believe these, unless they contradict each other."""
+    if all(_begins(segments, epoch, offset) for epoch, offset in epochs.entries):
+        return
+    found, consistent = _epochs_of(segments)
+    if consistent:
+        logger.warning("the leader epochs of %s do not fit its records: making them anew", name)
+        epochs.replace(found)
+
+
+def _begins(segments: list[Segment], epoch: int, offset: int) -> bool:
+    """Is the record at an offset, where there is one, the first of an epoch?"""
+    number = bisect_right(segments, offset, key=lambda s: s.base_offset) - 1
+    if number < 0:
+        return True  # deleted
+    segment = segments[number]
+    with contextlib.suppress(CorruptRecord):
+        pos = segment.locate(offset, segment.size)
+        if pos + HEADER_SIZE <= segment.size:
+            header = read_header(segment.pread(HEADER_SIZE, pos))
+            said = header.leader_epoch == epoch or header.base_offset > offset
+            return said or not intact(segment, header)
+    return True
+
+
+def _epochs_of(segments: list[Segment]) -> tuple[tuple[tuple[int, int], ...], bool]:
+    """(the epochs of the records, do they grow all along?)"""
+    found: list[tuple[int, int]] = []
+    consistent = True
+    for segment in segments:
+        with contextlib.suppress(CorruptRecord):
+            for header in _changes(segment):
+                latest = found[-1][0] if found else -1
+                if header.leader_epoch == latest:
+                    continue
+                if not intact(segment, header):
+                    break
+                if header.leader_epoch > latest:
+                    found.append((header.leader_epoch, header.base_offset))
+                else:
+                    consistent = False
+    return tuple(found), consistent
+
+
+def _changes(segment: Segment) -> Iterator[BatchHeader]:
+    """The batches with another leader epoch than the one before them. Raises CorruptRecord as `walk` does."""
+    pos, expected, epoch = 0, segment.base_offset, -1
+    while pos < segment.size:
+        rules = Rules(expected, epoch, epoch, may_have_gaps=True)
+        for run in Runs(segment.pread_into, pos, segment.size, rules, check_crc=False):
+            pos, expected = run.end, run.behind.rules.next_offset
+        for header in islice(segment.walk(pos, segment.size, expected=expected), 1):
+            if header.leader_epoch != epoch:
+                yield header
+            pos, expected, epoch = pos + header.size, header.next_offset, header.leader_epoch
+
+
+def intact(segment: Segment, header: BatchHeader) -> bool:
+    """Does its CRC bear out a batch that was found by its header?"""
+    return bool(scan(segment.pread(header.size, header.pos)).headers)

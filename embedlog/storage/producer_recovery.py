@@ -1,0 +1,154 @@
+"""Producer state from the files: the newest snapshot, the .txnindex files, and what the batches add to them.
+
+    .txnindex, snapshots    |  the batches from there on
+    ------------------------+---------------------------> log end
+                            ^ the recovery point, or the newest snapshot if that is further
+
+For the writer when it opens the log, and for readers beside it (store/txn_index.py), who know what it
+knows by the same rules.
+
+Where a snapshot or a .txnindex cannot be understood, an older one does not help, since the records after
+it may lie before the recovery point: then all records are read again, and tell it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain
+
+from ..codec import BatchHeader
+from ..errors import CorruptCheckpoint, CorruptRecord
+from ..files.names import SNAPSHOT, TXN_INDEX
+from ..model import AbortedTransaction, TopicPartition
+from ..segment import Files, Segment
+from .producer_state import ABORTED_SIZE, ProducerState, decode_aborted, encode_aborted
+from .producer_state_manager import commits_transaction
+
+logger = logging.getLogger(__name__)
+
+Replay = Iterable[tuple[Segment, BatchHeader]]
+
+
+class ProducerRecovery:
+    """The producers of one partition on their way into memory."""
+
+    def __init__(self, files: Files, directory: str, name: TopicPartition) -> None:
+        self.files = files
+        self.fs = files.fs
+        self.directory = directory
+        self.name = name
+
+    def recover(
+        self,
+        segments: list[Segment],
+        checked_from: int,
+        log_end_offset: int,
+        replay: Replay,
+        names: Collection[str],
+    ) -> tuple[ProducerState, list[AbortedTransaction]]:
+        """State and aborted transactions as of the log's end, whose tail has been checked from an offset on:
+        `replay` are the batches there that producers are remembered by.
+
+        `names` are those in the directory. What the tail adds is written to the files, durably. Raises
+        OSError.
+        """
+        try:
+            producers, since = self.snapshot(log_end_offset, names)
+            there = {name for name in names if name.endswith(TXN_INDEX)}
+            stem = self.files.layout.stem
+            told = [s for s in segments if stem(s.base_offset) + TXN_INDEX in there] if there else []
+            aborted = self.aborted_in(told)
+        except CorruptCheckpoint as error:
+            logger.warning("reading all of %s for its producers: %s", self.name, error)
+            producers, since, aborted = ProducerState(), segments[0].base_offset, []
+            replay = chain(self.batches_before(segments, checked_from), replay)
+            checked_from = since
+        replayed_from = max(checked_from, since)
+        noted, aborted = aborted, [t for t in aborted if t.last_offset < replayed_from]
+        outdated = len(aborted) < len(noted)
+        for segment, header in replay:
+            if header.base_offset >= since:
+                ended = self.replay(segment, header, producers)
+                if ended is not None:
+                    aborted.append(ended)
+        if checked_from < log_end_offset or outdated:
+            self.rewrite_aborted(segments, aborted)
+        if producers.changed:
+            # The recovery point may move before the next flush does: the state must be on disk by then.
+            self.fs.write_file(self.path(log_end_offset, SNAPSHOT), producers.encode())
+            producers.changed = False
+        return producers, aborted
+
+    def replay(
+        self, segment: Segment, header: BatchHeader, producers: ProducerState
+    ) -> AbortedTransaction | None:
+        """Take a batch into the state. The transaction that it ended, where it is an abort marker.
+
+        Raises OSError, CorruptRecord.
+        """
+        if header.producer_id < 0 and not header.is_transactional:
+            return None
+        commits = None
+        if header.is_control:
+            data = segment.pread(header.size, header.pos)
+            commits = commits_transaction(data, header._replace(pos=0), self.name)
+        return producers.update(header, commits=commits)
+
+    def snapshot(
+        self, log_end_offset: int, names: Collection[str] | None = None
+    ) -> tuple[ProducerState, int]:
+        """The newest one up to the log's end: the state before the record with an offset; empty, and 0, where
+        there is none. Those past the end go, where the files are ours. Raises CorruptCheckpoint, OSError.
+
+        `names` are those in the directory, where they are known.
+        """
+        while True:
+            found = map(self.files.layout.parse_snapshot, names or self.fs.names(self.directory))
+            names = None
+            offsets = sorted(offset for offset in found if offset is not None)
+            while offsets and offsets[-1] > log_end_offset:
+                lost = offsets.pop()
+                if self.files.writable:
+                    self.fs.unlink(self.path(lost, SNAPSHOT))
+            if not offsets:
+                return ProducerState(), 0
+            path = self.path(offsets[-1], SNAPSHOT)
+            with contextlib.suppress(FileNotFoundError):  # a writer at work has newer ones by now
+                return ProducerState.decode(self.fs.read_file(path), path), offsets[-1]
+
+    def aborted_in(self, segments: Sequence[Segment], skip: int = 0) -> list[AbortedTransaction]:
+        """What the .txnindex files of some segments tell, in the order of the markers.
+
+        Without the first `skip` entries of the first file. A writer may be at work. Raises CorruptCheckpoint,
+        OSError.
+        """
+        found: set[AbortedTransaction] = set()
+        # Compaction takes entries over into an earlier file before it lets go of theirs: so from the end.
+        for segment in reversed(segments):
+            path = self.path(segment.base_offset, TXN_INDEX)
+            with contextlib.suppress(FileNotFoundError):
+                known = skip * ABORTED_SIZE if segment is segments[0] else 0
+                found.update(decode_aborted(self.fs.read_file(path)[known:], path))
+        return sorted(found, key=lambda transaction: transaction.last_offset)
+
+    def batches_before(self, segments: list[Segment], offset: int) -> Iterator[tuple[Segment, BatchHeader]]:
+        """The batches up to an offset, as far as they can be read."""
+        for segment in segments:
+            with contextlib.suppress(CorruptRecord):
+                for header in segment.walk(0, segment.size):
+                    if header.base_offset >= offset:
+                        return
+                    yield segment, header
+
+    def rewrite_aborted(self, segments: list[Segment], aborted: list[AbortedTransaction]) -> None:
+        for segment in segments:
+            path = self.path(segment.base_offset, TXN_INDEX)
+            own = [t for t in aborted if segment.base_offset <= t.last_offset < segment.next_offset]
+            if own or self.fs.exists(path):
+                self.fs.write_file(path, encode_aborted(own))
+
+    def path(self, offset: int, suffix: str) -> str:
+        return os.path.join(self.directory, self.files.layout.stem(offset) + suffix)

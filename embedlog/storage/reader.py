@@ -1,0 +1,516 @@
+"""The reading half of a partition: fetch, look up, list; the same for the writer and for other processes.
+
+Theory of operation: a reader takes one consistent look at the partition (`_look`): its immutable tuple
+of segments, and the end as (offset, byte, segment) in one tuple. From then on it needs no lock: a segment
+that is deleted meanwhile stays readable through its descriptor, one that is rolled meanwhile ends where
+the look says. (Kafka 2.7 design, section 5.4: the copy-on-write segment list.)
+
+Invariants: a fetch returns whole batches, none at or past the readable end; an offset outside
+log_start..log_end is OffsetOutOfRange; a position in a history that a crash cut off is LogTruncated.
+"""
+
+from __future__ import annotations
+
+import struct
+from abc import ABC, abstractmethod
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Final, NamedTuple, TypeAlias
+
+from ..codec import HEADER_SIZE, BatchHeader, decode_pieces, loops, scan
+from ..errors import CorruptRecord, EmbedlogError, LogTruncated, OffsetOutOfRange, StorageError
+from ..model import (
+    AbortedTransaction,
+    Fetched,
+    OffsetAndTimestamp,
+    PartitionOffsets,
+    PartitionState,
+    Piece,
+    Record,
+    TopicPartition,
+)
+from ..segment import Segment
+from .byte_ranges import divide
+
+LATEST_TIME: Final = -1
+EARLIEST_TIME: Final = -2
+
+_BASE_AND_LENGTH: Final = struct.Struct(">qi")
+_LENGTH_PREFIX: Final = 12
+_SMALLEST_BATCH: Final = HEADER_SIZE - _LENGTH_PREFIX
+_LARGEST_BATCH: Final = 256 << 20  # far above max_message_bytes: a length beyond it is damage, not a size
+_HINTS: Final = 64
+
+
+class End(NamedTuple):
+    """Where a partition ends for readers: the next offset, and the byte of which segment it would be at."""
+
+    offset: int
+    pos: int
+    segment: Segment
+
+
+class Version(NamedTuple):
+    """Which files a look is of, where another process writes them. Each has its own word for that."""
+
+    writer_id: int = 0
+    leader_epoch: int = 0
+    layout: int = 0
+    last_segment: int = 0
+
+
+class LogSnapshot(NamedTuple):
+    """A consistent look at a partition.
+
+    `given_offset` is the offset behind all that were ever given: past the end only while the partition
+    hides what it could not flush. A reader that got so far waits there. `last_stable_offset` is the
+    writer's own or what it published, -1 where it did not.
+    """
+
+    segments: tuple[Segment, ...]
+    log_start_offset: int
+    end: End
+    last_stable_offset: int
+    epochs: tuple[tuple[int, int], ...]
+    given_offset: int
+    version: Version = Version()
+
+    def end_of(self, segment: Segment) -> int:
+        """How many bytes of a segment may be read."""
+        if segment is self.end.segment:
+            return self.end.pos
+        return segment.size if segment.base_offset < self.end.offset else 0
+
+    def goes_on_from(self, earlier: LogSnapshot) -> bool:
+        """Are the files of an earlier look all there, as they were but for appends?"""
+        if self.version[:2] != earlier.version[:2] or self.end.offset < earlier.end.offset:
+            return False
+        files = {(segment.base_offset, segment.inode) for segment in self.segments}
+        return all((segment.base_offset, segment.inode) in files for segment in earlier.segments)
+
+
+# Segments, log start, end (as an End), leader epochs: of one moment, as in a Look.
+Glimpse: TypeAlias = tuple[tuple[Segment, ...], int, tuple[int, int, Segment], tuple[tuple[int, int], ...]]
+
+
+class Stretch(NamedTuple):
+    """A piece of a segment's file; segment None and size 0 where there is nothing to read.
+
+    `aborted` and `last_stable_offset` as in `model.Fetched`.
+    """
+
+    segment: Segment | None
+    pos: int
+    size: int
+    log_start_offset: int
+    log_end_offset: int
+    last_stable_offset: int
+    aborted: tuple[AbortedTransaction, ...]
+
+
+class Committed(NamedTuple):
+    """What read_committed may read: up to the offset `end`, without the records of `aborted` transactions."""
+
+    end: int
+    aborted: Sequence[AbortedTransaction]
+
+
+class ReadablePartition(ABC):
+    """Reads one partition. All methods are safe between threads and block no writer."""
+
+    def __init__(self, name: TopicPartition) -> None:
+        self.name = name
+        self.may_have_gaps = False
+        # Where a fetch ended: the next one, which most often goes on from there, needs no look-up.
+        self._hints: dict[int, tuple[Segment, int]] = {}
+
+    @abstractmethod
+    def _look(self) -> LogSnapshot: ...
+
+    def _glimpse(self) -> Glimpse:
+        """So much of `_look` as it takes to find a record."""
+        look = self._look()
+        return look.segments, look.log_start_offset, look.end, look.epochs
+
+    @property
+    @abstractmethod
+    def state(self) -> PartitionState: ...
+
+    @abstractmethod
+    def offsets(self) -> PartitionOffsets: ...
+
+    @abstractmethod
+    def _committed(self, look: LogSnapshot, offset: int) -> Committed:
+        """How far read_committed may read from an offset on, with the aborted transactions up to there."""
+
+    def has_data(self, offset: int, *, read_committed: bool) -> bool:
+        """Would a fetch at `offset` return something (or fail)?"""
+        look = self._look()
+        if offset > look.given_offset or offset < look.log_start_offset:
+            return True
+        return offset < (self._committed(look, offset).end if read_committed else look.end.offset)
+
+    def fetch(
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        leader_epoch: int = -1,
+        read_committed: bool = False,
+        buffer: bytearray | None = None,
+    ) -> Fetched:
+        """Whole batches from the one that holds `offset` on: about max_bytes, at least one.
+
+        Empty at the end. With a buffer of max_bytes they are read into it, unless the first is larger: `data`
+        is a view of it then. Raises OffsetOutOfRange, LogTruncated, CorruptRecord, StorageError.
+        """
+        try:
+            try:
+                return self._fetch(offset, max_bytes, leader_epoch, read_committed, buffer)
+            except FileNotFoundError:
+                # A segment of our look has been deleted or replaced since; a new look knows by what.
+                return self._fetch(offset, max_bytes, leader_epoch, read_committed, buffer)
+        except OSError as error:
+            raise StorageError(f"{self.name}: reading offset {offset:,} failed: {error}") from error
+
+    def _fetch(
+        self,
+        offset: int,
+        max_bytes: int,
+        leader_epoch: int,
+        read_committed: bool,
+        buffer: bytearray | None,
+    ) -> Fetched:
+        look = self._look()
+        self._check_offset(look, offset, leader_epoch)
+        committed = self._committed(look, offset) if read_committed else Committed(-1, ())
+        upper = min(committed.end, look.end.offset) if read_committed else look.end.offset
+        empty = Fetched(
+            b"",
+            look.log_start_offset,
+            look.end.offset,
+            committed.end,
+            may_have_gaps=self.may_have_gaps,
+            leader_epochs=look.epochs,
+        )
+        if offset >= upper:
+            return empty
+        try:
+            found = self._read_chunk(look, offset, max_bytes, upper, buffer)
+        except CorruptRecord as error:
+            raise error.at(offset=offset) from None
+        if found is None:
+            if self.may_have_gaps and self.state is not PartitionState.DAMAGED:
+                return empty
+            raise CorruptRecord(
+                "records are missing: `embedlog verify` tells how many",
+                path=look.end.segment.path,
+                pos=look.end.pos,
+                offset=offset,
+                last_offset=look.end.offset - 1,
+            )
+        segment, pos, data, next_offset = found
+        aborted = tuple(
+            t for t in committed.aborted if t.first_offset < next_offset and t.last_offset >= offset
+        )
+        return empty._replace(data=data, aborted=aborted, path=segment.path, pos=pos, next_offset=next_offset)
+
+    def record_at(self, offset: int) -> Record | None:
+        """The record at an offset, where the index leads to it, and nothing about it is out of the ordinary.
+
+        None where `fetch` has to tell what is: nothing is raised.
+        """
+        try:
+            segments, start, (end, end_pos, last), epochs = self._glimpse()
+            if not start <= offset < end:
+                return None
+            segment = segments[-1]
+            if offset < segment.base_offset:
+                segment = segments[max(bisect_right(segments, offset, key=_base_offset) - 1, 0)]
+            epoch = epochs[-1]
+            if offset < epoch[1]:
+                epoch = epochs[bisect_right(epochs, offset, key=_epoch_start) - 1]
+                if offset < epoch[1]:
+                    return None
+            size = end_pos if segment is last else segment.size if segment.base_offset < end else 0
+            data, begins, ends = segment.around(offset, size)
+        except (EmbedlogError, OSError, IndexError):
+            return None
+        return loops.record_at(data, begins, ends, offset, epoch[0], end, *self.name)
+
+    def stretch(
+        self, offset: int, max_bytes: int, *, read_committed: bool = False, at_least_one: bool = True
+    ) -> Stretch:
+        """Where in a file the batches from the one that holds `offset` on are, at most max_bytes of them.
+
+        For who sends bytes on without looking at them: the last batch may be cut off, as in Kafka's fetches.
+        With at_least_one the first is whole, however large. No CRC is checked. Raises as `fetch`.
+        """
+        try:
+            try:
+                return self._stretch(offset, max_bytes, read_committed, at_least_one)
+            except FileNotFoundError:
+                return self._stretch(offset, max_bytes, read_committed, at_least_one)
+        except OSError as error:
+            raise StorageError(f"{self.name}: reading offset {offset:,} failed: {error}") from error
+
+    def _stretch(self, offset: int, max_bytes: int, read_committed: bool, at_least_one: bool) -> Stretch:
+        look = self._look()
+        self._check_offset(look, offset, -1)
+        committed = self._committed(look, offset) if read_committed else Committed(-1, ())
+        upper = min(committed.end, look.end.offset) if read_committed else look.end.offset
+        empty = Stretch(None, 0, 0, look.log_start_offset, look.end.offset, committed.end, ())
+        if offset >= upper:
+            self._remember(offset, look.end.segment, look.end.pos)
+            return empty
+        number = max(bisect_right(look.segments, offset, key=_base_offset) - 1, 0)
+        hint = self._hints.pop(offset, None)
+        for segment in look.segments[number:]:
+            end = look.end_of(segment)
+            if upper < look.end.offset:
+                end = min(end, segment.locate(upper, end, may_have_gaps=self.may_have_gaps))
+            if hint is not None and hint[0] is segment:
+                pos = hint[1]
+            else:
+                pos = segment.locate(offset, end, may_have_gaps=self.may_have_gaps)
+            if pos >= end:
+                continue
+            size = min(max_bytes, end - pos)
+            if size < end - pos and at_least_one:
+                size = max(size, self._first_size(segment, pos, end))
+            if pos + size == look.end.pos and segment is look.end.segment:
+                self._remember(look.end.offset, segment, look.end.pos)
+            return empty._replace(segment=segment, pos=pos, size=size, aborted=tuple(committed.aborted))
+        return empty
+
+    def _remember(self, offset: int, segment: Segment, pos: int) -> None:
+        if len(self._hints) >= _HINTS:
+            self._hints.clear()
+        self._hints[offset] = (segment, pos)
+
+    def _first_size(self, segment: Segment, pos: int, end: int) -> int:
+        _, length = _BASE_AND_LENGTH.unpack(segment.pread(_LENGTH_PREFIX, pos))
+        size: int = length + _LENGTH_PREFIX
+        if length < _SMALLEST_BATCH or size > end - pos:
+            raise CorruptRecord(f"a batch cannot be {size:,} bytes long here", path=segment.path, pos=pos)
+        return size
+
+    def end_of_epoch(self, leader_epoch: int) -> tuple[int, int]:
+        """The largest epoch not above this one, and the offset behind its last record; (-1, -1) without one.
+
+        Of the latest epoch, and of any above it, that is the log's end. (KIP-101, KIP-320.)
+        """
+        look = self._look()
+        found = -1
+        for epoch, start in look.epochs:
+            if epoch > leader_epoch:
+                return (found, start) if found >= 0 else (-1, -1)
+            found = epoch
+        return (found, look.end.offset) if found >= 0 else (-1, -1)
+
+    def offset_for_time(self, time_ms: int) -> OffsetAndTimestamp | None:
+        """The first record with a timestamp of time_ms or later; None where there is none."""
+        look = self._look()
+        for segment in look.segments:
+            end = look.end_of(segment)
+            if not end or segment.largest_timestamp_ms < time_ms:
+                continue
+            for header in segment.from_time(time_ms, end, may_have_gaps=self.may_have_gaps):
+                if header.is_control:
+                    continue
+                for record in chain.from_iterable(self._decode(segment, header)):
+                    if record.timestamp_ms >= time_ms and record.offset >= look.log_start_offset:
+                        return OffsetAndTimestamp(record.offset, record.timestamp_ms, header.leader_epoch)
+        return None
+
+    def largest_timestamp(self) -> OffsetAndTimestamp | None:
+        """The first record with the largest timestamp; None where there are no records."""
+        look = self._look()
+        readable = [(segment, look.end_of(segment)) for segment in look.segments if look.end_of(segment)]
+        largest = max((segment.largest_timestamp_ms for segment, _ in readable), default=-1)
+        found = self.offset_for_time(largest) if largest >= 0 else None
+        if found is not None or largest < 0:
+            return found
+        # It is that of a deleted record, or of a transaction's end: every header has to be looked at.
+        largest = -1
+        for segment, end in readable:
+            for header in segment.from_time(largest + 1, end, may_have_gaps=self.may_have_gaps):
+                if header.is_control or header.last_offset < look.log_start_offset:
+                    continue
+                latest = header.max_timestamp_ms
+                if header.base_offset < look.log_start_offset:
+                    records = chain.from_iterable(self._decode(segment, header))
+                    later = (r.timestamp_ms for r in records if r.offset >= look.log_start_offset)
+                    latest = max(later, default=-1)
+                largest = max(largest, latest)
+        return self.offset_for_time(largest) if largest >= 0 else None
+
+    def offsets_before(self, time_ms: int, max_offsets: int) -> list[int]:
+        """At most max_offsets offsets where reading may begin, newest first: the log's end and the base
+        offsets of segments that were last modified at time_ms or before (LATEST_TIME -1: from the end,
+        EARLIEST_TIME -2: the first only). (Kafka 0.10 design, SimpleConsumer.getOffsetsBefore.)
+        """
+        look = self._look()
+        starts = [
+            (max(segment.base_offset, look.log_start_offset), segment.modified_ms)
+            for segment in look.segments
+        ]
+        if look.end.offset > starts[-1][0]:
+            starts.append((look.end.offset, starts[-1][1]))
+        if time_ms == EARLIEST_TIME:
+            chosen = starts[:1]
+        elif time_ms == LATEST_TIME:
+            chosen = starts
+        else:
+            chosen = [start for start in starts if start[1] <= time_ms]
+        return [offset for offset, _ in reversed(chosen)][:max_offsets]
+
+    def divide(self, start: int, end: int, piece_bytes: int, not_before_ms: int | None) -> list[Piece]:
+        """See dividing.divide. Raises OSError, CorruptRecord, StorageError."""
+        return divide(self.readable_segments(), start, end, piece_bytes, not_before_ms)
+
+    def behind_damage(self, offset: int, path: str, pos: int) -> int:
+        """Where reading can go on that met damage at a byte of a segment, `offset` being what comes next: the
+        first offset from there on of a valid batch behind the damaged one, or the log's end. That may be
+        before the byte, where a damaged length led there.
+
+        A fetch at it needs no look-up, which might meet the damage. Raises OSError, StorageError.
+        """
+        look = self._look()
+        for number, segment in enumerate(look.segments):
+            if segment.path != path:
+                continue
+            is_last = number + 1 == len(look.segments)
+            behind = look.end.offset if is_last else look.segments[number + 1].base_offset
+            end = look.end_of(segment)
+            found = segment.behind_damage(pos, end, offset, behind, may_have_gaps=self.may_have_gaps)
+            if found is None:
+                return max(behind, offset)
+            self._remember(found.base_offset, segment, found.pos)
+            return found.base_offset
+        return offset  # it has been deleted: a fetch tells
+
+    def segments(self) -> tuple[Segment, ...]:
+        """The segments as they are now (compaction, backup and the command line read them whole)."""
+        return self._look().segments
+
+    def readable_segments(self) -> list[tuple[Segment, int]]:
+        """The segments, each with the number of bytes that may be read of it."""
+        look = self._look()
+        return [(segment, look.end_of(segment)) for segment in look.segments]
+
+    # -- inside --------------------------------------------------------------------------------------
+
+    def _check_offset(self, look: LogSnapshot, offset: int, leader_epoch: int) -> None:
+        if leader_epoch >= 0:
+            survived = next(
+                (start for epoch, start in look.epochs if epoch > leader_epoch), look.given_offset
+            )
+            if offset > survived:
+                raise LogTruncated(
+                    f"{self.name}: offset {offset:,} lies past what survived a crash or repair: records from "
+                    f"{survived:,} on were lost, and others may stand there now; seek to {survived:,}",
+                    offset=offset,
+                    surviving_offset=survived,
+                )
+        if look.log_start_offset <= offset <= look.given_offset:
+            return
+        why = (
+            f'older records were deleted; start="earliest" begins at {look.log_start_offset:,}'
+            if offset < look.log_start_offset
+            else 'nothing has been appended there yet; start="latest" begins at the end'
+        )
+        raise OffsetOutOfRange(
+            f"{self.name}: offset {offset:,} is outside "
+            f"{look.log_start_offset:,}..{look.end.offset:,} ({why})",
+            offset=offset,
+            log_start_offset=look.log_start_offset,
+            log_end_offset=look.end.offset,
+        )
+
+    def _read_chunk(
+        self, look: LogSnapshot, offset: int, max_bytes: int, upper: int, buffer: bytearray | None
+    ) -> tuple[Segment, int, bytes | memoryview, int] | None:
+        """(segment, position, whole batches, next offset) from the first segment with something to give."""
+        segments = look.segments
+        hint = self._hints.pop(offset, None)
+        number = max(bisect_right(segments, offset, key=_base_offset) - 1, 0)
+        for segment in segments[number:]:
+            end = look.end_of(segment)
+            if hint is not None and hint[0] is segment:
+                pos = hint[1]
+            else:
+                pos = segment.locate(offset, end, may_have_gaps=self.may_have_gaps)
+            if pos >= end:
+                continue  # compaction may have left nothing at or behind the offset here
+            data, next_offset = _whole_batches(segment, pos, end, max_bytes, upper, buffer)
+            if not data:
+                if self.may_have_gaps and upper < look.end.offset:
+                    return None  # what is committed ends in a gap
+                reason = "the batch says that it begins past the log's end"
+                raise CorruptRecord(reason, path=segment.path, pos=pos)
+            self._remember(next_offset, segment, pos + len(data))
+            return segment, pos, data, next_offset
+        return None
+
+    def _decode(self, segment: Segment, header: BatchHeader) -> Iterator[list[Record]]:
+        """The batch's records piece by piece: it may hold millions."""
+        data = segment.pread(header.size, header.pos)
+        checked = scan(data)
+        if checked.error is not None or not checked.headers:
+            reason = checked.error.reason if checked.error else "the batch is cut short"
+            raise CorruptRecord(
+                reason,
+                path=segment.path,
+                pos=header.pos,
+                offset=header.base_offset,
+                last_offset=header.last_offset,
+            )
+        return decode_pieces(data, checked.headers[0], *self.name)
+
+
+def _epoch_start(epoch: tuple[int, int]) -> int:
+    return epoch[1]
+
+
+def _base_offset(segment: Segment) -> int:
+    return segment.base_offset
+
+
+def _whole_batches(
+    segment: Segment, pos: int, end: int, max_bytes: int, upper: int, buffer: bytearray | None
+) -> tuple[bytes | memoryview, int]:
+    """Batches from `pos`, about max_bytes and at least one, up to byte `end` and offset `upper`.
+
+    Also the offset behind them. A first batch larger than max_bytes is read again, whole. Where a batch
+    is impossible, those before it are returned; CorruptRecord if there are none.
+    """
+    want = min(max(max_bytes, HEADER_SIZE), end - pos)
+    data: bytes | memoryview
+    if buffer is not None and want <= len(buffer):
+        view = memoryview(buffer)
+        data = view[: segment.pread_into(view[:want], pos)]
+    else:
+        data = segment.pread(want, pos)
+    at, next_offset = loops.whole_batches(data, 0, len(data), upper)
+    if at:
+        return data[:at], next_offset
+    if len(data) < HEADER_SIZE:
+        torn = end - pos < HEADER_SIZE
+        problem = "the segment ends inside a batch" if torn else "the file is shorter than it was"
+        raise CorruptRecord(problem, path=segment.path, pos=pos)
+    base, length = _BASE_AND_LENGTH.unpack_from(data)
+    size = length + _LENGTH_PREFIX
+    if length < _SMALLEST_BATCH or size > min(end - pos, _LARGEST_BATCH):
+        raise CorruptRecord(f"a batch cannot be {size:,} bytes long here", path=segment.path, pos=pos)
+    if base >= upper:
+        return b"", 0
+    if size > len(data):
+        data = segment.pread(size, pos)
+        at, next_offset = loops.whole_batches(data, 0, len(data), upper)
+        if at:
+            return data, next_offset
+        if len(data) < size:
+            raise CorruptRecord("the file is shorter than it was", path=segment.path, pos=pos)
+    raise CorruptRecord("impossible offsets", path=segment.path, pos=pos, offset=base)

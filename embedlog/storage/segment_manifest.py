@@ -1,0 +1,386 @@
+"""The list of a partition's segments, by which a missing one is detected.
+
+Offsets alone do not reveal it: a compacted topic has gaps anyway, and without its first segment a log merely
+seems to begin later. So a partition with more than one segment, or whose first does not begin at 0, has a
+file `segment-manifest`:
+
+    0                            version
+    3                            number of lines
+    0 27508 120 4096 2a7f00c1    base offset, bytes, batches, records, CRC-32 of the file
+    4096 - - - -                 sealed, and not summarized yet
+    8192                         the active segment: its base offset
+    crc32 5f2b7e10               of everything before this line
+
+It is replaced as a whole by compaction and deletion, and soon after a roll, in the background; never while an
+append waits. A segment ends where the next one begins. The summary of a sealed segment (bytes, batches,
+records, CRC) is made in the background, by reading it once after it was sealed; `embedlog verify` compares
+it.
+
+Theory of operation: two rules ensure that a crash at any step never looks like damage.
+
+    A segment enters the list after its name is durable, and leaves it, durably, before its file is removed.
+    A segment that is not listed is adopted; one wholly before the log start may be missing.
+
+So the list may lack segments between any two steps of rolling, recovery, compaction and repair, but a listed
+segment existed, and no step of ours has removed it. A list that cannot be read, or that an older version may
+have left outdated (Catalog.manifests_trusted), is rebuilt from the directory.
+
+A reader cannot read the list and the directory at the same moment. It reads the list before and after the
+directory: a segment that both lists name existed all the time, or is missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import zlib
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from ..codec import BatchHeader
+from ..codec.rules import Rules
+from ..config import MAX_INT64, TopicSettings
+from ..errors import CorruptCheckpoint, CorruptRecord, counted
+from ..files.filesystem import FileSystem
+from ..files.names import SEGMENT_MANIFEST_FILE
+from ..index import OffsetEntries, TimeEntries
+from ..scan.batch_scan import Run, runs_and_odd_ones
+from ..segment import Files, Segment
+
+logger = logging.getLogger(__name__)
+
+_VERSION: Final = "0"
+_CRC: Final = "crc32 "
+_UNKNOWN: Final = "-"
+_CHUNK: Final = 1 << 18
+
+
+class Summary(NamedTuple):
+    """What a sealed segment holds; `crc` is the CRC-32 of its file."""
+
+    size: int
+    batches: int
+    records: int
+    crc: int
+
+    def __str__(self) -> str:
+        batches, records = counted(self.batches, "batch"), counted(self.records, "record")
+        return f"{batches} with {records} in {counted(self.size, 'byte')}"
+
+
+class Missing(NamedTuple):
+    """A listed segment without a file. `next_offset` is where the next one begins, None for the last."""
+
+    base_offset: int
+    next_offset: int | None
+    summary: Summary | None
+
+    @property
+    def reason(self) -> str:
+        """What is wrong, and what is known of the segment."""
+        return "the segment is missing" + (f": {self.summary}" if self.summary is not None else "")
+
+
+class SegmentManifest:
+    """One partition's list. Safe between threads."""
+
+    def __init__(self, fs: FileSystem, directory: str) -> None:
+        self._fs = fs
+        self.path = os.path.join(directory, SEGMENT_MANIFEST_FILE)
+        self._lock = threading.Lock()
+        self._sealed: dict[int, Summary | None] = {}
+        self._active = -1
+        self._exists = False
+        self._stale = False  # the file lacks some segments
+
+    def load(self) -> None:
+        """Read the file; without one the list is empty. Raises CorruptCheckpoint, OSError."""
+        try:
+            text = self._fs.read_file(self.path)
+        except FileNotFoundError:
+            return
+        self._exists = True
+        try:
+            self._sealed, self._active = _decode(text)
+        except ValueError as error:
+            raise CorruptCheckpoint(str(error), path=self.path) from None
+
+    def distrust(self) -> None:
+        """Forget what was read: only the directory counts."""
+        self._sealed, self._active = {}, -1
+
+    @property
+    def summaries(self) -> dict[int, Summary]:
+        """The summaries of sealed segments, by base offset."""
+        with self._lock:
+            return {base: summary for base, summary in self._sealed.items() if summary is not None}
+
+    def missing(self, present: Collection[int], log_start_offset: int) -> list[Missing]:
+        """The listed segments whose base offsets are not in `present`, except those before the log start."""
+        listed = sorted(self._sealed) + ([self._active] if self._active >= 0 else [])
+        gone = [base for base in listed if base not in present]
+        if not gone:
+            return []
+        every = sorted({*listed, *present})
+        following = ((base, bisect_right(every, base)) for base in gone)
+        found = [
+            Missing(base, every[i] if i < len(every) else None, self._sealed.get(base))
+            for base, i in following
+        ]
+        return [m for m in found if m.next_offset is None or m.next_offset > log_start_offset]
+
+    # -- changes ---------------------------------------------------------------------------------------
+
+    def begin(self, segments: Sequence[Segment], known: dict[int, Summary]) -> None:
+        """The first list, of a copy whose directory is not durable yet. Raises OSError."""
+        with self._lock:
+            self._sealed = {each.base_offset: known.get(each.base_offset) for each in segments[:-1]}
+            self._active = segments[-1].base_offset
+            if self._active:
+                self._write(name_durable=False)
+
+    def adopt(self, segments: Sequence[Segment]) -> None:
+        """List exactly these segments, which all exist. Writes the file if that changes it.
+
+        If the write fails, the file lacks some segments, which does no harm; the next change tries again.
+        """
+        with self._lock:
+            sealed = {each.base_offset: self._sealed.get(each.base_offset) for each in segments[:-1]}
+            active = segments[-1].base_offset
+            if (sealed, active) == (self._sealed, self._active) or not (active or self._exists):
+                return
+            self._sealed, self._active = sealed, active
+            self._try_to_write()
+
+    def save(self) -> None:
+        """Write what rolls have added. Handles errors as `adopt`."""
+        with self._lock:
+            if self._stale:
+                self._try_to_write()
+
+    def rolled(self, sealed: int, active: int) -> None:
+        """One segment was sealed and the next begun, by base offset. Writes nothing, since appends wait."""
+        with self._lock:
+            self._sealed[sealed] = None
+            self._active, self._stale = active, True
+
+    def release(self, first: int, end: int) -> None:
+        """When this returns, the files of segments with first <= base offset < end may be removed.
+
+        Raises OSError: they may not.
+        """
+        with self._lock:
+            if not any(first <= base < end for base in self._sealed):
+                return
+            before = self._sealed
+            self._sealed = {base: each for base, each in before.items() if not first <= base < end}
+            try:
+                self._write(name_durable=True)
+            except BaseException:
+                self._sealed = before
+                raise
+
+    def relist(self, segments: Sequence[Segment], changing: Collection[int]) -> None:
+        """List exactly these segments; those whose base offset is in `changing` are about to change.
+
+        Raises OSError.
+        """
+        with self._lock:
+            if not segments:
+                with contextlib.suppress(FileNotFoundError):
+                    self._fs.unlink(self.path)
+                self._fs.sync_dir(os.path.dirname(self.path))
+                self._sealed, self._active, self._exists = {}, -1, False
+                return
+            sealed = [each.base_offset for each in segments[:-1] if each.base_offset not in changing]
+            self._sealed = {base: self._sealed.get(base) for base in sealed}
+            self._active = segments[-1].base_offset
+            self._write(name_durable=True)
+
+    def deleted(self, before_offset: int) -> None:
+        """Drop segments before the log start. Handles errors as `adopt`: those may be missing anyway."""
+        with self._lock:
+            left = {base: each for base, each in self._sealed.items() if base >= before_offset}
+            if left != self._sealed:
+                self._sealed = left
+                self._try_to_write()
+
+    def note(self, summaries: dict[int, Summary]) -> None:
+        """Add summaries of sealed segments that are still listed without one. Handles errors as `adopt`."""
+        with self._lock:
+            news = {base: each for base, each in summaries.items() if self._sealed.get(base, each) is None}
+            if news:
+                self._sealed = {**self._sealed, **news}
+                self._try_to_write()
+
+    def _try_to_write(self) -> None:
+        try:
+            self._write(name_durable=False)
+        except OSError as error:
+            self._stale = True
+            logger.warning("%s could not be written: %s", self.path, error)
+
+    def _write(self, *, name_durable: bool) -> None:
+        self._fs.write_file(self.path, _encode(self._sealed, self._active), name_durable=name_durable)
+        self._exists, self._stale = True, False
+
+
+class MissingSegment(Segment):
+    """Stands in for a segment whose file is missing: reading it raises CorruptRecord."""
+
+    def __init__(self, files: Files, directory: str, missing: Missing, interval: int, end: int) -> None:
+        super().__init__(files, directory, missing.base_offset, end, interval)
+        self.size = missing.summary.size if missing.summary is not None and missing.summary.size else 1
+        self.modified_ms = self.created_ms = 0
+        self.missing = missing
+
+    def _error(self) -> CorruptRecord:
+        return CorruptRecord(
+            self.missing.reason,
+            path=self.path,
+            pos=0,
+            offset=self.base_offset,
+            last_offset=max(self.next_offset - 1, self.base_offset),
+        )
+
+    def pread(self, size: int, pos: int) -> bytes:
+        raise self._error()
+
+    def pread_into(self, buffer: bytearray | memoryview, pos: int) -> int:
+        raise self._error()
+
+    def entries(self) -> tuple[OffsetEntries, TimeEntries]:
+        raise self._error()
+
+    @property
+    def largest_timestamp_ms(self) -> int:
+        """Unknown: so large that look-ups by time do not skip it."""
+        return MAX_INT64
+
+    def behind_damage(
+        self, pos: int, end: int, min_offset: int, limit_offset: int, *, may_have_gaps: bool
+    ) -> BatchHeader | None:
+        return None
+
+
+def with_missing(
+    files: Files,
+    directory: str,
+    found: Iterable[Segment],
+    missing: Iterable[Missing],
+    settings: TopicSettings,
+) -> list[Segment]:
+    """Segments in order, including stand-ins for the missing ones."""
+    absent = [
+        MissingSegment(
+            files,
+            directory,
+            each,
+            settings.index_interval_bytes,
+            each.base_offset if each.next_offset is None else each.next_offset,
+        )
+        for each in missing
+    ]
+    segments = sorted([*found, *absent], key=lambda segment: segment.base_offset)
+    for i, segment in enumerate(segments[1:]):
+        segments[i].next_offset = segment.base_offset
+    return segments
+
+
+def missing_to_readers(
+    fs: FileSystem, directory: str, before: SegmentManifest, present: Collection[int], log_start_offset: int
+) -> list[Missing]:
+    """What is missing from a listing of the directory; `before` is the list as read before that listing.
+
+    Raises OSError, CorruptCheckpoint.
+    """
+    found = before.missing(present, log_start_offset)
+    if found:
+        after = SegmentManifest(fs, directory)
+        after.load()
+        still = {each.base_offset for each in after.missing(present, log_start_offset)}
+        found = [each for each in found if each.base_offset in still]
+    return found
+
+
+def summarize(segment: Segment, step: Callable[[int], None] = lambda size: None) -> Summary:
+    """Read a sealed segment, all of which must be valid. `step` is called with the size of each step.
+
+    Raises CorruptRecord, OSError.
+    """
+    size, batches, records = segment.size, 0, 0
+    rules = Rules(segment.base_offset, may_have_gaps=True)
+    for found in runs_and_odd_ones(segment.pread_into, 0, size, rules):
+        if isinstance(found, Run):
+            batches, records = batches + found.scanned.batches, records + found.scanned.records
+            step(found.end - found.pos)
+        else:
+            batches, records = batches + 1, records + found.record_count
+    return Summary(size, batches, records, crc_of(segment, size, step))
+
+
+def disagreement(segment: Segment, noted: Summary, batches: int, records: int) -> str | None:
+    """How a sealed segment whose batches are valid differs from its summary; None if it does not.
+
+    Raises OSError.
+    """
+    found = Summary(segment.size, batches, records, noted.crc)
+    if found != noted:
+        return f"the segment has {found}; when it was sealed it had {noted}"
+    if crc_of(segment, segment.size) != noted.crc:
+        return "its batches are valid, but the segment's bytes are not those that it was sealed with"
+    return None
+
+
+def crc_of(segment: Segment, size: int, step: Callable[[int], None] = lambda size: None) -> int:
+    """The CRC-32 of a segment's file. Raises OSError."""
+    crc = 0
+    for pos in range(0, size, _CHUNK):
+        data = segment.pread(min(_CHUNK, size - pos), pos)
+        crc = zlib.crc32(data, crc)
+        step(len(data))
+    return crc
+
+
+def _encode(sealed: dict[int, Summary | None], active: int) -> bytes:
+    lines = [_line(base, summary) for base, summary in sorted(sealed.items())]
+    text = "\n".join([_VERSION, str(len(lines) + 1), *lines, str(active), ""])
+    return f"{text}{_CRC}{zlib.crc32(text.encode()):08x}\n".encode()
+
+
+def _line(base: int, summary: Summary | None) -> str:
+    if summary is None:
+        return f"{base} - - - -"
+    return f"{base} {summary.size} {summary.batches} {summary.records} {summary.crc:08x}"
+
+
+def _decode(data: bytes) -> tuple[dict[int, Summary | None], int]:
+    """Raises ValueError, which says what is wrong."""
+    body, _, crc = data.rpartition(_CRC.encode())
+    if crc != f"{zlib.crc32(body):08x}\n".encode():
+        raise ValueError("its CRC does not match")
+    version, count, *lines = body.decode().removesuffix("\n").split("\n")
+    if version != _VERSION:
+        raise ValueError(f"unknown version {version[:20]!r}")
+    if len(lines) != int(count) or not lines:
+        raise ValueError("the number of lines is not the stated one")
+    sealed, active = list(_parsed(lines[:-1])), int(lines[-1])
+    bases = [-1, *(base for base, _ in sealed), active, MAX_INT64 + 1]
+    if not all(before < base for before, base in pairwise(bases)):
+        raise ValueError("its base offsets are out of order or out of range")
+    return dict(sealed), active
+
+
+def _parsed(lines: list[str]) -> Iterator[tuple[int, Summary | None]]:
+    for line in lines:
+        base, size, batches, records, crc = line.split(" ")
+        summary = None
+        if size != _UNKNOWN:
+            summary = Summary(int(size), int(batches), int(records), int(crc, 16))
+            if not all(0 <= number <= MAX_INT64 for number in summary):
+                raise ValueError("a number is out of range")
+        yield int(base), summary

@@ -1,0 +1,118 @@
+"""The tail of a segment: its batches from a recovery point on, checked one by one and against each other.
+
+Recovery believes none of it before it was read here: each batch must fit its file, match its CRC, continue
+offsets and leader epochs. The first that does not ends the tail; `problem` says why, in the words of the
+report. What is as it should be is passed run by run (scan/batch_scan.py), and its index is built on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..codec import HEADER_SIZE, BatchHeader
+from ..codec.rules import ANY_OFFSET, Rules
+from ..config import MAX_INT32
+from ..errors import CorruptRecord
+from ..index import IndexBuilder
+from ..scan.batch_scan import Run, runs_and_odd_ones
+from ..scan.parallel_scan import Lanes
+from ..segment import Segment
+from .checkpoints import LeaderEpochs
+
+
+class Tail:
+    """The valid batches of a segment from a byte on: up to byte `end` and `next_offset`.
+
+    `problem` is why they end before the file does, None where they do not; `superseded` says that they do
+    because the next segment begins with the batch that is there. `first_sequenced` is the byte of the first
+    batch that producers are remembered by.
+    """
+
+    def __init__(
+        self,
+        segment: Segment,
+        pos: int,
+        next_offset: int,
+        following: Segment | None,
+        epochs: LeaderEpochs,
+        may_have_gaps: bool,
+    ) -> None:
+        self.end = pos
+        self.next_offset = next_offset
+        self.batches = 0
+        self.problem: str | None = None
+        self.superseded = False
+        self.first_sequenced: int | None = None
+        self._segment = segment
+        self._following = following
+        self._epoch = epochs.epoch_at(next_offset)
+        self._latest_epoch = epochs.latest
+        self._may_have_gaps = may_have_gaps
+
+    def read(self, builder: IndexBuilder, lanes: Lanes, passed: Callable[[int], None]) -> None:
+        """Read it. For the last segment the index is that of a file that begins where the tail does.
+
+        `passed` is told how many more bytes have been checked. Raises OSError.
+        """
+        segment, following = self._segment, self._following
+        rules = Rules(
+            self.next_offset,
+            self._epoch,
+            self._latest_epoch,
+            following.base_offset if following is not None else ANY_OFFSET,
+            min(segment.base_offset + MAX_INT32 + 1, ANY_OFFSET),
+            self._may_have_gaps,
+        )
+        origin = self.end if following is None else 0
+        batches = runs_and_odd_ones(
+            segment.pread_into, self.end, segment.size, rules, builder, origin=origin, lanes=lanes
+        )
+        try:
+            for found in batches:
+                if isinstance(found, BatchHeader) and self._ends_before(found):
+                    break
+                size = -self.end
+                self._take(found)
+                passed(size + self.end)
+        except CorruptRecord as error:
+            self.problem = error.reason
+
+    def _take(self, found: Run | BatchHeader) -> None:
+        if isinstance(found, Run):
+            self.end, self.batches = found.end, self.batches + found.scanned.batches
+            self.next_offset, self._epoch = found.scanned.rules.next_offset, found.scanned.rules.epoch
+            sequenced = [found.pos + at for at in found.scanned.sequenced[:1]]
+        else:
+            self.end, self.batches = found.pos + found.size, self.batches + 1
+            self.next_offset, self._epoch = found.next_offset, found.leader_epoch
+            sequenced = [found.pos] if found.is_sequenced else []
+        if sequenced and self.first_sequenced is None:
+            self.first_sequenced = sequenced[0]
+
+    def _ends_before(self, header: BatchHeader) -> bool:
+        """Does it end before a batch that is valid by itself?"""
+        following = self._following
+        if following is not None and header.base_offset >= following.base_offset:
+            self.superseded = moved(self._segment, header.pos, following)
+            if not self.superseded:
+                self.problem = "the batch's offset is one of the next segment's"
+            return True
+        self.problem = self._discontinuity(header)
+        return self.problem is not None
+
+    def _discontinuity(self, header: BatchHeader) -> str | None:
+        """What is wrong with it where it stands."""
+        base, expected = header.base_offset, self.next_offset
+        if header.last_offset - self._segment.base_offset > MAX_INT32:
+            return f"a batch with offset {base:,} cannot be in this segment"
+        if base != expected and not (self._may_have_gaps and base > expected):
+            return f"the batch begins with offset {base:,}, the next one is {expected:,}"
+        if not self._epoch <= header.leader_epoch <= self._latest_epoch:
+            return f"the batch is of leader epoch {header.leader_epoch}, the partition's is {self._epoch}"
+        return None
+
+
+def moved(segment: Segment, pos: int, following: Segment) -> bool:
+    """Does the next segment begin with the very batch that is at a byte of this one?"""
+    ours, theirs = segment.pread(HEADER_SIZE, pos), following.pread(HEADER_SIZE, 0)
+    return len(ours) == HEADER_SIZE and ours == theirs

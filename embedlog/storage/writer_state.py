@@ -1,0 +1,271 @@
+"""What the writer tells reader processes: one small mapped file, `writer-state`.
+
+    header  64 bytes: "ELSTATE1" | writer id u64 | superseded u32 | slots u32 | names' length u32
+            boot id 16 bytes | inode u64 | crc32 of bytes 0 to 15 and 28 to 51 | 4 bytes | crc32
+    slots   64 bytes each:
+            log start, log end, flushed, last stable offset (i64 each)
+            base offset of the last segment i64 | readable bytes in it i64
+            leader epoch i32 | state i32 | layout version u32 | crc32 of the 60 bytes before
+    names   JSON: {"<topic> <partition>": slot}
+
+The writer stores a slot after the bytes it speaks of are written, so a reader that keeps to it never
+sees half an append. The slot's own CRC tells a reader that it looked while the writer wrote: it looks
+again. When topics come or go the file is replaced by a new one and the old one marked superseded.
+
+After a kill the file still says what was durable: the next writer takes the flushed offsets from there. It
+trusts them only if the machine has not been restarted since and the file is not a copy.
+
+Invariants: a flushed offset is stored after its fsync; `layout version` grows with every
+change of the set of files (roll, delete, compaction, recovery), so a reader lists the directory only when it
+has to. After a crash of the machine the file may hold anything: readers check the records themselves as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import mmap
+import os
+import stat
+import struct
+from collections.abc import Collection, Sequence
+from typing import Final, NamedTuple, Protocol
+from zlib import crc32
+
+from ..files.filesystem import TEMPORARY, FileSystem
+from ..model import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+_HEADER: Final = struct.Struct("<8sQIII")
+_SLOT: Final = struct.Struct("<qqqqqqiiI")
+_CRC: Final = struct.Struct("<I")
+_MAGIC: Final = b"ELSTATE1"
+_SIZE: Final = 64
+_SUPERSEDED_AT: Final = 16
+_SUPERSEDED: Final = b"\1\0\0\0"
+_BOOT: Final = struct.Struct("<16sQ")
+_BOOT_AT: Final = _HEADER.size
+_BOOT_CRC_AT: Final = _BOOT_AT + _BOOT.size
+_TRIES: Final = 1000
+
+
+class Edges(NamedTuple):
+    """One partition as published."""
+
+    log_start_offset: int
+    log_end_offset: int
+    flushed_offset: int
+    last_stable_offset: int
+    last_segment: int
+    readable_bytes: int
+    leader_epoch: int
+    state: int
+    layout_version: int
+
+
+class StateWriter:
+    """The writer's side: makes the file, then stores slots into the map. Callers serialise by slot."""
+
+    def __init__(
+        self, fs: FileSystem, path: str, writer_id: int, partitions: Sequence[TopicPartition]
+    ) -> None:
+        names = json.dumps({str(tp): i for i, tp in enumerate(partitions)}).encode()
+        header = _HEADER.pack(_MAGIC, writer_id, 0, len(partitions), len(names))
+        body = bytearray((1 + len(partitions)) * _SIZE)
+        body[: len(header)] = header
+        _CRC.pack_into(body, _SIZE - 4, crc32(names, crc32(header[:16])))
+        # Readers may open it at any moment: it appears whole. It need not survive the machine.
+        temporary = path + TEMPORARY
+        with fs.gone_on_error(temporary):
+            fd = fs.open_write(temporary, create=True, truncate=True)
+            try:
+                _BOOT.pack_into(body, _BOOT_AT, fs.boot_id(), os.fstat(fd).st_ino)
+                _CRC.pack_into(body, _BOOT_CRC_AT, _boot_crc(body))
+                fs.pwrite_all(fd, bytes(body) + names, 0)
+                self._map = mmap.mmap(fd, len(body) + len(names))
+            finally:
+                fs.close(fd)
+            fs.rename(temporary, path)
+        self._slots = {tp: i for i, tp in enumerate(partitions)}
+
+    def slot(self, partition: TopicPartition) -> tuple[mmap.mmap, int]:
+        """Where the partition stores its edges (fast_append): the map, and the first of 64 bytes in it."""
+        return self._map, _SIZE * (self._slots[partition] + 1)
+
+    def keep_only(self, partitions: Collection[TopicPartition]) -> None:
+        """Clear the slots of other partitions: they are gone, and new ones may get their names."""
+        for name in self._slots.keys() - partitions:
+            at = self.slot(name)[1]
+            self._map[at : at + _SIZE] = bytes(_SIZE)
+
+    def supersede(self) -> None:
+        """Tell readers that a newer file stands under the name. Nobody may store any more."""
+        self._map[_SUPERSEDED_AT : _SUPERSEDED_AT + 4] = _SUPERSEDED
+        self._map.close()
+
+    def close(self) -> None:
+        """Let go; the file stays, and tells readers how the writer left the log."""
+        self._map.close()
+
+    def abandon(self) -> None:
+        """In a forked child: let go of the map without touching what the parent publishes."""
+        with contextlib.suppress(BufferError):
+            self._map.close()
+
+
+class Publishing(Protocol):
+    """A partition whose edges are published."""
+
+    @property
+    def name(self) -> TopicPartition: ...
+
+    def publish_through(self, slot: tuple[mmap.mmap, int] | None) -> None: ...
+
+
+class WriterState:
+    """The file under the name `writer-state`, replaced whenever topics come or go. Callers take turns."""
+
+    def __init__(self, fs: FileSystem, path: str) -> None:
+        self._fs = fs
+        self._path = path
+        self._writer_id = int.from_bytes(os.urandom(8), "little") >> 1
+        self._current: StateWriter | None = None
+
+    def take_over(self) -> dict[TopicPartition, int]:
+        """The flushed offsets of a writer that was killed, as far as they can be trusted.
+
+        The log ends in its file are about to be wrong, so it is marked superseded for readers. It stays until
+        it is replaced, in case this process is killed during recovery. Raises OSError.
+        """
+        flushed = flushed_offsets(self._fs, self._path)
+        if flushed:
+            fd = self._fs.open_write(self._path)
+            try:
+                self._fs.pwrite_all(fd, _SUPERSEDED, _SUPERSEDED_AT)
+            finally:
+                self._fs.close(fd)
+        else:
+            with contextlib.suppress(FileNotFoundError):
+                self._fs.unlink(self._path)
+        return flushed
+
+    def replace(self, partitions: Sequence[Publishing]) -> None:
+        """Publish exactly these partitions in a new file. Raises OSError if there is none to keep using."""
+        try:
+            state = StateWriter(self._fs, self._path, self._writer_id, [p.name for p in partitions])
+        except OSError:
+            if self._current is None:
+                raise
+            # The old file still serves its partitions; of a new one readers see the files.
+            logger.exception("%s cannot be replaced: readers are not told of a change of topics", self._path)
+            self._current.keep_only({partition.name for partition in partitions})
+            return
+        for partition in partitions:
+            partition.publish_through(state.slot(partition.name))
+        before, self._current = self._current, state
+        if before is not None:
+            before.supersede()
+
+    def close(self) -> None:
+        """Let go; the file stays, and tells readers how the writer left the log."""
+        if self._current is not None:
+            self._current.close()
+            self._current = None
+
+    def abandon(self) -> None:
+        """In a forked child: let go without changing what the parent publishes."""
+        if self._current is not None:
+            self._current.abandon()
+
+
+class StateReader:
+    """A reader's side: maps the file that stands under the name now."""
+
+    def __init__(self, path: str) -> None:
+        """Raises FileNotFoundError, or ValueError where the file is not (any longer) intact."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would keep us waiting
+        try:
+            opened = os.fstat(fd)
+            size = opened.st_size
+            if not stat.S_ISREG(opened.st_mode) or size < _SIZE:
+                raise ValueError("no file, or too short")
+            self._map = mmap.mmap(fd, size, access=mmap.ACCESS_READ)
+        finally:
+            os.close(fd)
+        boot_id, inode = _BOOT.unpack_from(self._map, _BOOT_AT)
+        known = any(boot_id) and _CRC.unpack_from(self._map, _BOOT_CRC_AT)[0] == _boot_crc(self._map)
+        self._boot_id = boot_id if known and inode == opened.st_ino else None
+        magic, self.writer_id, _, count, length = _HEADER.unpack_from(self._map, 0)
+        names = self._map[_SIZE * (1 + count) : _SIZE * (1 + count) + length]
+        (stated,) = _CRC.unpack_from(self._map, _SIZE - 4)
+        if magic != _MAGIC or len(names) != length or stated != crc32(names, crc32(self._map[:16])):
+            raise ValueError("not a writer's state")
+        self.slots: dict[TopicPartition, int] = {}
+        for name, slot in json.loads(names).items():
+            topic, _, partition = name.rpartition(" ")
+            self.slots[TopicPartition(topic, int(partition))] = slot
+
+    @property
+    def superseded(self) -> bool:
+        return self._map[_SUPERSEDED_AT] != 0
+
+    def load(self, partition: TopicPartition) -> Edges | None:
+        """The partition's slot; None where the file does not know it or has not been told yet."""
+        slot = self.slots.get(partition)
+        if slot is None:
+            return None
+        at = _SIZE * (slot + 1)
+        for _ in range(_TRIES):
+            data = self._map[at : at + _SIZE]
+            if not any(data):
+                return None
+            if _CRC.unpack_from(data, _SIZE - 4)[0] == crc32(data[: _SIZE - 4]):
+                return Edges(*_SLOT.unpack_from(data))
+        return None
+
+    def flushed(self, partition: TopicPartition, boot_id: bytes) -> int:
+        """A partition's flushed offset; 0 if the file is a copy or was written before the last boot."""
+        edges = self.load(partition) if boot_id == self._boot_id else None
+        return edges.flushed_offset if edges is not None else 0
+
+    def close(self) -> None:
+        self._map.close()
+
+
+def _boot_crc(header: bytearray | mmap.mmap) -> int:
+    return crc32(header[_BOOT_AT:_BOOT_CRC_AT], crc32(header[:_SUPERSEDED_AT]))
+
+
+def flushed_offsets(fs: FileSystem, path: str) -> dict[TopicPartition, int]:
+    """The last writer's flushed offsets, as far as they can be trusted. Raises OSError."""
+    try:
+        state = StateReader(path)
+    except (FileNotFoundError, ValueError):
+        return {}
+    try:
+        boot_id = fs.boot_id()
+        return {name: at for name in state.slots if (at := state.flushed(name, boot_id))}
+    finally:
+        state.close()
+
+
+def retract(fs: FileSystem, path: str, partition: TopicPartition) -> None:
+    """Clear what the last writer published of a partition; readers ignore its file. Raises OSError."""
+    try:
+        state = StateReader(path)
+    except FileNotFoundError:
+        return
+    except ValueError:
+        fs.unlink(path)
+        return
+    slot = state.slots.get(partition)
+    state.close()
+    fd = fs.open_write(path)
+    try:
+        fs.pwrite_all(fd, _SUPERSEDED, _SUPERSEDED_AT)
+        if slot is not None:
+            fs.pwrite_all(fd, bytes(_SIZE), _SIZE * (slot + 1))
+    finally:
+        fs.close(fd)

@@ -1,0 +1,174 @@
+"""A copy of a log that is being written: for `log.backup` and `embedlog export`.
+
+    1  Flush everything, and write the recovery point: what is sealed now will never be cut again.
+    2  Per partition, under its upkeep lock (nothing is deleted or compacted meanwhile): hard-link the
+       sealed segments, copy the active one up to the end seen in step 1's flush, copy what stands beside;
+       what is known of producers is as of that end.
+    3  Write the catalog and a clean-shutdown note; sync; rename the directory into place.
+
+The copy is a log directory of its own, with a log id of its own. Sealed segments may share their blocks
+with the original, because neither side changes a sealed file: they are deleted or replaced as a whole.
+Exporting is the same with the other layout's names.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from bisect import bisect_left
+from collections.abc import Callable, Collection
+
+from ..errors import DirectoryError, StorageError
+from ..files.filesystem import FileSystem
+from ..files.names import (
+    INDEX,
+    LAYOUTS,
+    LEADER_EPOCH_FILE,
+    LOG_START_FILE,
+    RECOVERY_POINT_FILE,
+    SNAPSHOT,
+    TIME_INDEX,
+    TXN_INDEX,
+    Layout,
+)
+from ..model import AbortedTransaction, TopicPartition
+from ..partition import Partition
+from ..recovery import CleanEnd
+from ..segment import Segment
+from ..storage.checkpoints import write_offsets
+from ..storage.producer_state import encode_aborted
+from ..storage.segment_manifest import SegmentManifest
+from .catalog import Catalog
+from .store import Store
+
+Progress = Callable[[int, int], object]
+
+
+def backup(
+    store: Store, destination: str, *, layout: str | None = None, progress: Progress | None = None
+) -> None:
+    """Copy a store's directory, consistent by partition, into a new directory.
+
+    Args:
+        destination: must not exist, or be an empty directory.
+        layout: the names to use there; by default the original's.
+        progress: called with (bytes of segments linked or copied, bytes in all).
+
+    Raises DirectoryError, StorageError (a partition that cannot be flushed cannot be backed up).
+    """
+    destination = os.path.abspath(destination)
+    log = os.path.realpath(store.path)
+    if os.path.commonpath([log, os.path.realpath(destination)]) == log:
+        raise DirectoryError(f"{destination} lies in the log: name a place outside it", path=destination)
+    if os.path.lexists(destination) and (not os.path.isdir(destination) or os.listdir(destination)):
+        raise DirectoryError(f"{destination} exists: a backup needs a new directory", path=destination)
+    unfinished = destination + ".unfinished"
+    try:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        with store.topics_lock:
+            _Copy(store, unfinished, LAYOUTS[layout] if layout else store.catalog.layout, progress).make()
+        if os.path.isdir(destination):
+            os.rmdir(destination)
+        store.fs.rename(unfinished, destination)
+        store.fs.sync_dir(os.path.dirname(destination))
+    except BaseException as error:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        if isinstance(error, OSError):
+            message = f"the backup to {destination} failed: {error}"
+            raise StorageError(message, path=destination) from error
+        raise
+
+
+class _Copy:
+    """One copy in the making."""
+
+    def __init__(self, store: Store, path: str, layout: Layout, progress: Progress | None) -> None:
+        self._store = store
+        self._fs: FileSystem = store.fs
+        self._path = path
+        self._layout = layout
+        self._ends: dict[TopicPartition, CleanEnd] = {}
+        self._starts: dict[TopicPartition, int] = {}
+        self._progress = progress
+        self._done = self._total = 0
+
+    def make(self) -> None:
+        catalog = Catalog(self._fs, self._path)
+        catalog.create(self._layout.name)
+        topics = {name: self._store.topic(name) for name in self._store.topics()}
+        partitions = [partition for name in topics for partition in self._store.partitions_of(name)]
+        checkpoints = {partition.name: partition.checkpoint_for_copy() for partition in partitions}
+        self._store.upkeep.advance_recovery_points({name: at for name, (at, _) in checkpoints.items()})
+        self._total = sum(size for each in partitions for _, size in each.readable_segments())
+        for partition in partitions:
+            with partition.upkeep_lock:
+                self._copy_partition(partition, *checkpoints[partition.name])
+        catalog.save_topics(topics)
+        ends = {name: end.log_end_offset for name, end in self._ends.items()}
+        write_offsets(self._fs, catalog.file(RECOVERY_POINT_FILE), ends)
+        write_offsets(self._fs, catalog.file(LOG_START_FILE), self._starts)
+        catalog.note_clean_shutdown(self._ends)
+
+    def _copy_partition(self, partition: Partition, end: int, producers: bytes | None) -> None:
+        directory = os.path.join(self._path, self._layout.partition_directory(*partition.name))
+        self._fs.make_dir(directory)
+        start = partition.offsets().log_start_offset
+        if start:
+            self._starts[partition.name] = start
+        names = self._fs.names(partition.directory)
+        if producers is not None:
+            self._fs.write_file(os.path.join(directory, self._layout.stem(end) + SNAPSHOT), producers)
+        if LEADER_EPOCH_FILE in names:
+            source = os.path.join(partition.directory, LEADER_EPOCH_FILE)
+            self._copy(source, os.path.join(directory, LEADER_EPOCH_FILE))
+        aborted = [each for each in partition.for_cleaning().aborted if each.last_offset < end]
+        chosen = [each for each in partition.readable_segments() if each[0].base_offset <= end]
+        for segment, size in chosen:
+            to = os.path.join(directory, self._layout.stem(segment.base_offset))
+            # The last one is what the copy's next appends go to: never a file that the original has too.
+            if segment is not chosen[-1][0]:
+                self._link(segment.path, to + self._layout.records, size)
+            else:
+                size = segment.locate(end, size)
+                self._copy_records(segment.path, to + self._layout.records, size)
+            bounds = segment.base_offset, segment.next_offset
+            first, behind = (bisect_left(aborted, offset, key=_last_offset) for offset in bounds)
+            if first < behind:
+                self._fs.write_file(to + TXN_INDEX, encode_aborted(aborted[first:behind]))
+            self._copy_indexes(partition, segment, to, names)
+            begins_epoch = int(partition.begins_epoch)
+            copied = CleanEnd(end, segment.base_offset, size, segment.created_ms, begins_epoch)
+            self._ends[partition.name] = copied
+        copies = [segment for segment, _ in chosen]
+        SegmentManifest(self._fs, directory).begin(copies, partition.manifest.summaries)
+        self._fs.sync_dir(directory)
+
+    def _copy_indexes(self, partition: Partition, segment: Segment, to: str, names: Collection[str]) -> None:
+        stem = self._store.catalog.layout.stem(segment.base_offset)
+        for suffix in (INDEX, TIME_INDEX):
+            if stem + suffix in names:
+                source = os.path.join(partition.directory, stem + suffix)
+                self._copy(source, to + suffix, durable=False)  # hints
+
+    def _link(self, source: str, destination: str, size: int) -> None:
+        try:
+            self._fs.link(source, destination)
+        except OSError:  # another file system, or one without links
+            self._copy_records(source, destination, size)
+        else:
+            self._tell(size)
+
+    def _copy_records(self, source: str, destination: str, size: int) -> None:
+        self._fs.copy_range(source, destination, 0, size, progress=self._tell)
+
+    def _tell(self, size: int) -> None:
+        self._done += size
+        if self._progress is not None:
+            self._progress(min(self._done, self._total), self._total)
+
+    def _copy(self, source: str, destination: str, *, durable: bool = True) -> None:
+        self._fs.copy_range(source, destination, 0, self._fs.size(source), durable=durable)
+
+
+def _last_offset(transaction: AbortedTransaction) -> int:
+    return transaction.last_offset

@@ -1,0 +1,218 @@
+"""How many bytes a log takes on disk, counted as its files change instead of by walking the directory.
+
+    used = the blocks of every file and directory of the log
+           records, indexes, snapshots, checkpoints; zeros and preallocated space after the records; files
+           that wait to be unlinked (*.deleted, *-delete/), that recovery kept (*.cut), that are unfinished
+
+One walk measures the directory when it is opened. From then on `CountingFileSystem` adds what each system
+call of the writer changes, block by block; an append within the last block of its file costs one comparison.
+The directory is walked again now and then, to notice files removed by hand and races between two descriptors
+of one file. `staging/` and `requests/`, where other processes leave files, are measured on demand.
+
+Invariant: if only one descriptor at a time writes to a file, and only this process changes the directory,
+`used` is what a walk would find.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Final
+
+from ..files.filesystem import Entry, FileSystem
+from ..files.names import REQUESTS_DIRECTORY, STAGING_DIRECTORY
+
+_BLOCK: Final = 4096  # of most file systems
+_OF_OTHERS: Final = frozenset({STAGING_DIRECTORY, REQUESTS_DIRECTORY})
+
+
+def blocks(size: int) -> int:
+    """Bytes on disk of a file of `size` bytes, in whole blocks."""
+    return -(-size // _BLOCK) * _BLOCK
+
+
+def measure(fs: FileSystem, path: str) -> int:
+    """Bytes that a log directory takes, without what other processes leave in it. Raises OSError."""
+    used = 0
+    for entry in fs.list(path):
+        if not entry.is_dir:
+            used += blocks(entry.size)
+        elif entry.name not in _OF_OTHERS:
+            used += _of_directory(fs, os.path.join(path, entry.name))
+    return used
+
+
+def measure_others(fs: FileSystem, path: str) -> int:
+    """Bytes that other processes left in a log directory, to be published or answered. Raises OSError."""
+    return sum(_of_directory(fs, os.path.join(path, name)) for name in _OF_OTHERS)
+
+
+def _of_directory(fs: FileSystem, path: str) -> int:
+    try:
+        return _BLOCK + sum(blocks(entry.size) for entry in fs.list(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+
+
+def counting(fs: FileSystem, path: str, limit: int) -> CountingFileSystem | None:
+    """A file system that counts for a log with this max_bytes; None if there is no limit."""
+    return CountingFileSystem(fs, path, limit) if limit >= 0 else None
+
+
+class CountingFileSystem(FileSystem):
+    """Forwards calls to another file system, and counts what they change in a log directory.
+
+    Safe between threads.
+
+    Args:
+        fs: makes the calls.
+        path: the log directory; files elsewhere (a backup's) do not count.
+        limit: how many bytes the log may take.
+    """
+
+    def __init__(self, fs: FileSystem, path: str, limit: int) -> None:
+        self._fs = fs
+        self._path = path
+        self._inside = os.path.join(path, "")
+        self._others = tuple(os.path.join(path, name, "") for name in _OF_OTHERS)
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._sizes: dict[int, int] = {}  # of the files that are open for writing, by descriptor
+        self._changes = 0
+        self.used = 0
+
+    def measure(self) -> None:
+        """Count anew, by walking the directory; no effect if it changes meanwhile. Raises OSError."""
+        changes = self._changes
+        found = measure(self._fs, self._path)
+        with self._lock:
+            if self._changes == changes:
+                self.used = found
+
+    def _counts(self, path: str) -> bool:
+        return path.startswith(self._inside) and not path.startswith(self._others)
+
+    def _add(self, size: int) -> None:
+        if size:
+            with self._lock:
+                self.used += size
+                self._changes += 1
+
+    def _taken(self, path: str) -> int:
+        """What the file at a path takes; 0 if it does not count or does not exist."""
+        try:
+            return blocks(self._fs.size(path)) if self._counts(path) else 0
+        except FileNotFoundError:
+            return 0
+
+    def _resized(self, fd: int, size: int) -> None:
+        before = self._sizes[fd]
+        self._sizes[fd] = size
+        self._add(blocks(size) - blocks(before))
+
+    # -- calls that change what is there -----------------------------------------------------------------
+
+    def open_write(self, path: str, *, create: bool = False, truncate: bool = False) -> int:
+        taken = self._taken(path) if truncate else 0
+        fd = self._fs.open_write(path, create=create, truncate=truncate)
+        if self._counts(path):
+            self._sizes[fd] = os.fstat(fd).st_size
+            self._add(-taken)
+        return fd
+
+    def close(self, fd: int) -> None:
+        self._sizes.pop(fd, None)
+        self._fs.close(fd)
+
+    def pwrite_all(self, fd: int, data: bytes | bytearray | memoryview, pos: int) -> None:
+        try:
+            self._fs.pwrite_all(fd, data, pos)
+        except OSError:
+            if fd in self._sizes:
+                self._resized(fd, os.fstat(fd).st_size)  # part of the data may have been written
+            raise
+        end = pos + len(data)
+        if end > self._sizes.get(fd, end):
+            self._resized(fd, end)
+
+    def truncate(self, fd: int, size: int) -> None:
+        self._fs.truncate(fd, size)
+        if fd in self._sizes:
+            self._resized(fd, size)
+
+    def allocate(self, fd: int, size: int) -> None:
+        try:
+            self._fs.allocate(fd, size)
+        finally:
+            if fd in self._sizes:
+                self._resized(fd, os.fstat(fd).st_size)
+
+    def rename(self, source: str, destination: str) -> None:
+        replaced = self._taken(destination)
+        moved = 0 if self._counts(source) == self._counts(destination) else blocks(self._fs.size(source))
+        self._fs.rename(source, destination)
+        self._add((moved if self._counts(destination) else -moved) - replaced)
+
+    def link(self, source: str, destination: str) -> None:
+        self._fs.link(source, destination)
+        self._add(self._taken(destination))
+
+    def unlink(self, path: str) -> None:
+        taken = self._taken(path)
+        self._fs.unlink(path)
+        self._add(-taken)
+
+    def make_dir(self, path: str) -> None:
+        self._fs.make_dir(path)
+        self._add(_BLOCK if self._counts(path) else 0)
+
+    def remove_dir(self, path: str) -> None:
+        self._fs.remove_dir(path)
+        self._add(-_BLOCK if self._counts(path) else 0)
+
+    # -- calls that do not -------------------------------------------------------------------------------
+
+    def open_read(self, path: str) -> int:
+        return self._fs.open_read(path)
+
+    def pread(self, fd: int, size: int, pos: int) -> bytes:
+        return self._fs.pread(fd, size, pos)
+
+    def pread_into(self, fd: int, buffer: bytearray | memoryview, pos: int) -> int:
+        return self._fs.pread_into(fd, buffer, pos)
+
+    def sync(self, fd: int) -> None:
+        self._fs.sync(fd)
+
+    def sync_dir(self, path: str) -> None:
+        self._fs.sync_dir(path)
+
+    def set_modified(self, path: str, modified_ms: int) -> None:
+        self._fs.set_modified(path, modified_ms)
+
+    def exists(self, path: str) -> bool:
+        return self._fs.exists(path)
+
+    def stat(self, path: str) -> os.stat_result:
+        return self._fs.stat(path)
+
+    def size(self, path: str) -> int:
+        return self._fs.size(path)
+
+    def free_bytes(self, path: str) -> int:
+        return self._fs.free_bytes(path)
+
+    def spare_bytes(self, path: str) -> int:
+        return min(self._fs.spare_bytes(path), max(self._limit - self.used, 0))
+
+    def total_bytes(self, path: str) -> int:
+        return self._fs.total_bytes(path)
+
+    def names(self, path: str) -> dict[str, int]:
+        return self._fs.names(path)
+
+    def list(self, path: str) -> list[Entry]:
+        return self._fs.list(path)
+
+    def try_lock(self, path: str) -> int | None:
+        return self._fs.try_lock(path)

@@ -1,0 +1,195 @@
+"""max_bytes: keeps what a log takes on disk within a bound; and the deleted files that wait to be unlinked.
+
+    make_room(size)    1  deleted files are unlinked, oldest first, before their file_delete_delay_ms is
+                          over: a reader that holds one finishes with it, others list the segments again
+                       2  on_full=drop_oldest: the segment with the oldest records of all partitions goes
+                       3  LogFull
+
+disk_usage.py counts. An append asks before it takes a lock, so several threads may exceed the bound by one
+append each. Only appends and new topics ask: index entries, checkpoints, snapshots and compaction's copy of a
+segment do not. The next append makes up for these.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
+
+from ..config import KIB, LogSettings
+from ..errors import EmbedlogError, LogFull
+from ..files.filesystem import FileSystem
+from ..files.names import INTERNAL_TOPICS
+from ..partition import Partition
+from ..runtime.background_failures import BackgroundFailures
+from ..segment import Segment
+from .disk_usage import CountingFileSystem, blocks, measure_others
+
+logger = logging.getLogger(__name__)
+
+_MARGIN: Final = blocks(1) * 4  # for the index entries of an append, and the checkpoint that follows it
+_LARGE: Final = 256 * KIB  # beside such an append, listing two directories costs nothing
+_OTHERS_S: Final = 1.0  # how long the measured size of other processes' files is used
+
+
+class Bounded(Protocol):
+    """The store, as far as its quota knows it."""
+
+    settings: LogSettings
+    fs: FileSystem
+    disk: CountingFileSystem | None
+
+    @property
+    def path(self) -> str: ...
+
+    def partitions(self) -> list[Partition]: ...
+
+
+class Quota:
+    """What a store may take on disk. All methods are safe between threads.
+
+    Args:
+        failures: records what cannot be unlinked or dropped.
+        wake: schedules a call of `unlink_due` after that many milliseconds.
+    """
+
+    def __init__(self, store: Bounded, failures: BackgroundFailures, wake: Callable[[float], None]) -> None:
+        self._store = store
+        self._failures = failures
+        self._wake = wake
+        self._lock = threading.Lock()
+        self._waiting: list[tuple[float, str, Callable[[], None]]] = []
+        self._room_lock = threading.Lock()  # held while room is made
+        self._others = 0
+        self._others_until = 0.0
+        self._refused = 0  # bytes of the last refused append that would fit an empty log
+
+    @property
+    def limit(self) -> int:
+        """max_bytes; -1 for none."""
+        return self._store.settings.max_bytes
+
+    @property
+    def bounded(self) -> bool:
+        return self._store.disk is not None
+
+    def used(self) -> int:
+        """Bytes that the log takes on disk; -1 without a bound, since they are not counted then."""
+        return -1 if self._store.disk is None else self._taken(self._store.disk, 0)
+
+    @property
+    def used_fraction(self) -> float:
+        """`used` divided by max_bytes; 0.0 without a bound."""
+        return self.used() / max(self.limit, 1) if self.bounded else 0.0
+
+    @property
+    def is_full(self) -> bool:
+        """Was an append refused, and is there still no room for it?"""
+        return self._refused > 0 and not self._waiting and self.used() + self._refused > self.limit
+
+    def measure(self) -> None:
+        """Count anew what the log takes. Raises OSError."""
+        if self._store.disk is not None:
+            self._store.disk.measure()
+
+    def make_room(self, size: int) -> None:
+        """Before the files grow by `size` bytes. Raises LogFull."""
+        disk = self._store.disk
+        if disk is None or not size:
+            return
+        needed = blocks(size) + _MARGIN
+        if self._taken(disk, size) + needed <= self.limit:
+            return
+        with self._room_lock:  # in turns, so that no thread drops, or misses, what another has chosen
+            while (taken := self._taken(disk, size)) + needed > self.limit:
+                if self._unlink_oldest():
+                    continue
+                drops = self._store.settings.on_full == "drop_oldest" and needed <= self.limit
+                # Appends in other threads may have used the room that was made: no reason to fail.
+                if drops and (self._drop_oldest() or self._taken(disk, size) != taken):
+                    continue
+                if needed <= self.limit:
+                    self._refused = needed
+                raise LogFull(
+                    f"{self._store.path} takes {taken:,} bytes on disk and may take {self.limit:,} "
+                    f"(max_bytes): no room for {size:,} more; nothing was appended",
+                    path=self._store.path,
+                )
+
+    def _taken(self, disk: CountingFileSystem, size: int) -> int:
+        now = time.monotonic()
+        if now >= self._others_until or size >= _LARGE:
+            with contextlib.suppress(OSError):
+                self._others = measure_others(self._store.fs, self._store.path)
+            self._others_until = now + _OTHERS_S
+        return disk.used + self._others
+
+    def _drop_oldest(self) -> bool:
+        """Delete the segment with the oldest records of all partitions. False: none can be deleted."""
+        oldest: list[tuple[int, Partition, Segment]] = []
+        for partition in self._store.partitions():
+            if partition.name.topic not in INTERNAL_TOPICS:
+                with self._tolerated("looking for the oldest records of", partition):
+                    first = next((segment for segment in partition.segments() if segment.size), None)
+                    if first is not None:
+                        oldest.append((first.largest_timestamp_ms, partition, first))
+        for _, partition, first in sorted(oldest, key=lambda each: each[0]):
+            with self._tolerated("dropping the oldest records of", partition):
+                if partition.drop_up_to(first):
+                    return True
+        return False
+
+    def _tolerated(self, doing: str, partition: Partition) -> contextlib.AbstractContextManager[None]:
+        return self._failures.tolerated(doing, partition.name, EmbedlogError, OSError)
+
+    # -- files that wait to be unlinked --------------------------------------------------------------------
+
+    def unlink_later(self, paths: Iterable[str], delay_ms: int) -> None:
+        """Unlink files after a delay, or as soon as their space is needed."""
+        paths = list(paths)
+
+        def unlink() -> None:
+            for path in paths:
+                with contextlib.suppress(FileNotFoundError):
+                    self._store.fs.unlink(path)
+
+        if paths:
+            self.remove_later(paths[0], delay_ms, unlink)
+
+    def remove_later(self, path: str, delay_ms: int, remove: Callable[[], None]) -> None:
+        """Remove a file or directory after a delay, or as soon as its space is needed.
+
+        A crash or close before that leaves it to the next open. Takes no partition's lock.
+        """
+        with self._lock:
+            self._waiting.append((time.monotonic() + delay_ms / 1000, path, remove))
+        while self.bounded and self.used() > self.limit and self._unlink_oldest():
+            pass
+        self._wake(delay_ms)
+
+    def unlink_due(self) -> int | None:
+        """Remove what has waited long enough. Returns after how many milliseconds there is more to do."""
+        now = time.monotonic()
+        with self._lock:
+            due = [each for each in self._waiting if each[0] <= now]
+            self._waiting = [each for each in self._waiting if each[0] > now]
+            next_at = min((at for at, _, _ in self._waiting), default=None)
+        for _, path, remove in due:
+            self._remove(path, remove)
+        return None if next_at is None else max(int((next_at - now) * 1000), 1)
+
+    def _unlink_oldest(self) -> bool:
+        """Remove what has waited longest. False: nothing is waiting."""
+        with self._lock:
+            if not self._waiting:
+                return False
+            _, path, remove = self._waiting.pop(0)
+        self._remove(path, remove)
+        return True
+
+    def _remove(self, path: str, remove: Callable[[], None]) -> None:
+        with self._failures.tolerated("removing", path, OSError):
+            remove()

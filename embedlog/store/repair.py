@@ -1,0 +1,450 @@
+"""`embedlog repair`: the user's decision to go on without the records that are damaged.
+
+Recovery never cuts what was durable: a partition damaged before its recovery point refuses appends, and
+reading at the damage raises. Repair takes the damage out, so that reading and appending go on around it:
+
+    1  The partition is read from end to end, and each batch's records are decoded (scan/segment_scan.py);
+       what is wrong in each segment is planned.
+    2  Its topic is marked as one that may have gaps, the clean-shutdown note forgets the partition, the
+       recovery point comes down to what will be there, and the list of segments (storage/segment_manifest.py)
+       names those that exist and stay unchanged: all durable, before a byte is touched.
+    3  Each damaged stretch is copied into a *.cut file, fsynced. A missing one has nothing to set aside.
+    4  The segment without them is written to *.recovering, fsynced, and renamed over the old one. Never in
+       place: a backup may share the old file. A wrong base offset, leader epoch or largest timestamp of a
+       batch that is otherwise valid is put right on the way.
+    5  Its indexes are made anew; where the log's end came down, so does the leader-epoch history's.
+
+Killed at any step it is run again and ends the same: a *.cut file is never written over with other bytes,
+and *.recovering is garbage that recovery removes. Every byte taken out of a segment is in a *.cut file. The
+open that follows checks the tail as after a crash, and begins a new leader epoch, so that a consumer past
+the new end is told (LogTruncated).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from ..codec.record_batch import assign, set_max_timestamp
+from ..config import TopicSettings
+from ..errors import CorruptCheckpoint, StorageError, TopicNotFound
+from ..files.filesystem import Descriptors, FileSystem
+from ..files.names import (
+    CLEANER_FILE,
+    INDEX,
+    LOG_START_FILE,
+    RECOVERING,
+    RECOVERY_POINT_FILE,
+    SWAP,
+    TIME_INDEX,
+    WRITER_STATE_FILE,
+    check_topic_name,
+)
+from ..index import IndexCache
+from ..model import TopicPartition
+from ..scan.parallel_scan import Lanes
+from ..scan.segment_scan import Damage, Mislabelled, SegmentWalk, Stretch
+from ..segment import Files, Segment, list_segments
+from ..storage.checkpoints import LeaderEpochs, read_offsets, write_offsets
+from ..storage.segment_manifest import Missing, SegmentManifest, disagreement
+from ..storage.segment_swap import finish_swaps
+from ..storage.truncate import keep_aside
+from ..storage.writer_state import flushed_offsets, retract
+from ..validation import as_path, check_flag, check_partition
+from .catalog import Catalog
+from .topic import Topic
+
+_OPEN_FILES: Final = 16
+_CHUNK: Final = 1 << 20
+
+
+class SetAside(NamedTuple):
+    """Bytes taken out of a segment: where they were, and the file that keeps them."""
+
+    segment: str
+    pos: int
+    size: int
+    cut_path: str
+    first_offset: int
+    last_offset: int
+    reason: str
+
+
+class Relabelled(NamedTuple):
+    """A batch whose base offset, leader epoch or largest timestamp was put right: its records are kept."""
+
+    segment: str
+    pos: int
+    first_offset: int
+    last_offset: int
+    reason: str
+
+
+class RepairReport(NamedTuple):
+    """What was done, or with dry_run would be. `offsets_gone` are (first, last) of records that are lost;
+    `relisted` are (path, reason) of segments that were missing or had changed since they were sealed, and are
+    now listed as they are."""
+
+    topic: str
+    partition: int
+    dry_run: bool
+    log_start_offset: int
+    log_end_offset: int
+    set_aside: tuple[SetAside, ...]
+    relabelled: tuple[Relabelled, ...]
+    offsets_gone: tuple[tuple[int, int], ...]
+    segments_rewritten: int
+    relisted: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def changed(self) -> bool:
+        """Was there anything to repair?"""
+        return bool(self.set_aside or self.relabelled or self.offsets_gone or self.relisted)
+
+
+class _Plan(NamedTuple):
+    """What one segment needs: its runs of good bytes, what is taken out, what is put right."""
+
+    segment: Segment
+    keep: list[tuple[int, int]]
+    damage: list[Damage]
+    labels: list[Mislabelled]
+    counts: list[tuple[int, int]]  # batches and records of each stretch
+
+
+def repair_partition(
+    path: str | os.PathLike[str],
+    topic: str,
+    partition: int,
+    *,
+    dry_run: bool = False,
+    fs: FileSystem | None = None,
+) -> RepairReport:
+    """Take damage out of a partition; the log must be closed.
+
+    Args:
+        path: the log's directory.
+        topic, partition: which partition.
+        dry_run: only say what would be done (the lock is taken all the same, so that it stays true).
+        fs: the system calls; for tests.
+
+    Returns what was set aside and which offsets are gone; durable on return. Running it again does nothing.
+    Raises DirectoryLocked, NotALog and their kin, TopicNotFound, PartitionNotFound, StorageError; after any
+    of them it may be run again.
+    """
+    check_flag("dry_run", dry_run)
+    fs = fs or FileSystem()
+    catalog = Catalog(fs, as_path(path))
+    catalog.load(None)
+    check_topic_name(topic)
+    lock = catalog.lock()
+    try:
+        topics = catalog.load_topics()
+        if topic not in topics:
+            known = ", ".join(topics) or "none"
+            raise TopicNotFound(f"no topic {topic!r} in {catalog.path} (topics: {known})")
+        check_partition(topic, partition, topics[topic].partitions)
+        catalog.note_writer(time.time_ns() // 1_000_000)
+        return _Repair(fs, catalog, topics, TopicPartition(topic, partition), dry_run).run()
+    except OSError as error:
+        raise StorageError(
+            f"{topic} {partition} cannot be repaired: {error}; once that is put right, run it again",
+            path=catalog.path,
+        ) from error
+    finally:
+        fs.close(lock)
+
+
+class _Repair:
+    """One partition's repair, under the writer's lock."""
+
+    def __init__(
+        self, fs: FileSystem, catalog: Catalog, topics: dict[str, Topic], name: TopicPartition, dry_run: bool
+    ) -> None:
+        self._fs = fs
+        self._catalog = catalog
+        self._topics = topics
+        self._name = name
+        self._dry_run = dry_run
+        self._directory = os.path.join(catalog.path, catalog.layout.partition_directory(*name))
+        self._files = Files(fs, Descriptors(fs, _OPEN_FILES), IndexCache(), catalog.layout)
+        self._settings = TopicSettings().with_changes(topics[name.topic].settings)
+        self._may_have_gaps = topics[name.topic].gaps or self._settings.compacts
+        self._history = LeaderEpochs(fs, self._directory)
+        self._set_aside: list[SetAside] = []
+        self._relabelled: list[Relabelled] = []
+        self._gone: list[tuple[int, int]] = []
+        self._manifest = SegmentManifest(fs, self._directory)
+        self._disagreeing: set[int] = set()
+        self._lanes = Lanes()
+
+    def run(self) -> RepairReport:
+        try:
+            with self._lanes:
+                return self._run()
+        finally:
+            self._files.descriptors.close()
+
+    def _run(self) -> RepairReport:
+        fs, directory = self._fs, self._directory
+        if not fs.exists(directory) and not self._dry_run:
+            fs.make_dir(directory)
+            fs.sync_dir(self._catalog.path)
+        names = fs.names(directory) if fs.exists(directory) else {}
+        if any(name.endswith(SWAP) for name in names) and not self._dry_run:
+            finish_swaps(self._files, directory, may_have_gaps=self._may_have_gaps)
+            names = fs.names(directory)
+        segments = list_segments(self._files, directory, names, self._settings)
+        history_lost = self._history_is_lost(segments)
+        flushed = flushed_offsets(fs, self._catalog.file(WRITER_STATE_FILE))
+        durable = max(self._checkpoint(RECOVERY_POINT_FILE), flushed.get(self._name, 0))
+        start = self._checkpoint(LOG_START_FILE)
+        missing = self._missing(segments, start)
+        plans, end = self._planned(segments, missing, durable, start)
+        if not history_lost and self._history_contradicts(plans):
+            # The records agree with each other: the file is wrong, not they.
+            history_lost = True
+            self._history.entries = ()
+            self._gone = []
+            plans, end = self._planned(segments, missing, durable, start)
+        new_start = max(start, segments[0].base_offset if segments else end)
+        rewrites = [plan for plan in plans if plan.damage or plan.labels or self._is_shared_end(plan, plans)]
+        relisted = self._relisted(missing, plans, rewrites)
+        if self._dry_run:
+            for plan in rewrites:
+                self._note(plan, [""] * len(plan.damage))
+        elif rewrites or self._gone or history_lost or relisted:
+            self._prepare(end, new_start, segments[-1].base_offset if segments else end)
+            changing = {plan.segment.base_offset for plan in rewrites}
+            self._manifest.relist(segments, changing | self._disagreeing)
+            for plan in rewrites:
+                self._note(
+                    plan,
+                    [keep_aside(self._files, plan.segment, damage.pos, damage.end) for damage in plan.damage],
+                )
+                self._rewrite(plan)
+            self._rebuild_history(plans, end, history_lost)
+        if not self._dry_run:
+            for segment in segments:
+                segment.rebuild_indexes()
+        return RepairReport(
+            *self._name,
+            self._dry_run,
+            new_start,
+            end,
+            tuple(self._set_aside),
+            tuple(self._relabelled),
+            tuple(self._gone),
+            0 if self._dry_run else len(rewrites),
+            relisted,
+        )
+
+    # -- 1: what is wrong --------------------------------------------------------------------------------
+
+    def _planned(
+        self, segments: list[Segment], missing: list[Missing], durable: int, start: int
+    ) -> tuple[list[_Plan], int]:
+        """A plan for each segment, and the offset behind the last record that stays."""
+        if not segments:
+            end = max(durable, start)
+            self._lose(start, end)
+            return [], end
+        plans = []
+        expected = end = segments[0].base_offset
+        self._lose(start, expected)
+        for number, segment in enumerate(segments):
+            following = segments[number + 1].base_offset if number + 1 < len(segments) else None
+            if not self._may_have_gaps:
+                self._lose(expected, segment.base_offset)
+            else:
+                for each in missing:
+                    if each.next_offset is not None and expected <= each.base_offset < segment.base_offset:
+                        self._lose(each.base_offset, each.next_offset)
+            expected = end = max(expected, segment.base_offset)
+            walk = SegmentWalk(
+                segment.pread_into,
+                segment.size,
+                expected=expected,
+                epoch_span=self._history.epoch_span,
+                may_have_gaps=self._may_have_gaps,
+                next_segment=following,
+                log_end=None,
+                durable_end=durable,
+                lanes=self._lanes,
+                records=True,
+            )
+            plan = _Plan(segment, [], [], [], [])
+            for found in walk:
+                if isinstance(found, Stretch):
+                    plan.keep.append((found.pos, found.end))
+                    plan.counts.append((found.batches, found.records))
+                    end = found.next_offset
+                elif isinstance(found, Mislabelled):
+                    plan.keep.append((found.pos, found.pos + found.header.size))
+                    plan.labels.append(found)
+                    end = found.base_offset + found.header.last_offset_delta + 1
+                else:
+                    if found.end > found.pos:
+                        plan.damage.append(found)
+                    self._lose(found.first_offset, found.last_offset + 1)
+            if walk.superseded_at is not None:
+                reason = "the next segment stands for these bytes"
+                plan.damage.append(Damage(walk.superseded_at, segment.size, end, end - 1, reason))
+            plans.append(plan)
+            expected = walk.expected
+        return plans, end
+
+    def _missing(self, segments: list[Segment], start: int) -> list[Missing]:
+        """Read the list of segments; return those without a file."""
+        if self._catalog.manifests_trusted():
+            with contextlib.suppress(CorruptCheckpoint):  # the next open rebuilds it
+                self._manifest.load()
+        return self._manifest.missing({segment.base_offset for segment in segments}, start)
+
+    def _relisted(
+        self, missing: list[Missing], plans: list[_Plan], rewrites: list[_Plan]
+    ) -> tuple[tuple[str, str], ...]:
+        """(path, reason) of the segments that are not as listed."""
+        stem = self._files.layout.segment
+        found = [(os.path.join(self._directory, stem(each.base_offset)), each.reason) for each in missing]
+        summaries = self._manifest.summaries
+        for plan in plans[:-1]:
+            noted = summaries.get(plan.segment.base_offset)
+            if noted is None or plan in rewrites:
+                continue
+            batches, records = (sum(column) for column in zip((0, 0), *plan.counts, strict=True))
+            reason = disagreement(plan.segment, noted, batches, records)
+            if reason is not None:
+                found.append((plan.segment.path, reason))
+                self._disagreeing.add(plan.segment.base_offset)
+        return tuple(found)
+
+    def _is_shared_end(self, plan: _Plan, plans: list[_Plan]) -> bool:
+        """Is it to be appended to again, and a file that a backup has too?"""
+        return bool(self._gone) and plan is plans[-1] and self._fs.stat(plan.segment.path).st_nlink > 1
+
+    def _lose(self, first: int, behind: int) -> None:
+        if first < behind:
+            self._gone.append((first, behind - 1))
+
+    def _history_is_lost(self, segments: list[Segment]) -> bool:
+        """Read the leader-epoch history. Is there none, although there should be?"""
+        try:
+            self._history.load()
+        except CorruptCheckpoint:
+            return True
+        return not self._history.entries and any(segment.size for segment in segments)
+
+    def _history_contradicts(self, plans: list[_Plan]) -> bool:
+        """Do the leader epochs of the batches grow all along, and yet differ from the history?"""
+        if not any(
+            label.leader_epoch != label.header.leader_epoch for plan in plans for label in plan.labels
+        ):
+            return False
+        latest = -1
+        for plan in plans:
+            labels = {label.pos: label for label in plan.labels}
+            for start, stop in plan.keep:
+                # Where the offset is wrong a walk would end.
+                label = labels.get(start)
+                for header in [label.header] if label is not None else plan.segment.walk(start, stop):
+                    if header.leader_epoch < latest:
+                        return False
+                    latest = header.leader_epoch
+        return True
+
+    def _checkpoint(self, file: str) -> int:
+        try:
+            return read_offsets(self._fs, self._catalog.file(file)).get(self._name, 0)
+        except CorruptCheckpoint:
+            return 0
+
+    # -- 2: what has to be known before a byte is touched ------------------------------------------------
+
+    def _prepare(self, end: int, start: int, last_segment: int) -> None:
+        topic = self._topics[self._name.topic]
+        if self._gone and not topic.gaps:
+            marked = Topic(topic.name, topic.topic_id, topic.partitions, topic.settings, True)
+            self._catalog.save_topics({**self._topics, topic.name: marked})
+        ends = self._catalog.take_clean_shutdown()
+        if ends is not None:
+            ends.pop(self._name, None)
+            self._catalog.note_clean_shutdown(ends)
+        # Producer state and aborted transactions are rebuilt from the start of the last segment.
+        self._write_checkpoint(RECOVERY_POINT_FILE, lambda offset: min(offset, last_segment, end))
+        self._write_checkpoint(CLEANER_FILE, lambda offset: min(offset, end))
+        self._write_checkpoint(LOG_START_FILE, lambda offset: max(offset, start))
+        # What the last writer published is about to be wrong.
+        retract(self._fs, self._catalog.file(WRITER_STATE_FILE), self._name)
+
+    def _write_checkpoint(self, file: str, change: Callable[[int], int]) -> None:
+        path = self._catalog.file(file)
+        try:
+            offsets = read_offsets(self._fs, path)
+        except CorruptCheckpoint:
+            offsets = {}
+        offset = change(offsets.get(self._name, 0))
+        if offset != offsets.get(self._name, 0):
+            write_offsets(self._fs, path, {**offsets, self._name: offset})
+
+    # -- 3 and 4: taking it out --------------------------------------------------------------------------
+
+    def _rewrite(self, plan: _Plan) -> None:
+        """The segment without its damage, in the place of the old one."""
+        segment, fs = plan.segment, self._fs
+        relabel = {label.pos: label for label in plan.labels}
+        written = segment.path + RECOVERING
+        fd = fs.open_write(written, create=True, truncate=True)
+        try:
+            at = 0
+            for start, stop in plan.keep:
+                label = relabel.get(start)
+                size = stop - start if label is not None else _CHUNK
+                for pos in range(start, stop, size):
+                    data = bytearray(segment.pread(min(size, stop - pos), pos))
+                    if label is not None:
+                        assign(data, label.base_offset, label.leader_epoch)
+                        if label.max_timestamp_ms != label.header.max_timestamp_ms:
+                            set_max_timestamp(data, label.max_timestamp_ms)
+                    fs.pwrite_all(fd, data, at)
+                    at += len(data)
+            fs.sync(fd)
+        finally:
+            fs.close(fd)
+        segment.forget()
+        stem = segment.path[: -len(self._files.layout.records)]
+        for suffix in (INDEX, TIME_INDEX):
+            with contextlib.suppress(FileNotFoundError):
+                fs.unlink(stem + suffix)
+        fs.rename(written, segment.path)
+        fs.sync_dir(self._directory)
+        segment.was_rewritten(at)
+
+    def _rebuild_history(self, plans: list[_Plan], end: int, lost: bool) -> None:
+        """Leader epochs: none begins past the log's end; where the file was lost, from the batches."""
+        entries = self._history.entries
+        if lost:
+            found: list[tuple[int, int]] = []
+            for plan in plans:
+                for header in plan.segment.walk(0, plan.segment.size):
+                    if header.leader_epoch > (found[-1][0] if found else -1):
+                        found.append((header.leader_epoch, header.base_offset))
+            entries = tuple(found)
+        if entries and entries[-1][1] > end:
+            # The last epoch stays, so that its number is not given again.
+            entries = (*(entry for entry in entries if entry[1] <= end), (entries[-1][0], end))
+        if lost or entries != self._history.entries:
+            self._history.replace(entries)
+
+    def _note(self, plan: _Plan, cut_paths: list[str]) -> None:
+        path = plan.segment.path
+        for damage, cut_path in zip(plan.damage, cut_paths, strict=True):
+            size = damage.end - damage.pos
+            place = (damage.first_offset, damage.last_offset)
+            self._set_aside.append(SetAside(path, damage.pos, size, cut_path, *place, damage.reason))
+        for label in plan.labels:
+            last = label.base_offset + label.header.last_offset_delta
+            self._relabelled.append(Relabelled(path, label.pos, label.base_offset, last, label.reason))

@@ -1,0 +1,575 @@
+"""Topics and their partitions in one directory, open for writing by one process.
+
+    Store
+      catalog        the small files at the root, the writer's lock
+      partitions     topic -> its partitions, recovered at open
+      upkeep         flushes, checkpoints, retention, compaction (background.py)
+      state          what reader processes are told (storage/writer_state.py)
+
+Opening: take the lock, read the catalog, open each partition (recovering those that were not closed in
+order), roll an interrupted publication forward, write the recovery point, tell readers. Closing is the
+same backwards, and leaves a note that lets the next open read nothing but directories.
+
+All methods are safe between threads. Topics are changed one at a time; looking one up takes no lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ..config import LogSettings, TopicSettings
+from ..errors import (
+    Closed,
+    CorruptCheckpoint,
+    EmbedlogError,
+    ForkedHandle,
+    NotALog,
+    PartitionFailed,
+    PartitionNotFound,
+    StorageError,
+    TopicExists,
+    TopicNotFound,
+    shown,
+)
+from ..files.filesystem import Descriptors, FileSystem, default_open_files, storage_error
+from ..files.names import (
+    FORGETTING_OFFSETS,
+    INTENT_FILE,
+    LOG_START_FILE,
+    RECOVERY_POINT_FILE,
+    WRITER_STATE_FILE,
+    check_not_internal,
+    check_topic_name,
+)
+from ..index import IndexCache
+from ..model import (
+    PartitionOffsets,
+    PartitionRecovery,
+    PartitionState,
+    RecoveryReport,
+    TopicDescription,
+    TopicPartition,
+)
+from ..partition import Partition
+from ..recovery import CleanEnd, Progress, open_partition
+from ..retention import name_policies
+from ..runtime.parallel import run_parallel, uncollected
+from ..runtime.uninterruptible import whole
+from ..segment import Files
+from ..storage.appender import Opened
+from ..storage.checkpoints import read_offsets
+from ..storage.writer_state import WriterState
+from .atomic_append import roll_forward
+from .background import Upkeep
+from .catalog import Catalog
+from .disk_usage import blocks, counting
+from .topic import Topic, check_more_partitions, check_partition_count, new_id
+from .topic_lifecycle import TopicDirectories
+
+logger = logging.getLogger(__name__)
+
+_OF_INTERNAL_TOPICS = frozenset({"flush_messages", "flush_ms"})  # with any other, records would go
+
+
+def system_clock_ms() -> int:
+    """Milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+class Store:
+    """A log directory, open for writing."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        layout: str | None = None,
+        topic_settings: Mapping[str, Any] | None = None,
+        settings: LogSettings | None = None,
+        fs: FileSystem | None = None,
+        clock_ms: Callable[[], int] = system_clock_ms,
+        background: bool = True,
+        passing: bool = False,
+        progress: Progress | None = None,
+    ) -> None:
+        """Open or create the directory.
+
+        Args:
+            layout: "classic" or "kafka" for a new directory; None takes what is there.
+            topic_settings: defaults for every topic of this opening, under the topics' own.
+            fs, clock_ms: the system, or a test's.
+            background: run flushes and upkeep in threads; without, only `housekeep` does them.
+            passing: it is closed again in a moment; who opens the directory meanwhile waits for that.
+            progress: called while tails are checked after a crash.
+
+        Raises:
+            DirectoryError and its children, ReadOnly, CorruptCheckpoint, InvalidSetting, StorageError.
+        """
+        self.settings = settings or LogSettings()
+        self.defaults = TopicSettings().with_changes(topic_settings or {})
+        name_policies(topic_settings or {})
+        uncounted = fs or FileSystem()
+        self.disk = counting(uncounted, path, self.settings.max_bytes)
+        self.fs: FileSystem = self.disk or uncounted
+        self.clock_ms = clock_ms
+        self.topics_lock = threading.RLock()  # held while topics come, change or go
+        self._progress = progress
+        self._topics: dict[str, Topic] = {}
+        self.by_topic: dict[str, tuple[Partition, ...]] = {}
+        self._closed = self._forked = False
+        self.recovery = RecoveryReport()
+        self.catalog = Catalog(self.fs, path)
+        self._directories = TopicDirectories(self.fs, self.catalog)
+        self._writer_state = WriterState(self.fs, self.catalog.file(WRITER_STATE_FILE))
+        self.upkeep = Upkeep(self)
+        self.descriptors = Descriptors(self.fs, max(self.max_open_files() // 4, 8))
+        self.catalog.create(layout)
+        self.catalog.load(layout)
+        self._lock_fd = self.catalog.lock()
+        try:
+            self.catalog.note_writer(self.clock_ms(), passing=passing, max_bytes=self.settings.max_bytes)
+            self._files = Files(self.fs, self.descriptors, IndexCache(), self.catalog.layout)
+            self._open()
+        except BaseException as error:
+            self._release()
+            if isinstance(error, OSError):
+                raise storage_error(f"{path} cannot be opened", error, path) from error
+            raise
+        if background:
+            self.upkeep.start()
+
+    def __repr__(self) -> str:
+        return f"<Store {self.path}>"
+
+    @property
+    def path(self) -> str:
+        return self.catalog.path
+
+    def max_open_files(self) -> int:
+        """How many descriptors the log may hold: the setting, or half of what the process may."""
+        return self.settings.max_open_files if self.settings.max_open_files > 0 else default_open_files()
+
+    # -- opening ---------------------------------------------------------------------------------------
+
+    @uncollected()
+    def _open(self) -> None:
+        started = time.perf_counter()
+        self.upkeep.quota.measure()
+        self._topics = self.catalog.load_topics()
+        clean = self.catalog.take_clean_shutdown()
+        if not self._topics:
+            clean = {}
+        self.recovery.clean = clean is not None
+        flushed = self._writer_state.take_over() if clean is None else {}
+        recovery_points = self._checkpoint(RECOVERY_POINT_FILE)
+        log_starts = self._checkpoint(LOG_START_FILE)
+        for topic in list(self.catalog.deleting.values()):
+            self._finish_deletion(topic)
+        self.catalog.fold_journal(self._topics)
+        self._directories.clear_leftovers({**self._topics, **self.catalog.deleting})
+        self._note_gaps()
+        settings = {topic.name: self.settings_of(topic) for topic in self._topics.values()}
+
+        def open_one(name: TopicPartition) -> tuple[Partition, PartitionRecovery | None]:
+            topic = self._topics[name.topic]
+            end, point = (clean or {}).get(name), recovery_points.get(name)
+            if end is not None and end.log_end_offset != point:
+                # Closing wrote both. Neither file has a checksum: each is the other's.
+                point = min(end.log_end_offset, end.log_end_offset if point is None else point)
+                end = None
+            start, durable = log_starts.get(name), flushed.get(name, 0)
+            return self._open_partition(name, topic, settings[name.topic], end, point or 0, start, durable)
+
+        names = [name for topic in self._topics.values() for name in topic.names()]
+        try:
+            found = run_parallel(open_one, names) if clean is None else list(map(open_one, names))
+        except NotALog:
+            if clean is not None:  # so that the next open finds what this one did
+                with contextlib.suppress(OSError):
+                    self.catalog.note_clean_shutdown(clean)
+            raise
+        opened = dict(zip(names, found, strict=True))
+        for topic in self._topics.values():
+            self.by_topic[topic.name] = tuple(opened[name][0] for name in topic.names())
+        self.recovery.partitions += [report for _, report in opened.values() if report is not None]
+        self.catalog.keep_manifests()
+        self.upkeep.adopt(self.partitions())
+        roll_forward(self)
+        for text in self.recovery.damage:
+            logger.error("damaged: %s", text)
+        self._writer_state.replace(self.partitions())
+        self.recovery.duration_ms = (time.perf_counter() - started) * 1000
+
+    def _note_gaps(self) -> None:
+        """Topics that compact by this opening's defaults: readers, who do not know those, must be told."""
+        compacting = [t for t in self._topics.values() if not t.gaps and self.settings_of(t).compacts]
+        if compacting:
+            self._topics.update({topic.name: replace(topic, gaps=True) for topic in compacting})
+            self.catalog.save_topics(self._topics)
+
+    def _checkpoint(self, name: str) -> dict[TopicPartition, int]:
+        try:
+            return read_offsets(self.fs, self.catalog.file(name))
+        except CorruptCheckpoint as error:
+            # Without it everything is checked from the start: slower, and nothing is lost.
+            logger.warning("passing over a checkpoint: %s", error)
+            return {}
+
+    def _open_partition(
+        self,
+        name: TopicPartition,
+        topic: Topic,
+        settings: TopicSettings,
+        clean: CleanEnd | None,
+        recovery_point: int,
+        log_start_offset: int | None,
+        flushed_offset: int = 0,
+    ) -> tuple[Partition, PartitionRecovery | None]:
+        directory = self.directory(name)
+        gaps = topic.gaps or settings.compacts
+        try:
+            opened, report = open_partition(
+                name,
+                directory,
+                self._files,
+                settings,
+                clean=clean,
+                recovery_point=recovery_point,
+                flushed_offset=flushed_offset,
+                log_start_offset=log_start_offset,
+                may_have_gaps=gaps,
+                now_ms=self.clock_ms(),
+                progress=self._progress,
+                manifest_trusted=self.catalog.keeps_manifests,
+            )
+        except FileNotFoundError:
+            if self.fs.exists(directory):
+                raise
+            raise self._directories.missing(name, topic) from None
+        partition = Partition(name, directory, self._files, settings, self.upkeep, opened)
+        partition.may_have_gaps = gaps
+        return partition, report
+
+    # -- topics ----------------------------------------------------------------------------------------
+
+    def topics(self) -> list[str]:
+        self.check_open()
+        return sorted(self._topics)
+
+    def topic(self, name: str) -> Topic:
+        """Raises TopicNotFound, Closed, InvalidTopicName."""
+        topic = self._topics.get(name) if isinstance(name, str) else None
+        if topic is None:
+            self.check_open()
+            check_topic_name(name)
+            known = ", ".join(sorted(list(self._topics)[:10])) or "none yet"
+            raise TopicNotFound(f"no topic {name!r} in {self.path} (topics: {known}); create_topic makes one")
+        return topic
+
+    def describe_topic(self, name: str) -> TopicDescription:
+        return self.topic(name).description()
+
+    def settings_of(self, topic: Topic) -> TopicSettings:
+        return self.defaults.with_changes(topic.settings) if topic.settings else self.defaults
+
+    def topic_settings(self, name: str) -> TopicSettings:
+        return self.partitions_of(name)[0].settings
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int,
+        settings: Mapping[str, Any],
+        *,
+        exist_ok: bool = False,
+        topic_id: str | None = None,
+    ) -> TopicDescription:
+        """Make a topic, durably, with this id if it has one already (elsewhere, too).
+
+        Raises TopicExists, InvalidTopicName, InvalidSetting, StorageError."""
+        check_topic_name(name)
+        check_partition_count(partitions)
+        checked = TopicSettings.parse(settings)
+        while not self._create_topic(name, partitions, checked, exist_ok, topic_id):
+            self.upkeep.tell_of_deletions()
+        return self.describe_topic(name)
+
+    @whole
+    def _create_topic(
+        self, name: str, partitions: int, checked: dict[str, Any], exist_ok: bool, topic_id: str | None
+    ) -> bool:
+        """False while the deletion of an earlier topic of that name is unfinished."""
+        with self.topics_lock:
+            self.check_open()
+            if name in self._topics and exist_ok:
+                self.upkeep.settings_changed()  # the program may just have named the topic's delete_policy
+                return True
+            if name in self._topics:
+                raise TopicExists(
+                    f"topic {name!r} exists already: exist_ok=True takes it as it is, alter_topic changes it"
+                )
+            going = self.catalog.deleting.get(name)
+            if going is not None and not self._finish_deletion(going):
+                raise StorageError(
+                    f"a topic {name!r} was deleted, and its directories cannot be renamed yet: see the log "
+                    "messages, and try again",
+                    path=self.path,
+                )
+            if self.upkeep.has_to_tell_of(name):
+                return False
+            compacts = self.defaults.with_changes(checked).compacts
+            self._add_partitions(Topic(name, topic_id or new_id(), partitions, checked, compacts), 0)
+            return True
+
+    @whole
+    def create_partitions(self, name: str, partitions: int) -> TopicDescription:
+        """Raise a topic's number of partitions to `partitions`. Keys may from then on go elsewhere."""
+        check_partition_count(partitions)
+        with self.topics_lock:
+            topic = self.topic(name)
+            check_not_internal(name, "with more partitions groups would not find their offsets")
+            check_more_partitions(name, topic.partitions, partitions)
+            self._add_partitions(replace(topic, partitions=partitions), topic.partitions)
+        return self.describe_topic(name)
+
+    def _add_partitions(self, topic: Topic, first: int) -> None:
+        settings = self.settings_of(topic)
+        made: list[str] = []
+        begun: dict[TopicPartition, Partition] = {}
+
+        def begin(name: TopicPartition) -> None:
+            begun[name], _ = self._open_partition(name, topic, settings, None, 0, None)
+
+        self.upkeep.make_room(blocks(1) * (topic.partitions - first))  # of their directories
+        try:
+            self.upkeep.forget(topic.names()[first:])
+            for name in topic.names()[first:]:
+                made.append(self._directories.make(name, topic.topic_id))
+            run_parallel(begin, topic.names()[first:])
+            self.fs.sync_dir(self.path)
+            self._save_topics({**self._topics, topic.name: topic})
+        except BaseException as error:
+            for partition in begun.values():
+                partition.close()
+            with contextlib.suppress(OSError, EmbedlogError):  # else the next open does it
+                if self.catalog.load_topics().get(topic.name) != topic:
+                    for directory in made:
+                        self._directories.remove(directory)
+            if isinstance(error, OSError):
+                message = f"{self.path}: topic {topic.name!r} could not be made"
+                raise storage_error(message, error, self.path) from error
+            raise
+        added = [begun[name] for name in topic.names()[first:]]
+        self.by_topic[topic.name] = (*self.by_topic.get(topic.name, ()), *added)
+        self._topics[topic.name] = topic
+        self.upkeep.adopt(added)
+        self._writer_state.replace(self.partitions())
+
+    def _save_topics(self, topics: Mapping[str, Topic], deleting: Mapping[str, Topic] | None = None) -> None:
+        self.catalog.replace_topics(self._topics, topics, deleting)
+
+    @whole
+    def alter_topic(self, name: str, settings: Mapping[str, Any]) -> TopicDescription:
+        """Change a topic's settings; a value of None returns one to its default."""
+        given, dropped = TopicSettings.parse_changes(settings)
+        with self.topics_lock:
+            topic = self.topic(name)
+            if not {*given, *dropped} <= _OF_INTERNAL_TOPICS:
+                check_not_internal(name, f"only {' and '.join(sorted(_OF_INTERNAL_TOPICS))} can be altered")
+            kept = {key: value for key, value in topic.settings.items() if key not in dropped}
+            altered = Topic(name, topic.topic_id, topic.partitions, {**kept, **given}, topic.gaps)
+            resolved = self.settings_of(altered)
+            altered = replace(altered, gaps=topic.gaps or resolved.compacts)
+            self._save_topics({**self._topics, name: altered})
+            self._topics[name] = altered
+            for partition in self.by_topic[name]:
+                partition.settings = resolved
+                partition.may_have_gaps = altered.gaps
+        self.upkeep.settings_changed()
+        return self.describe_topic(name)
+
+    @whole
+    def mark_gaps(self, name: str, gaps: bool = True) -> None:
+        """From now on gaps between a topic's offsets are no damage (repair, import), or (False) are again."""
+        with self.topics_lock:
+            marked = replace(self.topic(name), gaps=gaps)
+            self._save_topics({**self._topics, name: marked})
+            self._topics[name] = marked
+            for partition in self.by_topic[name]:
+                partition.may_have_gaps = gaps or partition.settings.compacts
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic: gone, durably, on return; its files go after file_delete_delay_ms."""
+        self._delete_topic(name)
+        self.upkeep.tell_of_deletions()
+
+    @whole
+    def _delete_topic(self, name: str) -> None:
+        with self.topics_lock:
+            topic = self.topic(name)
+            check_not_internal(name, FORGETTING_OFFSETS)
+            remaining = {key: value for key, value in self._topics.items() if key != name}
+            self._save_topics(remaining, {**self.catalog.deleting, name: topic})
+            self._topics = remaining
+            for partition in self.by_topic.pop(name):
+                partition.publish_through(None)  # the file they have slots in goes
+                partition.close()
+                self.upkeep.dismiss(partition)
+            self._writer_state.replace(self.partitions())
+            self._finish_deletion(topic)
+            self.upkeep.topic_deleted(name)
+
+    def _finish_deletion(self, topic: Topic) -> bool:
+        """The directories of a deleted topic lose its name now, and go later. False: some kept it."""
+        retired = self._directories.retire(topic)
+        for path in retired:
+            delay_ms = self.settings_of(topic).file_delete_delay_ms
+            self.upkeep.quota.remove_later(path, delay_ms, functools.partial(self._directories.remove, path))
+        if len(retired) < topic.partitions:
+            return False
+        left = {name: other for name, other in self.catalog.deleting.items() if name != topic.name}
+        try:
+            self._save_topics(self._topics, left)
+        except StorageError:
+            logger.exception("topic %s is deleted; the next open looks for its directories again", topic.name)
+        return True
+
+    # -- partitions ------------------------------------------------------------------------------------
+
+    def partition(self, topic: str, number: int) -> Partition:
+        """Raises TopicNotFound, PartitionNotFound, Closed."""
+        try:
+            if number >= 0:
+                return self.by_topic[topic][number]
+        except (KeyError, IndexError, TypeError, ValueError):
+            pass
+        found = self.topic(topic)
+        raise PartitionNotFound(
+            f"topic {topic!r} has partitions 0 to {found.partitions - 1}, not {shown(number)}"
+        )
+
+    def partitions(self) -> list[Partition]:
+        return [partition for group in list(self.by_topic.values()) for partition in group]
+
+    def partitions_of(self, topic: str) -> tuple[Partition, ...]:
+        try:
+            return self.by_topic[topic]
+        except (KeyError, TypeError, ValueError):  # deleted just now, or no topic at all: the next look tells
+            return self.partitions_of(self.topic(topic).name)
+
+    def offsets(self, topic: str) -> dict[int, PartitionOffsets]:
+        return {p.name.partition: p.offsets() for p in self.partitions_of(topic)}
+
+    def directory(self, name: TopicPartition) -> str:
+        return self._directories.path(name)
+
+    def reopen(self, topic: str, number: int) -> PartitionRecovery | None:
+        """Recover a partition that refuses appends since a write or fsync failed. Raises StorageError."""
+        partition = self.partition(topic, number)
+        if self.fs.exists(self.catalog.file(INTENT_FILE)):
+            raise PartitionFailed(
+                f"{partition.name}: a publication was interrupted; close the log and open it again",
+                path=partition.directory,
+            )
+        reports: list[PartitionRecovery] = []
+
+        def recover(recovery_point: int) -> Opened:
+            opened, report = open_partition(
+                partition.name,
+                partition.directory,
+                self._files,
+                partition.settings,
+                clean=None,
+                recovery_point=recovery_point,
+                log_start_offset=partition.offsets().log_start_offset,
+                may_have_gaps=partition.may_have_gaps,
+                now_ms=self.clock_ms(),
+            )
+            if report is not None:
+                reports.append(report)
+            return opened
+
+        try:
+            partition.reopen(recover)
+        except OSError as error:
+            message = f"{partition.name} cannot be reopened"
+            raise storage_error(message, error, partition.directory) from error
+        self.upkeep.recovered(partition)
+        return reports[0] if reports else None
+
+    # -- the whole -------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Everything appended before the call is durable on return. Raises FlushFailed (the first)."""
+        self.check_open()
+        self.upkeep.flush()
+
+    def housekeep(self) -> None:
+        """Do now, in this thread, what the background threads do when it is due."""
+        self.upkeep.run_all()
+
+    def check_open(self) -> None:
+        if self._forked:
+            raise ForkedHandle(
+                f"{self.path} was opened before this process was forked: that handle is its parent's. "
+                'Open the directory again here, with mode="r", or send to the parent what is to be written'
+            )
+        if self._closed:
+            raise Closed(f"the log {self.path} is closed")
+
+    def close(self) -> None:
+        """Flush, note a clean end, release the lock. Safe to call twice."""
+        with self.topics_lock:
+            if self._closed:
+                return
+            self.upkeep.stop()
+            self._closed = True
+            ends: dict[TopicPartition, CleanEnd] = {}
+            for partition in self.partitions():
+                if partition.close():
+                    active, end = partition.segments()[-1], partition.offsets().log_end_offset
+                    ends[partition.name] = CleanEnd(
+                        end, active.base_offset, active.size, active.created_ms, int(partition.begins_epoch)
+                    )
+            try:
+                points = {partition.name: partition.recovery_point for partition in self.partitions()}
+                self.upkeep.write_recovery_points(points)
+                self.catalog.fold_journal(self._topics)
+                self.catalog.note_clean_shutdown(ends)
+            except OSError:
+                logger.exception("%s: closing; the next open will check the tail", self.path)
+            for partition in self.partitions():
+                partition.publish_through(None)
+            self._topics, self.by_topic = {}, {}  # looking one up now says that the log is closed
+            self._release()
+
+    def _release(self) -> None:
+        self._writer_state.close()
+        self.descriptors.close()
+        fd, self._lock_fd = self._lock_fd, -1
+        with contextlib.suppress(OSError):  # nothing was written to it, and it is closed all the same
+            self.fs.close(fd)
+
+    def abandon(self) -> None:
+        """In a forked child: let go of our copies of descriptors (the parent keeps the lock)."""
+        self._closed = self._forked = True
+        self.topics_lock = threading.RLock()
+        for partition in self.partitions():
+            partition.abandon()
+        self.by_topic, self._topics = {}, {}
+        self.descriptors.abandon()
+        self._writer_state.abandon()
+        if self._lock_fd >= 0:  # closed, its number is somebody else's
+            os.close(self._lock_fd)
+
+    def trouble(self) -> dict[TopicPartition, tuple[PartitionState, str]]:
+        """The partitions that refuse appends, and why."""
+        return {p.name: (p.state, p.trouble) for p in self.partitions() if p.trouble is not None}

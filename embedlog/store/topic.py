@@ -1,0 +1,83 @@
+"""A topic: its name, id, number of partitions and settings, as topics.json has them (catalog.py)."""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ..config import TopicSettings
+from ..errors import InvalidArgument, counted, shown
+from ..files.names import INTERNAL_TOPICS, check_topic_name
+from ..model import TopicDescription, TopicPartition
+from ..validation import check_int
+
+MAX_PARTITIONS: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as it stands in topics.json. `settings` are those of its own, checked.
+
+    gaps: compaction, repair or import may have left gaps between its offsets.
+    """
+
+    name: str
+    topic_id: str
+    partitions: int
+    settings: dict[str, Any]
+    gaps: bool = False
+
+    def description(self) -> TopicDescription:
+        return TopicDescription(
+            self.name, self.topic_id, self.partitions, self.settings, self.name in INTERNAL_TOPICS
+        )
+
+    def names(self) -> list[TopicPartition]:
+        return [TopicPartition(self.name, number) for number in range(self.partitions)]
+
+
+def new_id() -> str:
+    """22 characters of URL-safe base64: a UUID, as Kafka writes its ids (never beginning with a dash)."""
+    while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()).startswith("-"):
+        pass
+    return text
+
+
+def check_partition_count(partitions: object) -> None:
+    """Raises InvalidArgument for what cannot be a topic's number of partitions."""
+    check_int("partitions", partitions)
+    if not 1 <= partitions <= MAX_PARTITIONS:  # type: ignore[operator]
+        raise InvalidArgument(f"partitions must be from 1 to {MAX_PARTITIONS:,}, not {shown(partitions)}")
+
+
+def check_more_partitions(name: str, there: int, partitions: int) -> None:
+    """Raises InvalidArgument unless `partitions` is more than the topic has (`there`)."""
+    if partitions <= there:
+        raise InvalidArgument(
+            f"topic {name!r} has {counted(there, 'partition')}: the new number must be larger"
+        )
+
+
+def _topic(name: str, *, id: str, partitions: int, settings: dict[str, Any], gaps: bool) -> Topic:
+    """A topic from its entry in topics.json. Raises TypeError or ValueError for an invalid one."""
+    if not isinstance(id, str) or not isinstance(settings, dict) or not isinstance(gaps, bool):
+        raise TypeError(f"of {name!r}")
+    check_partition_count(partitions)
+    return Topic(name, id, partitions, TopicSettings.parse(settings), gaps)
+
+
+def topics_of(found: dict[str, dict[str, Any]]) -> dict[str, Topic]:
+    """The topics of one of topics.json's two tables. Raises TypeError or ValueError for an invalid one."""
+    return {check_topic_name(name): _topic(name, **topic) for name, topic in found.items()}
+
+
+def entry_of(topic: Topic) -> dict[str, Any]:
+    """A topic's entry in topics.json."""
+    return {
+        "id": topic.topic_id,
+        "partitions": topic.partitions,
+        "settings": topic.settings,
+        "gaps": topic.gaps,
+    }

@@ -1,0 +1,504 @@
+"""`embedlog verify`: reads a whole log and says what is wrong with it, byte by byte, changing nothing.
+
+For each partition, from the first segment to the published end:
+
+    segments     listed ones exist, and hold what they held when they were sealed
+                 (storage/segment_manifest.py)
+    batches      CRC, header, offsets and epochs that continue (scan/segment_scan.py); deep: the records
+                 inside too
+    indexes      each offset entry points to a batch at or before its offset, each time entry bears the
+                 largest timestamp up to its offset
+    checkpoints  recovery point, log start, leader epochs, producer snapshots, aborted transactions
+    leftovers    what interrupted or finished work left beside the segments: noted, not judged
+
+It goes on behind damage, so that one bad batch is reported as one bad batch. A log may be written
+meanwhile: nothing past what the writer has published is looked at, and a partition whose files were
+rolled, deleted or compacted under our eyes is read again before anything is said against it.
+
+Invariant: takes no lock, opens files for reading only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from ..errors import CorruptCheckpoint, CorruptIndex, InvalidArgument, StorageError
+from ..files.filesystem import TEMPORARY, Entry, FileSystem
+from ..files.names import (
+    CLEAN_SHUTDOWN_FILE,
+    CLEANED,
+    CUT,
+    DELETED,
+    INDEX,
+    LEADER_EPOCH_FILE,
+    LOG_START_FILE,
+    RECOVERING,
+    RECOVERY_POINT_FILE,
+    SWAP,
+    TIME_INDEX,
+    TXN_INDEX,
+)
+from ..index import UNBOUNDED
+from ..model import TopicPartition
+from ..scan.batch_scan import read_bytes
+from ..scan.parallel_scan import Lanes
+from ..scan.segment_scan import Damage, Mislabelled, SegmentWalk, Stretch
+from ..segment import Segment, list_segments
+from ..storage.checkpoints import LeaderEpochs, read_offsets
+from ..storage.producer_state import ProducerState, decode_aborted
+from ..storage.segment_manifest import (
+    MissingSegment,
+    SegmentManifest,
+    disagreement,
+    missing_to_readers,
+    with_missing,
+)
+from ..storage.segment_swap import decided_names, pending_swaps, stand_in
+from ..storage.writer_state import Edges
+from ..validation import as_path, check_flag, check_int
+from .index_check import IndexCheck
+from .read_only_store import ReadOnlyStore
+
+_TRIES: Final = 5
+_TOLD_BYTES: Final = 8 << 20
+_MOST_FINDINGS: Final = 10_000  # of a partition
+
+DAMAGE: Final = "damage"
+TORN_TAIL: Final = "torn tail"
+INDEX_FAULT: Final = "index"
+CHECKPOINT: Final = "checkpoint"
+UNREADABLE: Final = "unreadable"
+
+_LEFTOVERS: Final = {
+    DELETED: "deleted records, to be unlinked",
+    CLEANED: "an unfinished compaction",
+    SWAP: "a compaction that the next open completes",
+    RECOVERING: "an unfinished recovery or repair",
+    CUT: "bytes that recovery or repair set aside",
+    TEMPORARY: "an unfinished write",
+}
+
+Progress = Callable[[int, int], None]
+
+
+class Finding(NamedTuple):
+    """One thing that is wrong, and where.
+
+    kind: "damage" (records cannot be read: `embedlog repair`), "torn tail" (past the recovery point: the
+    next open cuts it), "index" (rebuilt when it is used), "checkpoint", or "unreadable" (the system refuses
+    to read it, or it is no file: the rest of it was not looked at). The offsets first_offset to last_offset
+    are affected (-1 where none are); records_lost says how many at most cannot be read.
+    """
+
+    kind: str
+    topic: str
+    partition: int
+    path: str
+    pos: int
+    size: int
+    first_offset: int
+    last_offset: int
+    records_lost: int
+    reason: str
+
+    def __str__(self) -> str:
+        where = f"{self.path} at byte {self.pos:,}" if self.pos >= 0 else self.path
+        if self.records_lost:
+            where += f", offsets {self.first_offset:,} to {self.last_offset:,}"
+        return f"{self.kind}: {where}: {self.reason}"
+
+
+class Leftover(NamedTuple):
+    """A file that is no part of the log."""
+
+    path: str
+    size: int
+    what: str
+
+
+class VerifyReport(NamedTuple):
+    """What was read and what was found. `ok` where nothing needs repair."""
+
+    segments: int
+    bytes: int
+    batches: int
+    records: int
+    findings: tuple[Finding, ...]
+    leftovers: tuple[Leftover, ...]
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        """No finding but a torn tail, which a crash leaves and the next open cuts."""
+        return all(finding.kind == TORN_TAIL for finding in self.findings)
+
+    @property
+    def records_lost(self) -> int:
+        """At most so many records cannot be read."""
+        return sum(finding.records_lost for finding in self.findings)
+
+
+def verify_log(
+    path: str | os.PathLike[str],
+    *,
+    topic: str | None = None,
+    partition: int | None = None,
+    deep: bool = False,
+    progress: Progress | None = None,
+    fs: FileSystem | None = None,
+) -> VerifyReport:
+    """Read a log, or one topic or partition of it, and report what is wrong with it.
+
+    Args:
+        path: the log's directory; it may be open for writing elsewhere.
+        topic, partition: only these.
+        deep: also decode every batch's records, as readers and repair do.
+        progress: called with (bytes done, bytes in all).
+        fs: the system calls; for tests.
+
+    Returns a report; damage is in it and never raised. Raises DirectoryError and its children, TopicNotFound,
+    PartitionNotFound, CorruptCheckpoint (topics.json), StorageError where the system refuses even to look.
+    """
+    check_flag("deep", deep)
+    if partition is not None:
+        check_int("partition", partition)
+        if topic is None:
+            raise InvalidArgument("partition needs topic, the one whose partition it is")
+    started = time.perf_counter()
+    follower = ReadOnlyStore(as_path(path), fs=fs)
+    try:
+        topics = follower.topics() if topic is None else [topic]
+        names = [
+            TopicPartition(name, number)
+            for name in topics
+            for number in range(follower.topic(name).partitions)
+            if partition is None or number == partition
+        ]
+        if topic is not None and partition is not None:
+            names = [follower.partition(topic, partition).name]
+        report = VerifyReport(0, 0, 0, 0, (), (), 0.0)
+        total = sum(_bytes_of(follower, name) for name in names)
+        with Lanes() as lanes:
+            for name in names:
+                checked = _verify_partition(follower, name, lanes, deep, _from(progress, report.bytes, total))
+                report = VerifyReport(
+                    report.segments + checked.segments,
+                    report.bytes + checked.bytes,
+                    report.batches + checked.batches,
+                    report.records + checked.records,
+                    report.findings + tuple(checked.findings),
+                    report.leftovers + tuple(checked.leftovers),
+                    0.0,
+                )
+        if progress is not None:
+            progress(total, total)
+        return report._replace(seconds=time.perf_counter() - started)
+    except OSError as error:
+        raise StorageError(f"{follower.path} cannot be verified: {error}", path=follower.path) from error
+    finally:
+        follower.close()
+
+
+def _from(progress: Progress | None, done: int, total: int) -> Callable[[int], None]:
+    """Reports a partition's bytes as those of the whole, now and then."""
+    told = 0
+
+    def report(read: int) -> None:
+        nonlocal told
+        if progress is not None and read >= told + _TOLD_BYTES:
+            told = read
+            progress(min(done + read, total), total)
+
+    return report
+
+
+def _bytes_of(follower: ReadOnlyStore, name: TopicPartition) -> int:
+    layout = follower.catalog.layout
+    with contextlib.suppress(FileNotFoundError):
+        entries = follower.fs.list(follower.directory(name))
+        return sum(entry.size for entry in entries if layout.parse_segment(entry.name) is not None)
+    return 0
+
+
+def _verify_partition(
+    follower: ReadOnlyStore, name: TopicPartition, lanes: Lanes, deep: bool, progress: Callable[[int], None]
+) -> _Check:
+    """One partition; again, where its files changed while it was read.
+
+    A compaction or deletion that is under way is published when it is done. So what is found in a log
+    that somebody may have open counts when it is found twice.
+    """
+    found: list[Finding] | None = None
+    for attempt in range(_TRIES):
+        before = _layout_version(follower, name)
+        check = _Check(follower, name, lanes, deep, progress)
+        try:
+            check.run()
+        except FileNotFoundError:
+            if attempt == _TRIES - 1:
+                raise
+            continue
+        closed = check.closed and follower.fs.exists(follower.catalog.file(CLEAN_SHUTDOWN_FILE))
+        if not check.findings or closed or check.findings == found:
+            break
+        found = check.findings if _layout_version(follower, name) == before else None
+    return check
+
+
+def _layout_version(follower: ReadOnlyStore, name: TopicPartition) -> tuple[int, int]:
+    writer, edges = follower.published(name)
+    return writer, edges.layout_version if edges is not None else -1
+
+
+class _Check:
+    """One partition's check."""
+
+    def __init__(
+        self,
+        follower: ReadOnlyStore,
+        name: TopicPartition,
+        lanes: Lanes,
+        deep: bool,
+        progress: Callable[[int], None],
+    ) -> None:
+        self.segments = self.bytes = self.batches = self.records = 0
+        self.findings: list[Finding] = []
+        self.leftovers: list[Leftover] = []
+        self._follower = follower
+        self._fs = follower.fs
+        self._name = name
+        self._directory = follower.directory(name)
+        self._lanes = lanes
+        self._deep = deep
+        self._progress = progress
+        topic = follower.topic(name.topic)
+        self._settings = follower.topic_settings(name.topic)
+        self._gaps = topic.gaps or self._settings.compacts
+        self._history = LeaderEpochs(self._fs, self._directory)
+        self._manifest = SegmentManifest(self._fs, self._directory)
+        self._standing_in: set[int] = set()
+        self.closed = follower.fs.exists(follower.catalog.file(CLEAN_SHUTDOWN_FILE))
+
+    def run(self) -> None:
+        """Raises FileNotFoundError where a file was deleted meanwhile, OSError."""
+        # Before the edges: those then reach at least as far.
+        durable = max(self._checkpoint(RECOVERY_POINT_FILE), self._follower.flushed(self._name))
+        _, edges = self._follower.published(self._name)
+        if self._follower.catalog.manifests_trusted():
+            with self._judged():
+                self._manifest.load()
+        try:
+            entries = self._fs.list(self._directory)
+        except FileNotFoundError:
+            self.find(DAMAGE, self._directory, "the partition's directory is missing")
+            return
+        except OSError as error:
+            self._unreadable(error, self._directory)
+            return
+        start = self._checkpoint(LOG_START_FILE)  # after the listing: it is moved before files go
+        with self._judged():
+            self._history.load()
+        files, names = self._follower.files, {entry.name: 0 for entry in entries}
+        swaps = pending_swaps(files, self._directory, names) if self._gaps else []
+        segments = list_segments(files, self._directory, decided_names(files, names, swaps), self._settings)
+        stand_in(self._directory, segments, swaps)
+        present = {segment.base_offset for segment in segments}
+        with self._judged():
+            missing = missing_to_readers(self._fs, self._directory, self._manifest, present, start)
+            segments = with_missing(files, self._directory, segments, missing, self._settings)
+        self._standing_in = {swap.base_offset for swap in swaps}
+        if edges is not None:
+            segments = [segment for segment in segments if segment.base_offset <= edges.last_segment]
+        for entry in entries:
+            what = next((what for suffix, what in _LEFTOVERS.items() if entry.name.endswith(suffix)), None)
+            if what is not None:
+                self.leftovers.append(Leftover(self._path(entry.name), entry.size, what))
+        if not self._history.entries and any(segment.size for segment in segments) and not self.findings:
+            self.find(CHECKPOINT, self._path(LEADER_EPOCH_FILE), "missing")
+        end = self._verify_segments(segments, edges, durable, start)
+        for epoch, began in self._history.entries:
+            if began > end:
+                reason = f"epoch {epoch} begins at offset {began:,}, past the log's end {end:,}"
+                self.find(CHECKPOINT, self._path(LEADER_EPOCH_FILE), reason)
+        self._verify_snapshots(entries)
+
+    def _verify_segments(self, segments: list[Segment], edges: Edges | None, durable: int, start: int) -> int:
+        """Returns the offset behind the last record."""
+        if not segments:
+            lost = max(durable, edges.log_end_offset if edges is not None else 0, start)
+            if lost > start or edges is not None:
+                self.find(DAMAGE, self._directory, "there are no segments", lost=(start, lost))
+            return lost
+        expected = min(start, segments[0].base_offset)
+        summaries = self._manifest.summaries
+        for number, segment in enumerate(segments):
+            is_last = number == len(segments) - 1
+            # A segment may begin behind a gap; but the log start is only moved up to where one begins.
+            if segment.base_offset > expected and (number == 0 or not self._gaps):
+                reason = f"offsets {expected:,} to {segment.base_offset - 1:,} are missing before it"
+                self.find(DAMAGE, segment.path, reason, lost=(expected, segment.base_offset))
+            expected = max(expected, segment.base_offset)
+            if isinstance(segment, MissingSegment):
+                end = max(durable, edges.log_end_offset if edges is not None else 0)
+                behind = max(end, expected) if is_last else segment.next_offset
+                self.find(DAMAGE, segment.path, segment.missing.reason, lost=(expected, behind))
+                expected = behind
+                continue
+            size, log_end = segment.size, None
+            if is_last and edges is not None and edges.last_segment == segment.base_offset:
+                size, log_end = edges.readable_bytes, edges.log_end_offset
+            indexes = self._indexes(segment, size, is_last)
+            walk = SegmentWalk(
+                segment.pread_into,
+                size,
+                expected=expected,
+                epoch_span=self._history.epoch_span,
+                may_have_gaps=self._gaps,
+                next_segment=None if is_last else segments[number + 1].base_offset,
+                log_end=log_end,
+                durable_end=durable,
+                lanes=self._lanes,
+                records=self._deep,
+                look=indexes.look,
+            )
+            found, batches, records = len(self.findings), self.batches, self.records
+            try:
+                self._verify_segment(segment, walk, indexes, durable if is_last else None)
+                noted = summaries.get(segment.base_offset)
+                if noted is not None and not is_last and len(self.findings) == found:
+                    so_many = self.batches - batches, self.records - records
+                    differs = disagreement(segment, noted, *so_many)
+                    if differs is not None:
+                        self.find(DAMAGE, segment.path, differs)
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                expected = max(log_end or durable, walk.expected) if is_last else segment.next_offset
+                self._unreadable(error, segment.path, lost=(walk.expected, expected))
+                continue
+            for path, reason in indexes.faults():
+                self.find(INDEX_FAULT, path, reason)
+            self.segments += 1
+            expected = walk.expected
+        return expected
+
+    def _verify_segment(
+        self, segment: Segment, walk: SegmentWalk, indexes: IndexCheck, durable: int | None
+    ) -> None:
+        """One segment's batches. `durable` is the recovery point, for the last one."""
+        tail: Damage | None = None
+        for found in walk:
+            if tail is not None:
+                self._damaged(DAMAGE, segment, tail)
+                tail = None
+            if isinstance(found, Stretch):
+                self._verify_stretch(segment, found, indexes)
+                self.batches += found.batches
+                self.records += found.records
+                self.bytes += found.end - found.pos
+            elif isinstance(found, Mislabelled):
+                header = found.header
+                lost = (found.base_offset, found.base_offset + header.last_offset_delta + 1)
+                if found.is_readable:
+                    lost = (0, 0)
+                self.find(DAMAGE, segment.path, found.reason, pos=found.pos, size=header.size, lost=lost)
+                indexes.passed_over(found.pos, found.pos + header.size)
+                self.bytes += header.size
+            else:
+                indexes.passed_over(found.pos, found.end)
+                self.bytes += found.end - found.pos
+                tail = found
+            self._progress(self.bytes)
+        if tail is not None:
+            torn = durable is not None and tail.first_offset >= durable and not tail.crc_matches
+            self._damaged(TORN_TAIL if torn else DAMAGE, segment, tail)
+        if walk.superseded_at is not None:
+            reason = "from here on the next segment stands for it: the next open completes that"
+            self.leftovers.append(Leftover(segment.path, segment.size - walk.superseded_at, reason))
+
+    def _damaged(self, kind: str, segment: Segment, damage: Damage) -> None:
+        lost = (damage.first_offset, damage.last_offset + 1)
+        size = damage.end - damage.pos
+        self.find(kind, segment.path, damage.reason, pos=damage.pos, size=size, lost=lost)
+
+    def _verify_stretch(self, segment: Segment, found: Stretch, indexes: IndexCheck) -> None:
+        """Reads the bytes only if an entry looked wrong at first, or was not checked yet."""
+        agreed = found.looked if isinstance(found.looked, tuple) else None
+        if not indexes.agree(agreed):
+            indexes.compare(read_bytes(segment.pread_into, found.pos, found.end - found.pos), found.pos)
+
+    # -- what stands beside ----------------------------------------------------------------------------
+
+    def _indexes(self, segment: Segment, size: int, is_last: bool) -> IndexCheck:
+        stem = segment.path[: -len(self._follower.catalog.layout.records)]
+        check = IndexCheck(segment.base_offset, stem + INDEX, stem + TIME_INDEX)
+        # Those of a segment that grows may be ahead of what we were told of it, or not written yet.
+        span = UNBOUNDED if is_last else segment.next_offset - segment.base_offset
+        if segment.base_offset in self._standing_in:
+            return check  # the files there are still those of what it replaces
+        try:
+            check.load(self._fs, UNBOUNDED if is_last else size, span)
+        except FileNotFoundError as error:
+            # Compaction puts a segment in its place before it writes the indexes.
+            if not is_last and self.closed:
+                self.find(INDEX_FAULT, str(error.filename), "missing")
+        except CorruptIndex as error:
+            self.find(INDEX_FAULT, str(error.path), error.reason)
+        except OSError as error:
+            self._unreadable(error, stem)
+        return check
+
+    def _verify_snapshots(self, entries: list[Entry]) -> None:
+        layout = self._follower.catalog.layout
+        for entry in entries:
+            path = self._path(entry.name)
+            with contextlib.suppress(FileNotFoundError), self._judged():
+                if layout.parse_snapshot(entry.name) is not None:
+                    ProducerState.decode(self._fs.read_file(path), path)
+                elif entry.name.endswith(TXN_INDEX):
+                    decode_aborted(self._fs.read_file(path), path)
+
+    def _checkpoint(self, file: str) -> int:
+        with self._judged():
+            return read_offsets(self._fs, self._follower.catalog.file(file)).get(self._name, 0)
+        return 0
+
+    @contextlib.contextmanager
+    def _judged(self) -> Iterator[None]:
+        """A file that cannot be understood, or not even read, becomes a finding."""
+        try:
+            yield
+        except CorruptCheckpoint as error:
+            self.find(CHECKPOINT, str(error.path), error.reason)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            self._unreadable(error, self._directory)
+
+    def _unreadable(self, error: OSError, path: str, *, lost: tuple[int, int] = (0, 0)) -> None:
+        self.find(UNREADABLE, str(error.filename or path), error.strerror or str(error), lost=lost)
+
+    def find(
+        self,
+        kind: str,
+        path: str,
+        reason: str,
+        *,
+        pos: int = -1,
+        size: int = 0,
+        lost: tuple[int, int] = (0, 0),
+    ) -> None:
+        """Note a finding; `lost` are the offsets from, and up to but not including."""
+        if len(self.findings) >= _MOST_FINDINGS:
+            self.findings[-1] = self.findings[-1]._replace(reason="and more, which are not listed")
+            return
+        count = max(lost[1] - lost[0], 0)
+        first, last = (lost[0], lost[1] - 1) if count else (-1, -1)
+        self.findings.append(Finding(kind, *self._name, path, pos, size, first, last, count, reason))
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._directory, name)

@@ -1,0 +1,187 @@
+"""Compiles the encoder of one message in one version: a Python function made for it alone.
+
+    compiled(message, out: bytearray, chunks: list)
+
+appends to `out`. Records that are to stay where they are become chunks of their own: `out` as it is goes to
+`chunks`, then the records, and a fresh bytearray goes on; the last one is returned. Where records are copied,
+there are no chunks and `out` itself is returned.
+
+Runs of fixed-size fields, with the length of what follows where that has a fixed size too, are one
+Struct.pack. What a version does not have is not written, whatever it is. A value that does not fit, or a None
+that may not be one, is a ProtocolError.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from .errors import ProtocolError
+from .schema import NO_UUID, Wire
+from .source import FIXED, Source, fields_in
+from .varints import SMALL_VARINTS, varint
+
+__all__ = ["compile_encoder"]
+
+
+def compile_encoder(cls: type, version: int, flexible: bool, *, chunked: bool) -> Callable[..., Any]:
+    """The encoder of this version of a message class, records in chunks of their own or copied."""
+    return _Encoder(cls, version, flexible, chunked).compiled()
+
+
+class _Encoder:
+    """Writes the source."""
+
+    def __init__(self, cls: type, version: int, flexible: bool, chunked: bool) -> None:
+        self._cls = cls
+        self._version = version
+        self._flexible = flexible
+        self._chunked = chunked
+        self._source = Source(f"{cls.__name__} v{version}")
+        self._run: list[tuple[str, str]] = []
+        """Formats and expressions of the fixed-size fields gathered so far."""
+        self._source.namespace.update(
+            varint=varint,
+            small=SMALL_VARINTS,
+            pack_many=struct.pack,
+            caught=(struct.error, TypeError, AttributeError, ProtocolError),
+        )
+
+    def compiled(self) -> Callable[..., Any]:
+        """The function."""
+        source = self._source
+        with source.block("def compiled(m, out, chunks):"):
+            with source.block("try:"):
+                self._message(self._cls, "m")
+                self._write_run()
+                source.line("return out")
+            with source.block("except caught as error:"):
+                source.line("raise failed(error, None) from error")
+        return source.build()
+
+    # -- messages and their fields ---------------------------------------------------------------------
+
+    def _message(self, cls: type, made: str) -> None:
+        """Write the fields of a message; the last run stays open."""
+        plain, tagged = fields_in(cls, self._version)
+        for name, wire in plain:
+            with self._source.field(name):
+                self._value(wire.kind, wire, f"{made}.{name}")
+        if self._flexible and not tagged:
+            self._run.append(("x", ""))
+        elif self._flexible:
+            self._tagged_fields(tagged, made)
+
+    def _value(self, kind: str, wire: Wire, value: str) -> None:
+        if kind in FIXED:
+            self._run.append((FIXED[kind], value))
+            return
+        source = self._source
+        held = source.fresh("v")
+        source.line(f"{held} = {value}")
+        if wire.may_be_null(self._version):
+            self._write_run()
+            with source.block(f"if {held} is None:"):
+                self._length("-1", kind)
+                self._write_run()
+            with source.block("else:"):
+                self._present(kind, wire, held)
+                self._write_run()
+        else:
+            self._present(kind, wire, held)
+
+    def _present(self, kind: str, wire: Wire, held: str) -> None:
+        source = self._source
+        if kind == "string":
+            source.line(f"{held} = {held}.encode()")
+        if kind == "array":
+            self._length(f"len({held})", kind)
+            self._elements(wire, held)
+            return
+        self._length(f"len({held})", kind)
+        self._write_run()
+        if kind == "records" and self._chunked:
+            with source.block(f"if len({held}):"):
+                source.line("chunks.append(out)")
+                source.line(f"chunks.append({held})")
+                source.line("out = bytearray()")
+        else:
+            source.line(f"out += {held}")
+
+    def _length(self, value: str, kind: str) -> None:
+        if not self._flexible:
+            self._run.append(("h" if kind == "string" else "i", value))
+        elif value == "-1":
+            self._run.append(("x", ""))
+        else:
+            self._write_run()
+            self._varint(f"{value} + 1")
+
+    def _varint(self, value: str) -> None:
+        source = self._source
+        count = source.fresh("n")
+        source.line(f"{count} = {value}")
+        source.line(f"out += small[{count}] if {count} < 4096 else varint({count})")
+
+    def _write_run(self) -> None:
+        """One pack for the fields gathered."""
+        if not self._run:
+            return
+        formats = "".join(each for each, _ in self._run)
+        values = ", ".join(value for _, value in self._run if value)
+        if formats == "x":
+            self._source.line("out.append(0)")
+        else:
+            pack, _ = self._source.struct(formats, "pack")
+            self._source.line(f"out += {pack}({values})")
+        self._run.clear()
+
+    def _elements(self, wire: Wire, held: str) -> None:
+        source = self._source
+        self._write_run()
+        if wire.element in FIXED and wire.element != "uuid":
+            source.line(f"out += pack_many(f'>{{len({held})}}{FIXED[wire.element]}', *{held})")
+            return
+        element = source.fresh("e")
+        with source.block(f"for {element} in {held}:"):
+            if isinstance(wire.element, type):
+                self._message(wire.element, element)
+            else:
+                self._value(wire.element, Wire(wire.element, 0, None, None, None, None, None), element)
+            self._write_run()
+
+    # -- tagged fields ---------------------------------------------------------------------------------
+
+    def _tagged_fields(self, tagged: list[tuple[str, Wire]], made: str) -> None:
+        """A zero where all are absent; else their number, and each as number, size and bytes."""
+        source = self._source
+        self._write_run()
+        here = [self._is_there(wire, f"{made}.{name}") for name, wire in tagged]
+        with source.block(f"if {' or '.join(here)}:"):
+            self._varint(" + ".join(f"({each})" for each in here) if len(here) > 1 else f"int({here[0]})")
+            for (name, wire), there in zip(tagged, here, strict=True):
+                outer = source.fresh("outer")
+                with source.block(f"if {there}:"), source.field(name):
+                    source.line(f"{outer} = out")
+                    source.line("out = bytearray()")
+                    if wire.kind == "struct":
+                        self._message(wire.element, f"{made}.{name}")
+                    else:
+                        self._value(wire.kind, wire, f"{made}.{name}")
+                    self._write_run()
+                    source.line(f"{outer} += varint({wire.tagged})")
+                    source.line(f"{outer} += varint(len(out))")
+                    source.line(f"{outer} += out")
+                    source.line(f"out = {outer}")
+        with source.block("else:"):
+            source.line("out.append(0)")
+
+    def _is_there(self, wire: Wire, value: str) -> str:
+        if wire.default is None:
+            return f"{value} is not None"
+        if wire.kind == "array":
+            return f"len({value}) > 0"
+        if wire.kind == "uuid":
+            return f"{value} != {self._source.constant('NO_UUID', NO_UUID)}"
+        return f"{value} != {wire.default!r}"
