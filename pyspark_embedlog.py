@@ -1,4 +1,4 @@
-"""Spark looks for packages called pyspark_...: this one makes `format("embedlog")` known without a word."""
+"""Registers `format("embedlog")`: Spark imports every package whose name begins with pyspark_."""
 
 from embedlog.spark.source import EmbedlogSource as DefaultSource
 

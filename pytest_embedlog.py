@@ -1,11 +1,11 @@
-"""A Kafka broker for tests, in milliseconds: pytest finds this by itself once embedlog is installed.
+"""A Kafka broker for tests, in milliseconds. pytest loads this plugin once embedlog is installed.
 
     def test_orders(kafka_broker):
         producer = Producer({"bootstrap.servers": kafka_broker.bootstrap_servers})
 
 `kafka_broker` is a broker for one test, with a directory and a port of its own; `kafka_broker_session` is one
-for the whole run. `kafka_broker.log` is the same log from inside, to prepare or look at what a test is about.
-Settings come from an overridden fixture `kafka_broker_settings`, a dict as `Broker` takes them.
+for the whole run. `kafka_broker.log` is its log, to prepare a test or to check the outcome. To change
+settings, override the fixture `kafka_broker_settings`, which returns a dict of `Broker`'s settings.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-if TYPE_CHECKING:  # a run that asks for no broker imports none
+if TYPE_CHECKING:  # a run without a broker imports nothing
     from embedlog.cluster import Broker
 
 
 @pytest.fixture(scope="session")
 def kafka_broker_settings() -> dict[str, Any]:
-    """Settings of the brokers: override it to change them."""
+    """The brokers' settings. Override this fixture to change them."""
     return {}
 
 

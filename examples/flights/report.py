@@ -19,16 +19,14 @@ import embedlog.spark
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-FEWEST = 100  # flights of a carrier in an hour of the day: of fewer nothing is said
+FEWEST = 100  # flights of a carrier in an hour of the day; cells with fewer are left out
 NAMES = {
     "9E": "Endeavor", "AA": "American", "AS": "Alaska", "B6": "JetBlue", "DL": "Delta", "EV": "ExpressJet",
     "F9": "Frontier", "FL": "AirTran", "HA": "Hawaiian", "MQ": "Envoy", "OO": "SkyWest", "UA": "United",
     "US": "US Airways", "VX": "Virgin America", "WN": "Southwest", "YV": "Mesa",
 }  # fmt: skip
 
-Cells = dict[
-    tuple[str, int], tuple[int, int]
-]  # (carrier, hour of the day) -> flights, and those with bad luck
+Cells = dict[tuple[str, int], tuple[int, int]]  # (carrier, hour of the day) -> flights, flights with bad luck
 
 
 def read(table: str) -> Cells:
@@ -40,14 +38,14 @@ def read(table: str) -> Cells:
 
 
 def share(cells: Cells, carrier: str | None = None, hour: int | None = None) -> float:
-    """Of a carrier, of an hour of the day, or of all: which share of the flights has bad luck."""
+    """The share of flights with bad luck: of a carrier, of an hour of the day, or of all."""
     chosen = [cell for (c, h), cell in cells.items() if carrier in (None, c) and hour in (None, h)]
     flights = sum(cell[0] for cell in chosen)
     return sum(cell[1] for cell in chosen) / flights if flights else 0.0
 
 
 def answer(cells: Cells) -> list[str]:
-    """In words."""
+    """The answer as lines of text."""
     full = {key: cell for key, cell in cells.items() if cell[0] >= FEWEST}
     hours = sorted({h for _, h in full}, key=lambda h: share(cells, hour=h))
     carriers = sorted({c for c, _ in full}, key=lambda c: share(cells, carrier=c))
@@ -108,7 +106,7 @@ def plot(cells: Cells, path: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("table")
-    parser.add_argument("--plot", metavar="PNG", help="draw it there")
+    parser.add_argument("--plot", metavar="PNG", help="write the plot to this file")
     args = parser.parse_args()
     cells = read(args.table)
     if all(flights < FEWEST for flights, _ in cells.values()):
