@@ -1,13 +1,13 @@
-# `make demo` and `make test` set up an environment of their own (.venv) and need nothing but Python and make.
+# `make demo` and `make test` set up their own environment (.venv). They need nothing but Python and make.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-# Hundreds of processes are started by tests and measurements: none shall compile every module anew.
+# Tests and benchmarks start hundreds of processes: without bytecode caches each would compile every module.
 unexport PYTHONDONTWRITEBYTECODE
 
-# What has to be built anew when it changes.
+# A change of these needs a new build.
 BUILT := setup.py $(foreach where, embedlog/codec embedlog/fast_append, \
   $(wildcard $(where)/compiled*.py $(where)/*.pxd $(where)/*.h))
 
@@ -16,14 +16,14 @@ BUILT := setup.py $(foreach where, embedlog/codec embedlog/fast_append, \
 demo: $(VENV)/.demo
 	$(BIN)/embedlog demo
 
-# Most tests wait for something (a session that ends, a process that starts), so twice as many run at once as
-# there are processors; WORKERS=0 runs them one after the other.
+# Most tests wait (for a session to end, for a process to start), so there are twice as many workers as processors.
+# WORKERS=0 runs all tests in one process.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(2 * (os.cpu_count() or 1), 8))')
-# Tests that share Java processes run in one of them (--dist loadgroup).
+# --dist loadgroup: tests that share Java processes run in one worker.
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
-# The markers stand in pyproject.toml. `make test` has everything that a change usually breaks; `make test-all` has
-# the rest, and nothing of it twice.
+# pyproject.toml explains the markers. `make test` runs everything that a change usually breaks, `make test-all` the
+# rest; no test is in both.
 REST := slow or jvm or random
 
 test: $(VENV)/.test
@@ -32,16 +32,16 @@ test: $(VENV)/.test
 test-all: $(VENV)/.test
 	$(PYTEST) -m '$(REST)' $(PYTEST_ARGS)
 
-# Without the compiled loops, as where there is no compiler. (tests/codec runs on both anyway.)
+# Without the compiled loops, as on a machine without a compiler. (tests/codec runs on both anyway.)
 test-plain: $(VENV)/.test
 	EMBEDLOG_LOOPS=plain $(PYTEST) -m 'plain and not ($(REST))' $(PYTEST_ARGS)
 
-# Rounds of random kills and faults, many times as many as `make test-all` has: hours. -s shows their seeds, and
-# EMBEDLOG_SEED=... repeats one.
+# Random kills and faults, in many more rounds than `make test-all`: hours. -s shows the seeds; EMBEDLOG_SEED=...
+# repeats one.
 soak: $(VENV)/.test
 	EMBEDLOG_ROUNDS=$${EMBEDLOG_ROUNDS:-25} $(BIN)/python -m pytest -s -m random $(PYTEST_ARGS)
 
-# Clients that `make test` leaves out: kafkajs and @platformatic/kafka (Node 20.19 or newer, npm), and franz-go's own
+# Clients that `make test` and `make test-all` leave out: kafkajs and @platformatic/kafka (Node 20.19 or newer, npm), and franz-go's own
 # tests (Go 1.26 or newer). The first run downloads them.
 test-foreign: $(VENV)/.test tests/foreign/node_modules/.package-lock.json
 	$(BIN)/python -m pytest tests/foreign $(PYTEST_ARGS)
@@ -50,7 +50,7 @@ tests/foreign/node_modules/.package-lock.json: tests/foreign/package-lock.json
 	npm ci --silent --no-audit --no-fund --prefix tests/foreign
 	@touch $@
 
-# The pipeline of examples/flights: events, a stream, a nightly load, a report with a plot.
+# The pipeline in examples/flights: events, a stream, a nightly load, a report with a plot.
 examples: $(VENV)/.examples
 	$(BIN)/python examples/flights/events.py flights-data
 	$(BIN)/python examples/flights/hourly.py flights-data
@@ -74,7 +74,7 @@ hooks: $(VENV)/.test
 	$(BIN)/python -m pip install -qq 'pre-commit>=4'
 	$(BIN)/pre-commit install
 
-# Spark over a log, over Parquet, and over a source of tuples.
+# Spark reading a log, Parquet, and a source of tuples.
 bench-spark: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.spark $(BENCH_ARGS)
 

@@ -1,7 +1,7 @@
-"""Builds the compiled hot loops; everything else stands in pyproject.toml.
+"""Builds the compiled hot loops. pyproject.toml has everything else.
 
-A build that fails, for lack of a C compiler or of Cython, says so in a line and leaves the package in plain
-Python. EMBEDLOG_LOOPS=compiled makes it an error, EMBEDLOG_LOOPS=plain builds nothing.
+If the build fails, for lack of a C compiler or of Cython, it prints a line and leaves the package in plain Python.
+EMBEDLOG_LOOPS=compiled makes that an error; EMBEDLOG_LOOPS=plain builds nothing.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ class BuildLoops(build_ext):
         try:
             importlib.import_module("Cython.Build")
             super().build_extensions()
-        except Exception as error:  # the errors of Cython, setuptools and the system have no base in common
+        except Exception as error:  # Cython, setuptools and the system share no base class of errors
             if self.demanded:
                 raise
             reason = textwrap.shorten(str(error), 100, placeholder=" ...")
@@ -48,7 +48,7 @@ class BuildLoops(build_ext):
         super().copy_extensions_to_source()
 
     def _remove_built(self) -> None:
-        """An earlier build may have left extensions that no longer fit the package."""
+        """Remove extensions of an earlier build, which may not match the package any more."""
         for ext in self.distribution.ext_modules:
             with contextlib.suppress(FileNotFoundError):
                 os.remove(self.get_ext_fullpath(ext.name))
