@@ -1,7 +1,7 @@
 """Builds the compiled hot loops. pyproject.toml has everything else.
 
-If the build fails, for lack of a C compiler or of Cython, it prints a line and leaves the package in plain Python.
-EMBEDLOG_LOOPS=compiled makes that an error; EMBEDLOG_LOOPS=plain builds nothing.
+If the build fails, for lack of a C compiler or of Cython, it prints a line and leaves the package in plain
+Python. EMBEDLOG_LOOPS=compiled makes that an error; EMBEDLOG_LOOPS=plain builds nothing.
 """
 
 import contextlib
