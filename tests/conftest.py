@@ -26,17 +26,17 @@ hypothesis.settings.register_profile("unhurried", deadline=None)
 hypothesis.settings.load_profile("unhurried")
 
 
-JAVA_FIXTURES = {"spark", "zookeeper_ensemble"}
+JAVA_FIXTURES = {"spark": "spark", "zookeeper_server": "zookeeper", "zookeeper_servers": "zookeeper"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those that share a fixture's Java processes share a worker (pytest-xdist), so that they start once.
+    """Tests that share a fixture's Java processes share a worker (pytest-xdist), so that they start once.
 
     Groups begin first, since they take longest (pytest-xdist sorts by how many there are).
     """
     for item in items:
-        for name in JAVA_FIXTURES.intersection(getattr(item, "fixturenames", ())):
-            item.add_marker(pytest.mark.xdist_group(name))
+        for name in JAVA_FIXTURES.keys() & getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group(JAVA_FIXTURES[name]))
 
 
 @pytest.fixture

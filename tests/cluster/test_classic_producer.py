@@ -425,6 +425,7 @@ def test_what_is_known_serves_while_the_registry_cannot_be_reached(
     assert values(cluster.broker(0)) == [b"before", b"after"]
 
 
+@pytest.mark.jvm
 @pytest.mark.timeout(600)
 def test_a_clusters_brokers_are_killed_while_it_sends(
     zookeeper: Znodes, connect: Connect, tmp_path: Path

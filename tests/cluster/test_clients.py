@@ -104,6 +104,7 @@ def test_a_compacted_topic_keeps_the_last_of_each_key(client: Client) -> None:
         }
 
 
+@pytest.mark.slow
 def test_a_thousand_topics(broker: Broker) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     names = [f"topic-{number}" for number in range(1_000)]

@@ -234,6 +234,7 @@ def test_a_broker_that_is_killed_comes_back_with_all_it_has_acknowledged(
         assert len(consumed(brokers.bootstrap, "kept", 400, "reads-anew")) == 400
 
 
+@pytest.mark.jvm
 def test_a_broker_that_was_stopped_for_too_long_answers_nobody_and_comes_back(
     zookeeper: Znodes, tmp_path: Path
 ) -> None:
@@ -266,6 +267,7 @@ def test_a_broker_that_was_stopped_for_too_long_answers_nobody_and_comes_back(
             assert contents.PartitionState.decode(node.data).leader_epoch == 2
 
 
+@pytest.mark.jvm
 def test_a_paused_controller_decides_nothing_late(zookeeper: Znodes, tmp_path: Path) -> None:
     with cluster(tmp_path, zookeeper.connect, 3, *SHORT) as brokers, zookeeper.client() as client:
 
@@ -295,6 +297,7 @@ def test_a_paused_controller_decides_nothing_late(zookeeper: Znodes, tmp_path: P
             assert contents.PartitionState.decode(node.data).controller_epoch == before + 1
 
 
+@pytest.mark.jvm
 def test_the_cluster_goes_on_while_zookeeper_servers_die(
     zookeeper_ensemble: ZooKeepers, tmp_path: Path
 ) -> None:
@@ -310,6 +313,7 @@ def test_the_cluster_goes_on_while_zookeeper_servers_die(
         assert len(consumed(brokers.bootstrap, "t", 150, "g")) == 150
 
 
+@pytest.mark.jvm
 def test_a_directory_may_move_to_another_address(zookeeper: Znodes, tmp_path: Path) -> None:
     with cluster(tmp_path, zookeeper.connect, 2) as brokers:
         brokers.create("t", 2)
@@ -327,6 +331,7 @@ def test_a_directory_may_move_to_another_address(zookeeper: Znodes, tmp_path: Pa
         ]
 
 
+@pytest.mark.jvm
 def test_a_directory_that_was_served_by_itself_joins(zookeeper: Znodes, tmp_path: Path) -> None:
     with embedlog.open(tmp_path / "broker-0") as log:
         log.create_topic("old", partitions=2)
@@ -363,6 +368,7 @@ def test_a_second_broker_of_the_same_id_is_refused(brokers: Brokers, tmp_path: P
     assert f"taken by the broker at {brokers[1].address}" in second.stderr.replace("\n", " ")
 
 
+@pytest.mark.jvm
 def test_a_broker_may_bring_its_zookeeper_along(tmp_path: Path) -> None:
     import socket
 
@@ -432,6 +438,7 @@ def _described(address: str) -> Any:
     return json.loads(said.stdout)
 
 
+@pytest.mark.jvm
 def test_a_directory_is_no_cluster(tmp_path: Path) -> None:
     said = subprocess.run(
         [sys.executable, "-m", "embedlog", "cluster", "describe", str(tmp_path)],

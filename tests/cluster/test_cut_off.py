@@ -75,7 +75,6 @@ def links(zookeeper_server: ZooKeepers) -> Iterator[list[Link]]:
         ]
 
 
-@pytest.mark.xdist_group("cut off")
 def test_brokers_that_are_cut_off_from_zookeeper(cut: Cut) -> None:
     """None answers a request that is sent when its registration is gone; healed, they are as before."""
     brokers, links = cut.brokers, cut.to_zookeeper
@@ -253,7 +252,6 @@ def test_a_session_moves_to_another_server_when_its_own_falls_silent(
         lease.stop()
 
 
-@pytest.mark.xdist_group("cut off")
 def test_clients_that_are_cut_off_from_brokers(cut: Cut, tmp_path: Path) -> None:
     """For longer than they wait for an answer: they go on with the broker that is left, and with the others
     when these are healed; nothing is lost, or twice in the log."""

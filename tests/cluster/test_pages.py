@@ -132,6 +132,7 @@ def _free_ports() -> dict[str, str]:
         return dict(zip(names, map(str, row + brokers), strict=True))
 
 
+@pytest.mark.jvm
 def test_from_one_process_to_three_brokers_and_into_a_copy(terminal: Terminal) -> None:
     page = (ROOT / "docs" / "cluster.md").read_text()
     blocks = CONSOLE.findall(page)

@@ -65,6 +65,7 @@ def test_cut_off_anywhere(case: tuple[type[Message], int], data: st.DataObject) 
         assert decode(cls, version, encoded[:size]) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", EVERY_MESSAGE, ids=name_of)
 @settings(max_examples=3)
 @given(st.data(), st.randoms(use_true_random=False))
@@ -124,6 +125,7 @@ def filled(cls: type, version: int) -> Any:
     return cls(**values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", EVERY_MESSAGE, ids=name_of)
 @settings(max_examples=10)
 @given(st.data())

@@ -179,6 +179,7 @@ def test_connect_strings() -> None:
 # -- servers -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.jvm
 def test_an_ensemble_goes_on_without_one(zookeeper_ensemble: ZooKeepers) -> None:
     servers = zookeeper_ensemble.servers
     with ZooKeeper(zookeeper_ensemble.connect_string + chroot()) as client:
