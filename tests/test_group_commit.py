@@ -391,7 +391,7 @@ class StoppingSync(UnsyncedFileSystem):
     def sync(self, fd: int) -> None:
         if self.stops:
             self.stops, self.stopped = False, True
-            self.entered.ring()
+            self.entered.signal()
             self.go.sleep()
             self.stopped = False
 
@@ -418,7 +418,7 @@ def attempt(log: Log, fs: StoppingSync, behind: bool, rolls: bool, arrives: int,
     def let_go() -> None:
         while not (main_is_done.is_set() or any(w.thread == main for w in commit._waiting)):
             threading.Event().wait(0.0001)
-        fs.go.ring()
+        fs.go.signal()
 
     def comes() -> None:
         if rolls:
@@ -476,7 +476,7 @@ def test_a_leader_who_stands_among_the_waiting_yet_is_served_once() -> None:
 
     def lead() -> None:
         waiter = Waiter(-1, bytearray())
-        waiter.bell = Wakeup()
+        waiter.wakeup = Wakeup()
         commit._leader = waiter
         commit._waiting = [waiter]
         commit._lead(waiter)
@@ -527,7 +527,7 @@ def struck_at(log: Log, fs: StoppingSync, behind: bool, number: int) -> bool:
             crowd.start("comes", lambda: append("comes"))
         while not (len(commit._waiting) == 1 + behind or main_is_done.is_set()):
             threading.Event().wait(0.0001)
-        fs.go.ring()
+        fs.go.signal()
 
     fs.again()
     if behind:

@@ -135,7 +135,7 @@ class Attendant:
         except Exception:
             logger.exception("%s: requests of other processes are not attended to any more", self._store.path)
         finally:
-            self._ended.reach()
+            self._ended.set()
 
     def _use(self, watch: Watch | None) -> None:
         with self._lock:

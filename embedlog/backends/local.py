@@ -246,10 +246,10 @@ class WriterBackend(EngineBackend):
         watched = [(self._store.partition(*name), offset) for name, offset in positions.items()]
         with contextlib.ExitStack() as stack:
             for partition, _ in watched:
-                partition.add_listener(changed.ring)
-                stack.callback(partition.remove_listener, changed.ring)
+                partition.add_listener(changed.signal)
+                stack.callback(partition.remove_listener, changed.signal)
             if interrupt is not None:
-                stack.enter_context(interrupt.waking(changed.ring))
+                stack.enter_context(interrupt.waking(changed.signal))
             while True:
                 self._store.check_open()
                 if any(p.has_data(offset, read_committed=read_committed) for p, offset in watched):

@@ -49,13 +49,13 @@ class Interrupt:
 
     def __init__(self) -> None:
         self._is_set = False
-        self._bell = Wakeup()
+        self._wakeup = Wakeup()
         self._lock = threading.Lock()
         self._wakers: list[Callable[[], object]] = []
 
     def set(self) -> None:
         self._is_set = True
-        self._bell.ring()
+        self._wakeup.signal()
         with self._lock:
             wakers = tuple(self._wakers)
         for wake in wakers:
@@ -70,7 +70,7 @@ class Interrupt:
     def wait(self, timeout_ms: float) -> bool:
         """Sleep until it is set or the time is over, or for nothing; True where it is set."""
         if not self._is_set:
-            self._bell.sleep(timeout_ms / 1000)
+            self._wakeup.sleep(timeout_ms / 1000)
         return self._is_set
 
     @contextmanager

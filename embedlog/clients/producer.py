@@ -316,9 +316,9 @@ class Producer(Closing):
             return
         with self._lock:
             self._closed = True
-            self._work.ring()
+            self._work.signal()
             for room in self._waiting:
-                room.ring()
+                room.signal()
         if threading.current_thread() is self._thread:
             return
         if not self._ended.wait(within):
@@ -349,14 +349,14 @@ class Producer(Closing):
     def _open_batch(self, where: tuple[str, int], batch: _Batch) -> None:
         """Lock held. It has its first record."""
         if not self._open:
-            self._work.ring()
+            self._work.signal()
         self._open[where] = batch
 
     def _make_ready(self, where: tuple[str, int]) -> None:
         """Lock held. The open batch of a partition waits no longer."""
         batch = self._open[where]
         queue = self._ready.get(where, {})
-        self._work.ring()
+        self._work.signal()
         # No calls from here on: between these Ctrl-C cannot strike.
         queue[batch] = None
         self._ready[where] = queue
@@ -410,11 +410,11 @@ class Producer(Closing):
                 self._closed = True
                 self._make_all_ready()
             for batch in self._sending:
-                if not batch.done.reached:
+                if not batch.done.is_set:
                     self._finish(batch, error)
             self._give_up(error)
         finally:
-            self._ended.reach()
+            self._ended.set()
 
     def _take(self) -> list[_Batch]:
         """Wait for batches and take the oldest of one partition. Empty once closed and drained."""
@@ -503,9 +503,9 @@ class Producer(Closing):
         with self._lock:
             self._buffered -= batch.memory
             waiting, self._waiting = self._waiting, []
-        batch.done.reach()
+        batch.done.set()
         for room in waiting:
-            room.ring()
+            room.signal()
 
     def _give_up(self, error: BaseException) -> None:
         """Closed, and nobody will send what is ready now."""

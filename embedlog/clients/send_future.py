@@ -114,7 +114,7 @@ def settle(
                         waiter.add_result(future)
                     else:
                         waiter.add_exception(future)
-    settlement.made.reach()
+    settlement.made.set()
     watched = settlement.watched
     if watched or callback is not None:
         for future in futures:

@@ -119,7 +119,7 @@ class Mirror(Closing):
         places = parse_sources(sources)
         self._start = start
         self._refresh_s = refresh_ms / 1000
-        self._bell = Interrupt()
+        self._wakeup = Interrupt()
         self._lock = threading.Lock()
         self._running = False
         self._stopped = False
@@ -168,11 +168,11 @@ class Mirror(Closing):
         look_at = 0.0
         try:
             self._workers = [
-                [Worker(source, self._failed, self._bell.set) for _ in range(_WORKERS)]
+                [Worker(source, self._failed, self._wakeup.set) for _ in range(_WORKERS)]
                 for source in self.sources
             ]
             while not self._stopped and self._error is None:
-                self._bell.clear()
+                self._wakeup.clear()
                 try:
                     self._target.commit()  # first: what is taken up goes on behind the last commit
                     if time.monotonic() >= look_at:
@@ -189,7 +189,7 @@ class Mirror(Closing):
                 if until_caught_up and status.caught_up:
                     break
                 if self._error is None and not self._stopped:
-                    self._bell.wait(min(_TICK_MS, max(look_at - time.monotonic(), 0.01) * 1000))
+                    self._wakeup.wait(min(_TICK_MS, max(look_at - time.monotonic(), 0.01) * 1000))
         finally:
             try:
                 self._end()
@@ -202,7 +202,7 @@ class Mirror(Closing):
     def stop(self) -> None:
         """Have `run` end, soon and in order. May be called from any thread, and by a signal handler."""
         self._stopped = True
-        self._bell.set()
+        self._wakeup.set()
 
     def close(self) -> None:
         """Close what was opened; stop first, and wait for the end, where it runs. Safe to call twice."""
@@ -215,7 +215,7 @@ class Mirror(Closing):
     def _failed(self, error: BaseException) -> None:
         if self._error is None:
             self._error = error
-        self._bell.set()
+        self._wakeup.set()
 
     def _end(self) -> None:
         workers = [each for several in self._workers for each in several]

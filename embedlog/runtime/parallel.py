@@ -1,10 +1,9 @@
-"""Doing the same for many partitions, several at a time: most of it is waiting for the disk.
+"""Does the same work for many partitions, several at a time.
 
-An fsync takes as long as the disk takes, and the disk makes durable what several ask for about as fast as
-what one does. So a thousand partitions that are flushed, made or recovered one by one take a thousand
-fsyncs' time, and several times less abreast.
+A disk serves several concurrent fsyncs in about the time of one, so flushing, creating or recovering a
+thousand partitions in parallel is several times faster than one by one.
 
-Few items are done one by one, in the calling thread.
+A few items are processed one by one, in the calling thread.
 """
 
 from __future__ import annotations
@@ -39,10 +38,10 @@ def uncollected() -> Iterator[None]:
 
 
 def run_parallel(work: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
-    """[work(item) for item in items], in up to eight threads, this one among them.
+    """[work(item) for item in items], in up to eight threads, including this one.
 
-    The items are begun in their order. Where one raises, no more are begun, and the error of the first that
-    did is raised when all that were under way have ended.
+    Items start in order. After one raises, no more start; once the running ones have ended, the error of the
+    first item that failed is raised.
     """
     if len(items) < _FEW:
         return [work(item) for item in items]
@@ -63,7 +62,7 @@ def run_parallel(work: Callable[[_Item], _Result], items: Sequence[_Item]) -> li
                 errors[number] = error
 
     threads = [
-        threading.Thread(target=run, name="embedlog-abreast", daemon=True) for _ in range(_THREADS - 1)
+        threading.Thread(target=run, name="embedlog-parallel", daemon=True) for _ in range(_THREADS - 1)
     ]
     started = []
     try:
@@ -71,7 +70,7 @@ def run_parallel(work: Callable[[_Item], _Result], items: Sequence[_Item]) -> li
             thread.start()
             started.append(thread)
     except RuntimeError:
-        pass  # at the end of the program there are no more threads to be had: with fewer it takes longer
+        pass  # no new threads at interpreter shutdown: fewer take longer
     run()
     for thread in started:
         while thread.is_alive():

@@ -1,10 +1,10 @@
-"""A thread that does small things when they are due: flushes, checkpoints, retention, group timers.
+"""A thread that runs background tasks when they are due: flushes, checkpoints, retention, group timers.
 
-Each task is a function that does what is due and says in how many milliseconds it wants to run again
-(None: when woken). Between tasks the thread sleeps; with nothing to do it sleeps for good.
+A task is a function that does the work that is due, and returns in how many milliseconds to run it again
+(None: when woken). With no task due the thread sleeps.
 
-Invariants: tasks run one at a time; a task that raises is logged and noted (background_failures.py), tried
-again after a while, and harms no other; `stop` returns when the running task has ended.
+Invariants: tasks run one at a time; a task that raises is logged, recorded (background_failures.py) and
+retried later, without effect on the others; `stop` returns after the running task has ended.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _RETRY_MS: Final = 1_000
 
 
 class Scheduler:
-    """A named thread with tasks. All methods are safe between threads."""
+    """A named thread with tasks. All methods are thread-safe."""
 
     def __init__(self, name: str, failures: BackgroundFailures) -> None:
         self._name = name
         self._failures = failures
         self._lock = threading.Lock()
-        self._bell = Wakeup()
+        self._wakeup = Wakeup()
         self._tasks: dict[str, Task] = {}
         self._due: dict[str, float] = {}
         self._thread: threading.Thread | None = None
@@ -38,18 +38,18 @@ class Scheduler:
         self._ended = OneShotEvent()
 
     def add(self, name: str, task: Task) -> None:
-        """A task that runs as soon as the thread does."""
+        """Add a task. It runs as soon as the thread does."""
         with self._lock:
             self._tasks[name] = task
-            self._bell.ring()
+            self._wakeup.signal()
             self._due[name] = 0.0
 
     def wake(self, name: str, delay_ms: float = 0) -> None:
-        """Run a task after delay_ms at the latest."""
+        """Run a task in at most delay_ms."""
         due = time.monotonic() + delay_ms / 1000
         with self._lock:
             if due < self._due.get(name, float("inf")):
-                self._bell.ring()
+                self._wakeup.signal()
                 self._due[name] = due
 
     def start(self) -> None:
@@ -62,14 +62,14 @@ class Scheduler:
         uninterruptible(begin)
 
     def stop(self) -> None:
-        """End the thread, after the task that it is in."""
+        """End the thread, after its current task."""
         self._stopping = True
-        self._bell.ring()
+        self._wakeup.signal()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._ended.wait()
 
     def run_all(self) -> None:
-        """Run every task now, in the calling thread (tests; a directory that is about to be closed)."""
+        """Run every task now, in the calling thread."""
         for task in list(self._tasks.values()):
             task()
 
@@ -82,10 +82,10 @@ class Scheduler:
                 if delay_ms is not None:
                     self.wake(name, delay_ms)
         finally:
-            self._ended.reach()
+            self._ended.set()
 
     def _next(self) -> str | None:
-        """Sleep until a task is due, and take it; None to end."""
+        """Sleep until a task is due; its name, or None to end."""
         while not self._stopping:
             wait_s = None
             with self._lock:
@@ -95,5 +95,5 @@ class Scheduler:
                     if wait_s <= 0:
                         del self._due[name]
                         return name
-            self._bell.sleep(wait_s)
+            self._wakeup.sleep(wait_s)
         return None

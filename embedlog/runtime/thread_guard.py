@@ -1,7 +1,6 @@
-"""A guard for objects that are for one thread at a time: a second thread gets an error, not a mess.
+"""Guards objects that only one thread may use at a time: a second thread gets an error, not corruption.
 
-The thread that is inside may come in again (from a callback). A forked child is refused, and never waits
-on a lock that it inherited.
+The guard is reentrant, for callbacks. A forked child is refused, and never waits on an inherited lock.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ os.register_at_fork(after_in_child=_count_fork)
 
 
 class ThreadGuard:
-    """The guard. `closing` makes those who come in wait for the one who closes, instead of failing."""
+    """While `closing` is set, a second thread waits for the one that closes instead of failing."""
 
     __slots__ = ("_forks", "_lock", "closing", "release")
 
@@ -35,11 +34,11 @@ class ThreadGuard:
 
     @property
     def forked(self) -> bool:
-        """Whether this is a child of the process that made the object."""
+        """Is this a forked child of the process that created the object?"""
         return self._forks != _forks
 
     def acquire(self) -> None:
-        """Come in. Raises ConcurrentUse, ForkedHandle."""
+        """Enter, or raise ConcurrentUse or ForkedHandle."""
         if self._forks != _forks:
             raise ForkedHandle("this process was forked: open the log and make a consumer in it")
         if not self._lock.acquire(blocking=False):
@@ -48,7 +47,7 @@ class ThreadGuard:
             self._lock.acquire()
 
     def __enter__(self) -> None:
-        """Come in, waiting for whoever is inside."""
+        """Enter, after the thread that is inside has left."""
         self._lock.acquire()
 
     def __exit__(self, *_: object) -> None:

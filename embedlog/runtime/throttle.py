@@ -1,24 +1,24 @@
-"""How background work keeps out of the way: of the disk by bytes a second, of appenders by small slices.
+"""Throttles background work: its I/O in bytes per second, its CPU time in slices between appends.
 
     appends   a a a a a a a a a . a a a a a a a a a . a a a a a a a a a a a a a a a a ____ a a a
     background                  #                   #                                 ####
 
-One thread of Python runs at a time. While one works in Python, another that comes back from a system call
-waits for it, five milliseconds if it comes to that: a compaction at full speed makes one append in a few
-hundred wait so long, and the slowest appends are then a hundred times slower. So who works in the background
-does it in small steps, and calls `Pace` between them: it works for a slice of time, then sleeps.
+The GIL lets one thread run Python code at a time. A thread that returns from a system call waits up to five
+milliseconds for it: compaction at full speed delays one append in a few hundred that long, and makes the
+slowest appends a hundred times slower. So background work runs in small steps, and calls `Pace` between
+them, which lets it run for a slice of time and then sleeps.
 
-How long either lasts depends on what goes on:
+Slices and sleeps depend on the append rate:
 
-    nobody appends          long slices, and a sleep just long enough for a thread that waits to begin
-    now and then            short slices, about as long as a slow append takes anyway, and short sleeps
-    as fast as it goes      a sleep for as many appends as hide one slow one among the slowest thousandth
-                            of them, then a long slice
+    no appends              long slices; a sleep just long enough for a waiting thread to start
+    some appends            short slices, about as long as a slow append takes anyway; short sleeps
+    at full speed           a sleep for so many appends that one slow append disappears in the slowest
+                            thousandth; then a long slice
 
-In one sleep, as waking up to look is as bad for the others as a short slice.
+It is one sleep, because a wakeup to look costs the others as much as a short slice.
 
-Invariants: beside appends a slice is SHORT_MS long, or there is one of LONG_MS in APPENDS_PER_LONG_SLICE
-appends; what one step takes comes on top.
+Invariants: next to appends a slice lasts SHORT_MS, or there is one of LONG_MS per APPENDS_PER_LONG_SLICE
+appends. The duration of a single step comes on top.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from ..config import MAX_INT64
 
 SHORT_MS: Final = 0.1
 LONG_MS: Final = 3.0
-YIELD_MS: Final = 0.05  # the sleep where nobody appends
-REST_MS: Final = 4.0  # and beside appends, as long as there are no more of them than
+YIELD_MS: Final = 0.05  # the sleep without appends
+REST_MS: Final = 4.0  # the sleep next to appends, up to the rate
 MANY_PER_MS: Final = 50.0
 APPENDS_PER_LONG_SLICE: Final = 3_000
 QUIET_AFTER_MS: Final = 250.0
 
 
 class Pace:
-    """Gives one thread's background work its slices. Called between two steps; it may sleep."""
+    """Slices the background work of one thread. Call it between steps; it may sleep."""
 
     def __init__(
         self,
@@ -52,8 +52,8 @@ class Pace:
     ) -> None:
         """
         Args:
-            appends: how many there have been, ever.
-            clock, worked, sleep: seconds that pass, seconds that this thread works, and how to sleep.
+            appends: returns the total number of appends.
+            clock, worked, sleep: wall clock and CPU time of this thread in seconds; how to sleep.
         """
         self._appends = appends
         self._clock = clock
@@ -62,8 +62,8 @@ class Pace:
         self._seen = appends()
         self._seen_at = clock()
         self._per_ms = 0.0
-        self._quiet_from = self._seen_at + QUIET_AFTER_MS / 1000  # who knows
-        self._until = 0.0  # the slice ends when the thread has worked so long
+        self._quiet_from = self._seen_at + QUIET_AFTER_MS / 1000
+        self._until = 0.0  # CPU time of the thread at which the slice ends
 
     def __call__(self) -> None:
         if self._worked() >= self._until:
@@ -71,7 +71,7 @@ class Pace:
             self._until = self._worked() + slice_ms / 1000
 
     def _rest(self) -> float:
-        """Sleep as long as is due. How long the slice behind it may be, in milliseconds."""
+        """Sleep; return how long the next slice may last, in milliseconds."""
         if self._clock() >= self._quiet_from:
             self._sleep(YIELD_MS / 1000)
             self._look()
@@ -86,7 +86,7 @@ class Pace:
         return SHORT_MS
 
     def _look(self) -> None:
-        """How fast do others append?"""
+        """Measure the append rate."""
         now, appends = self._clock(), self._appends()
         passed_ms, appended = (now - self._seen_at) * 1000, appends - self._seen
         self._per_ms = appended / passed_ms if passed_ms else 0.0
@@ -96,9 +96,9 @@ class Pace:
 
 
 class Throttle:
-    """Keeps a cleaner's reads and writes below a number of bytes per second, by sleeping (one thread).
+    """Limits the reads and writes of one cleaner thread to a number of bytes per second, by sleeping.
 
-    `wake` ends the sleep at once, and all later ones, so that a log that is being closed need not wait.
+    `wake` ends the current sleep and all later ones, so that closing a log does not wait for it.
     """
 
     def __init__(

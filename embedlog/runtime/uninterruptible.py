@@ -1,17 +1,16 @@
-"""Work that Ctrl-C cannot break off in the middle.
+"""Runs work that Ctrl-C must not interrupt half-way.
 
-Python raises KeyboardInterrupt in the main thread, between any two steps of it, and in no other thread. So
-what must not stop half-way (a topic that is being made, a member that joins its group) is done by another
-thread, while the main thread waits:
+Python raises KeyboardInterrupt between any two bytecodes of the main thread, and in no other thread. So work
+that must complete (creating a topic, joining a group) runs in a worker thread while the main thread waits:
 
-    main thread --errand--> queue --> worker thread
-         '------- waits for its end ------'
+    main thread --job--> queue --> worker thread
+         '------ waits for its end -----'
 
-Ctrl-C ends the waiting, at once, and not the work. That costs some 15 us, so it is for what is done seldom.
-Other threads do their work themselves.
+Ctrl-C ends the wait at once, but not the work. This costs about 15 us, so it is for rare operations. Other
+threads do their work themselves.
 
-Invariants: work that was begun is done to its end, unless the process ends; errands are done one at a time,
-in the order in which they were asked for, so whoever asks for one must hold no lock that any of them needs.
+Invariants: work that has started completes, unless the process ends; jobs run one at a time, in order, so a
+caller must hold no lock that a job needs.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class _Errand(Generic[T]):
-    """A piece of work on its way to the worker and back."""
+class _Job(Generic[T]):
+    """A function for the worker, and its result or error."""
 
     def __init__(self, work: Callable[[], T]) -> None:
         self._work = work
@@ -44,7 +43,7 @@ class _Errand(Generic[T]):
         except BaseException as error:
             self._error = error
         finally:
-            del self._work  # what it refers to shall not live until the next one comes
+            del self._work  # release its references before the next job comes
             self._ended.release()
 
     def wait(self) -> T:
@@ -58,25 +57,25 @@ class _Errand(Generic[T]):
             del error  # its traceback refers to this frame
 
 
-_errands: queue.SimpleQueue[_Errand[Any]] = queue.SimpleQueue()
+_jobs: queue.SimpleQueue[_Job[Any]] = queue.SimpleQueue()
 _serving = threading.Lock()
 _has_worker = False
 
 
 def uninterruptible(work: Callable[[], T]) -> T:
-    """Do some work and return what it returns, or raise what it raises.
+    """Call `work` and return its result, or raise its error.
 
-    In the main thread KeyboardInterrupt may come out of this at any moment; the work goes on by itself then.
+    In the main thread this may raise KeyboardInterrupt at any moment; the work then completes by itself.
     """
     if threading.get_ident() != threading.main_thread().ident or not _start_worker():
         return work()
-    errand = _Errand(work)
-    _errands.put(errand)
-    return errand.wait()
+    job = _Job(work)
+    _jobs.put(job)
+    return job.wait()
 
 
 def whole(work: Callable[P, T]) -> Callable[P, T]:
-    """Decorator: Ctrl-C ends only the wait for the function, which is completed. See `uninterruptible`."""
+    """Decorator: the function completes even if Ctrl-C ends the wait for it. See `uninterruptible`."""
 
     @functools.wraps(work)
     def done_whole(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -86,12 +85,12 @@ def whole(work: Callable[P, T]) -> Callable[P, T]:
 
 
 def _start_worker() -> bool:
-    """Start the worker where there is none yet. False where the interpreter is about to end."""
+    """Start the worker if it is not running. False at interpreter shutdown."""
     global _has_worker
     if not _has_worker:
-        worker = threading.Thread(target=_serve, name="embedlog-unbroken", daemon=True)
+        worker = threading.Thread(target=_serve, name="embedlog-uninterruptible", daemon=True)
         try:
-            # Thread.start waits for the new thread, in Python: that is nothing for the main thread.
+            # Not from here: Thread.start waits in Python code, which Ctrl-C may interrupt.
             _thread.start_new_thread(worker.start, ())
         except RuntimeError:
             return False
@@ -100,15 +99,15 @@ def _start_worker() -> bool:
 
 
 def _serve() -> None:
-    with _serving:  # after Ctrl-C there may be a second worker: it waits here
+    with _serving:  # Ctrl-C may leave a second worker: it waits here
         while True:
-            _errands.get().run()
+            _jobs.get().run()
 
 
 def _forget_worker() -> None:
-    """A forked child has none, and what its parent asked for is done there."""
-    global _errands, _serving, _has_worker
-    _errands, _serving, _has_worker = queue.SimpleQueue(), threading.Lock(), False
+    """A forked child has no worker, and its parent runs the parent's jobs."""
+    global _jobs, _serving, _has_worker
+    _jobs, _serving, _has_worker = queue.SimpleQueue(), threading.Lock(), False
 
 
 os.register_at_fork(after_in_child=_forget_worker)

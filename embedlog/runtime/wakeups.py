@@ -1,14 +1,14 @@
-"""Sleeping and waking among threads of which one may be struck by Ctrl-C at any moment.
+"""Sleeping and waking that survive a KeyboardInterrupt at any moment.
 
-threading's Condition and Event are written in Python: a KeyboardInterrupt inside of them may leave their lock
-taken, or let it go twice, and every thread that comes by from then on waits for ever. What is here makes one
-call into C where it counts:
+threading's Condition and Event are written in Python: a KeyboardInterrupt inside them may leave their lock
+acquired, or release it twice, and block every later thread for ever. These make one call into C where it
+counts:
 
-    Bell        wakes one sleeper, or ends its next sleep
-    Milestone   is reached once, and wakes all who wait for it
+    Wakeup         wakes one sleeper, or ends its next sleep
+    OneShotEvent   is set once, and wakes all that wait for it
 
-Where a sleeper looks at something under a lock before it sleeps, whoever changes that rings first and
-changes then, both under that lock: so Ctrl-C in between wakes in vain, and leaves no change unheard of.
+If a sleeper checks a condition under a lock before it sleeps, the thread that changes the condition signals
+first and changes it then, both under that lock: Ctrl-C in between causes a spurious wakeup, not a lost one.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ import threading
 
 
 class Wakeup:
-    """Wakes one sleeper at a time; rung while nobody sleeps, it ends the next sleep at once."""
+    """Wakes one sleeper. A signal without a sleeper ends the next sleep at once."""
 
     __slots__ = ("_lock",)
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # taken, but for when the bell was rung and not heard yet
+        self._lock = threading.Lock()  # released while a signal is pending
         self._lock.acquire()
 
-    def ring(self) -> None:
-        """Wake the sleeper. Any thread may ring, under any lock."""
+    def signal(self) -> None:
+        """Wake the sleeper. Callable from any thread, under any lock."""
         try:
             self._lock.release()
         except RuntimeError:
-            pass  # it was rung already
+            pass  # a signal is pending already
 
     def sleep(self, timeout_s: float | None = None) -> None:
-        """Sleep until it rings, or for so many seconds. It may have been rung for something that is over."""
+        """Sleep until a signal or for timeout_s. Wakeups may be spurious."""
         if timeout_s is None:
             self._lock.acquire()
         else:
@@ -41,25 +41,25 @@ class Wakeup:
 
 
 class OneShotEvent:
-    """Something that comes once. Any number of threads may wait for it."""
+    """An event that happens once. Any number of threads may wait for it."""
 
-    __slots__ = ("_bells", "reached")
+    __slots__ = ("_wakeups", "is_set")
 
     def __init__(self) -> None:
-        self.reached = False
-        self._bells: list[Wakeup] = []
+        self.is_set = False
+        self._wakeups: list[Wakeup] = []
 
-    def reach(self) -> None:
-        """Wake all who wait, and let nobody wait any more."""
-        self.reached = True
-        for bell in self._bells:
-            bell.ring()
+    def set(self) -> None:
+        """Wake all waiting threads; later calls of `wait` return at once."""
+        self.is_set = True
+        for wakeup in self._wakeups:
+            wakeup.signal()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until it is reached, or for so many seconds; whether it is."""
-        if not self.reached:
-            bell = Wakeup()
-            self._bells.append(bell)
-            if not self.reached:  # else nobody may have seen the bell
-                bell.sleep(timeout_s)
-        return self.reached
+        """Wait until it is set or for timeout_s. Returns whether it is set."""
+        if not self.is_set:
+            wakeup = Wakeup()
+            self._wakeups.append(wakeup)
+            if not self.is_set:  # else `set` may have missed the wakeup
+                wakeup.sleep(timeout_s)
+        return self.is_set

@@ -8,7 +8,7 @@ them:
     round 2   B  C  D  (gather)               | B: append b c d, fsync ....... | wakes E, who leads, C and D
     round 3                                     E  F  (gather)                 | E: append e f, fsync ...
 
-So a thread sleeps once for a durable append, on a bell of its own, and neither the append lock nor the
+So a thread sleeps once for a durable append, on a wakeup of its own, and neither the append lock nor the
 fsync is fought for. (The idea is as old as databases; what a failed round means: docs/durability.md.)
 
 Only the main thread can be interrupted anywhere (Ctrl-C), so it leads for nobody but itself: nobody's append
@@ -45,9 +45,9 @@ class Waiter:
         expected_offset: append only if the log ends there.
     """
 
-    __slots__ = ("appended", "batches", "bell", "error", "expected_offset", "target", "thread")
+    __slots__ = ("appended", "batches", "error", "expected_offset", "target", "thread", "wakeup")
 
-    bell: Wakeup  # from when it sleeps
+    wakeup: Wakeup  # from when it sleeps
 
     def __init__(
         self, target: int, batches: bytearray | None = None, expected_offset: int | None = None
@@ -170,9 +170,9 @@ class GroupCommit:
             if self._leader is None or self._leader.thread == waiter.thread:
                 self._leader = waiter
                 return True
-            waiter.bell = Wakeup()
+            waiter.wakeup = Wakeup()
             self._waiting.append(waiter)
-        waiter.bell.sleep()
+        waiter.wakeup.sleep()
         return self._leader is waiter
 
     def _settled(self, waiter: Waiter) -> bool:
@@ -230,5 +230,5 @@ class GroupCommit:
             asleep.remove(self._leader)
             awake.insert(0, self._leader)
         for waiter in awake:
-            waiter.bell.ring()
+            waiter.wakeup.signal()
         self._waiting = asleep

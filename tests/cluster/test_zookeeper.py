@@ -223,7 +223,7 @@ def test_which_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert java_home() == tmp_path
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nothing"))
-    with pytest.raises(JavaNotFound, match="mend it, or unset it"):
+    with pytest.raises(JavaNotFound, match="correct it, or unset it"):
         java_home()
     monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setenv("PATH", str(java.parent))

@@ -58,7 +58,7 @@ class Heartbeats:
         self._interval_s = interval_s
         self._lock = threading.Lock()
         self._members: dict[tuple[str, str], Member] = {}
-        self._bell = Wakeup()
+        self._wakeup = Wakeup()
         self._thread: threading.Thread | None = None
         self._closed = False
 
@@ -71,7 +71,7 @@ class Heartbeats:
             if self._thread is None and not self._closed:
                 self._thread = threading.Thread(target=self._run, name="embedlog-heartbeats", daemon=True)
                 self._thread.start()
-        self._bell.ring()
+        self._wakeup.signal()
 
     def remove(self, group: str, member_id: str) -> Member | None:
         """Let it go; what it was."""
@@ -94,7 +94,7 @@ class Heartbeats:
     def close(self) -> list[Member]:
         """Keep nobody alive any more; who there was."""
         self._closed = True
-        self._bell.ring()
+        self._wakeup.signal()
         with self._lock:
             members, self._members = self._members, {}
         return list(members.values())
@@ -117,7 +117,7 @@ class Heartbeats:
                     self._keep(member)
             next_due = min((member.due for member in members), default=_NEVER)
             left = next_due - time.monotonic()
-            self._bell.sleep(None if left == _NEVER else max(left, 0))
+            self._wakeup.sleep(None if left == _NEVER else max(left, 0))
 
     def _keep(self, member: Member) -> None:
         member.due = time.monotonic() + self._interval_s

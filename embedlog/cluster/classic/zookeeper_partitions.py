@@ -45,7 +45,7 @@ class ZooKeeperPartitions:
         self._stale: set[str] = set()
         self._brokers_stale = True
         self._brokers: dict[int, tuple[str, int]] = {}
-        self._bell = Wakeup()
+        self._wakeup = Wakeup()
         self._closed = False
         self._zookeeper = ZooKeeper(connect, session_timeout_s=session_timeout_s)
         self._zookeeper.on_session(self._session)
@@ -83,7 +83,7 @@ class ZooKeeperPartitions:
 
     def close(self) -> None:
         self._closed = True
-        self._bell.ring()
+        self._wakeup.signal()
         self._thread.join()
         self._zookeeper.close()
 
@@ -143,12 +143,12 @@ class ZooKeeperPartitions:
 
     def _brokers_changed(self, event: object) -> None:
         self._brokers_stale = True
-        self._bell.ring()
+        self._wakeup.signal()
 
     def _changed(self, topic: str) -> Callable[[object], None]:
         def changed(event: object) -> None:
             self._stale.add(topic)
-            self._bell.ring()
+            self._wakeup.signal()
 
         return changed
 
@@ -156,13 +156,13 @@ class ZooKeeperPartitions:
         if there_is_one:  # the watches of the old one are gone
             self._brokers_stale = True
             self._stale.update(list(self._topics))
-            self._bell.ring()
+            self._wakeup.signal()
 
     def _follow(self) -> None:
         """Read what has changed as soon as a watch says so."""
         pause: float | None = None
         while True:
-            self._bell.sleep(pause)
+            self._wakeup.sleep(pause)
             if self._closed:
                 return
             pause = None
