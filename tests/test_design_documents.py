@@ -19,7 +19,9 @@ def rows(page: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
-@pytest.mark.parametrize("page", ["design-documents.md", "glossary.md", "promises.md", "reading-the-source.md"])
+@pytest.mark.parametrize(
+    "page", ["design-documents.md", "glossary.md", "promises.md", "reading-the-source.md"]
+)
 def test_what_is_named_exists(page: str) -> None:
     named = NAMED.findall((DOCS / page).read_text())
     assert named
