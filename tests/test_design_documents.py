@@ -32,6 +32,12 @@ def test_what_is_named_exists(page: str) -> None:
             assert f"def {function}(" in path.read_text(), f"{page}: {name}::{function}"
 
 
+def test_walks_go_through_modules_that_exist() -> None:
+    for walk in (DOCS / "reading-the-source.md").read_text().split("```")[1::2]:
+        for name in re.findall(r"[\w/]+\.py", walk):
+            assert name in MODULES, name
+
+
 def test_each_row_is_there_or_said_to_come_later() -> None:
     for row in rows("design-documents.md"):
         if row[0] == "the documents":
