@@ -83,7 +83,11 @@ class _Decoder:
         """What this version does not have, and what may be left out."""
         for name, wire in wire_of(cls):
             if wire.tagged is not None or not wire.is_in(self._version):
-                default = "[]" if wire.default is list else repr(wire.default)
+                default = repr(wire.default)
+                if isinstance(wire.default, type):
+                    default = (
+                        "[]" if wire.default is list else f"{self._source.constant('C', wire.default)}()"
+                    )
                 self._source.line(f"{made}.{name} = {default}")
 
     def _value(self, kind: str, wire: Wire, target: str) -> None:
@@ -91,7 +95,7 @@ class _Decoder:
             self._run.append((FIXED[kind], target))
             return
         if kind == "struct":
-            self._source.line(f"{target} = {self._message(wire.element)}")
+            self._struct(wire, target)
             return
         count = self._length({"string": "h"}.get(kind, "i"))
         null_allowed = wire.may_be_null(self._version)
@@ -108,6 +112,19 @@ class _Decoder:
         if null_allowed:
             with self._source.block("else:"):
                 self._source.line(f"raise ProtocolError(f'a length of {{{count}}}')")
+
+    def _struct(self, wire: Wire, target: str) -> None:
+        source = self._source
+        if not wire.may_be_null(self._version):
+            source.line(f"{target} = {self._message(wire.element)}")
+            return
+        marker = source.fresh("n")
+        self._run.append(("b", marker))
+        self._read_run()
+        with source.block(f"if {marker} < 0:"):
+            source.line(f"{target} = None")
+        with source.block("else:"):
+            source.line(f"{target} = {self._message(wire.element)}")
 
     def _length(self, classic: str) -> str:
         """Read a length or count: the variable that has it, -1 for null."""
@@ -213,7 +230,12 @@ class _Decoder:
         if not isinstance(element, type):
             return self._smallest(element)
         plain, _ = fields_in(element, self._version)
-        smallest = sum(self._smallest(wire.kind) for _, wire in plain) + self._flexible
+        smallest = int(self._flexible)
+        for _, wire in plain:
+            if wire.kind == "struct" and not wire.may_be_null(self._version):
+                smallest += self._smallest_element(wire.element)
+            else:
+                smallest += self._smallest(wire.kind)
         assert smallest > 0, f"elements of {element.__name__} without a byte"
         return smallest
 
@@ -221,4 +243,4 @@ class _Decoder:
         """Bytes of a primitive; of what has a length, those of the length."""
         if kind in FIXED:
             return struct.calcsize(">" + FIXED[kind])
-        return 1 if self._flexible else 2 if kind == "string" else 4
+        return 1 if self._flexible or kind == "struct" else 2 if kind == "string" else 4

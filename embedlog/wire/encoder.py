@@ -83,7 +83,10 @@ class _Encoder:
         if wire.may_be_null(self._version):
             self._write_run()
             with source.block(f"if {held} is None:"):
-                self._length("-1", kind)
+                if kind == "struct":
+                    self._run.append(("b", "-1"))
+                else:
+                    self._length("-1", kind)
                 self._write_run()
             with source.block("else:"):
                 self._present(kind, wire, held)
@@ -93,6 +96,11 @@ class _Encoder:
 
     def _present(self, kind: str, wire: Wire, held: str) -> None:
         source = self._source
+        if kind == "struct":
+            if wire.may_be_null(self._version):
+                self._run.append(("b", "1"))
+            self._message(wire.element, held)
+            return
         if kind == "string":
             source.line(f"{held} = {held}.encode()")
         if kind == "array":
@@ -165,10 +173,7 @@ class _Encoder:
                 with source.block(f"if {there}:"), source.field(name):
                     source.line(f"{outer} = out")
                     source.line("out = bytearray()")
-                    if wire.kind == "struct":
-                        self._message(wire.element, f"{made}.{name}")
-                    else:
-                        self._value(wire.kind, wire, f"{made}.{name}")
+                    self._value(wire.kind, wire, f"{made}.{name}")
                     self._write_run()
                     source.line(f"{outer} += varint({wire.tagged})")
                     source.line(f"{outer} += varint(len(out))")

@@ -41,7 +41,7 @@ class PartitionProduceData:
     """Records for one partition."""
 
     index: int = int32()
-    records: Records | None = records()
+    records: Records | None = records(nullable=0)
 
 
 @message
@@ -205,7 +205,7 @@ class PartitionData:
     snapshot_id: SnapshotId | None = struct(SnapshotId, since=12, tagged=2)
     aborted_transactions: list[AbortedTransaction] | None = array(AbortedTransaction, since=4, nullable=4)
     preferred_read_replica: int = int32(since=11, default=-1)
-    records: Records | None = records()
+    records: Records | None = records(nullable=0)
 
 
 @message

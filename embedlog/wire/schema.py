@@ -30,6 +30,7 @@ __all__ = [
     "array",
     "boolean",
     "byte_string",
+    "float64",
     "int8",
     "int16",
     "int32",
@@ -38,6 +39,7 @@ __all__ = [
     "records",
     "string",
     "struct",
+    "uint16",
     "uuid",
     "wire_of",
 ]
@@ -47,7 +49,14 @@ NO_UUID: Final = bytes(16)
 
 _T = TypeVar("_T")
 _Required: Final[Any] = object()
-_EMPTY: Final[dict[str, Any]] = {"string": "", "bytes": b"", "uuid": NO_UUID, "bool": False, "struct": None}
+_EMPTY: Final[dict[str, Any]] = {
+    "bool": False,
+    "float64": 0.0,
+    "string": "",
+    "bytes": b"",
+    "records": b"",
+    "uuid": NO_UUID,
+}
 
 
 class Api(NamedTuple):
@@ -80,6 +89,7 @@ class Wire(NamedTuple):
     tagged: int | None
     nullable: int | None
     default: Any
+    """The value itself, or `list` or a message class to be called for it."""
     element: Any
     """A message class, or the kind of a primitive; None except in arrays and structs."""
 
@@ -124,6 +134,11 @@ def int16(*, since: int = 0, until: int | None = None, tagged: int | None = None
     return _wire("int16", since, until, tagged, default=default)  # type: ignore[no-any-return]
 
 
+def uint16(*, since: int = 0, until: int | None = None, tagged: int | None = None, default: int = 0) -> int:
+    """Two bytes, unsigned, big-endian."""
+    return _wire("uint16", since, until, tagged, default=default)  # type: ignore[no-any-return]
+
+
 def int32(*, since: int = 0, until: int | None = None, tagged: int | None = None, default: int = 0) -> int:
     """Four bytes, signed, big-endian."""
     return _wire("int32", since, until, tagged, default=default)  # type: ignore[no-any-return]
@@ -132,6 +147,13 @@ def int32(*, since: int = 0, until: int | None = None, tagged: int | None = None
 def int64(*, since: int = 0, until: int | None = None, tagged: int | None = None, default: int = 0) -> int:
     """Eight bytes, signed, big-endian."""
     return _wire("int64", since, until, tagged, default=default)  # type: ignore[no-any-return]
+
+
+def float64(
+    *, since: int = 0, until: int | None = None, tagged: int | None = None, default: float = 0.0
+) -> float:
+    """Eight bytes, big-endian."""
+    return _wire("float64", since, until, tagged, default=default)  # type: ignore[no-any-return]
 
 
 def uuid(*, since: int = 0, until: int | None = None, tagged: int | None = None) -> bytes:
@@ -159,12 +181,16 @@ def string(
     return _wire("string", since, until, tagged, nullable=nullable, default=default)
 
 
-def byte_string(*, since: int = 0, until: int | None = None) -> bytes:
+@overload
+def byte_string(*, since: int = 0, until: int | None = None) -> bytes: ...
+@overload
+def byte_string(*, nullable: int, since: int = 0, until: int | None = None) -> bytes | None: ...
+def byte_string(*, nullable: int | None = None, since: int = 0, until: int | None = None) -> Any:
     """Bytes behind their number; decoded to bytes of their own."""
-    return _wire("bytes", since, until, None)  # type: ignore[no-any-return]
+    return _wire("bytes", since, until, None, nullable=nullable)
 
 
-def records(*, nullable: int = 0) -> Any:
+def records(*, nullable: int | None = None) -> Any:
     """Record batches behind their length in bytes: never copied.
 
     Decoded, a memoryview of the input; for encoding anything with a length in bytes, see
@@ -179,7 +205,13 @@ def array(
 ) -> list[_T]: ...
 @overload
 def array(
-    element: Callable[..., _T], *, nullable: int, since: int = 0, until: int | None = None
+    element: Callable[..., _T],
+    *,
+    nullable: int,
+    since: int = 0,
+    until: int | None = None,
+    tagged: int | None = None,
+    default: None = ...,
 ) -> list[_T] | None: ...
 def array(
     element: Callable[..., Any],
@@ -188,15 +220,30 @@ def array(
     since: int = 0,
     until: int | None = None,
     tagged: int | None = None,
+    default: Any = list,
 ) -> Any:
     """A count and as many elements: of a message class, or of a primitive (`array(int32)`)."""
     of = element if isinstance(element, type) else element().kind
-    return _wire("array", since, until, tagged, nullable=nullable, default=list, element=of)
+    return _wire("array", since, until, tagged, nullable=nullable, default=default, element=of)
 
 
-def struct(element: type[_T], *, since: int, tagged: int) -> _T | None:
-    """A tagged field that is itself a message; None where it is absent."""
-    return _wire("struct", since, None, tagged, element=element)  # type: ignore[no-any-return]
+@overload
+def struct(element: type[_T], *, since: int = 0, until: int | None = None) -> _T: ...
+@overload
+def struct(element: type[_T], *, nullable: int, since: int = 0, until: int | None = None) -> _T | None: ...
+@overload
+def struct(element: type[_T], *, tagged: int, since: int = 0, until: int | None = None) -> _T | None: ...
+def struct(
+    element: type[Any],
+    *,
+    nullable: int | None = None,
+    since: int = 0,
+    until: int | None = None,
+    tagged: int | None = None,
+) -> Any:
+    """A message within a message. A nullable one has a byte before it, -1 for null, else 1."""
+    default = element if nullable is None and tagged is None else None
+    return _wire("struct", since, until, tagged, nullable=nullable, default=default, element=element)
 
 
 @dataclass_transform(kw_only_default=True)
@@ -207,8 +254,8 @@ def message(cls: type[_T]) -> type[_T]:
         wire = cls.__dict__.get(name)
         if isinstance(wire, Wire):
             wires.append((name, wire))
-            if wire.default is list:
-                setattr(cls, name, dataclasses.field(default_factory=list))
+            if isinstance(wire.default, type):
+                setattr(cls, name, dataclasses.field(default_factory=wire.default))
             else:
                 setattr(cls, name, wire.default)
     # These three as dataclass writes them would take half of the package's import time.

@@ -18,7 +18,16 @@ from .schema import Wire, wire_of
 
 __all__ = ["FIXED", "Source", "fields_in"]
 
-FIXED: Final = {"bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q", "uuid": "16s"}
+FIXED: Final = {
+    "bool": "?",
+    "int8": "b",
+    "int16": "h",
+    "uint16": "H",
+    "int32": "i",
+    "int64": "q",
+    "float64": "d",
+    "uuid": "16s",
+}
 """The struct format of what has a fixed size."""
 
 
