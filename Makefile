@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BUILT := setup.py $(foreach where, embedlog/codec embedlog/fast_append, \
   $(wildcard $(where)/compiled*.py $(where)/*.pxd $(where)/*.h))
 
-.PHONY: demo examples test test-all test-plain soak test-foreign bench bench-sizes bench-spark lint hooks clean
+.PHONY: demo examples test test-all test-plain soak test-foreign bench bench-sizes bench-spark lint hooks wire clean
 
 demo: $(VENV)/.demo
 	$(BIN)/embedlog demo
@@ -49,6 +49,10 @@ test-foreign: $(VENV)/.test tests/foreign/node_modules/.package-lock.json
 tests/foreign/node_modules/.package-lock.json: tests/foreign/package-lock.json
 	npm ci --silent --no-audit --no-fund --prefix tests/foreign
 	@touch $@
+
+# Declares Kafka's messages anew from kio's schemas: embedlog/wire/apis. scripts/wire_apis.py lists the APIs.
+wire: $(VENV)/.test
+	$(BIN)/python scripts/wire_apis.py
 
 # The pipeline in examples/flights: events, a stream, a nightly load, a report with a plot.
 examples: $(VENV)/.examples

@@ -20,15 +20,9 @@ from confluent_kafka import Consumer, Producer
 
 from embedlog.codec import encode_values
 from embedlog.wire import encode_request
-from embedlog.wire.metadata import MetadataRequest, MetadataRequestTopic
-from embedlog.wire.produce_fetch import (
-    FetchPartition,
-    FetchRequest,
-    FetchTopic,
-    PartitionProduceData,
-    ProduceRequest,
-    TopicProduceData,
-)
+from embedlog.wire.apis.fetch import FetchPartition, FetchRequest, FetchTopic
+from embedlog.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
+from embedlog.wire.apis.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 from .measure import Contender, Prepare, Row, Sample, Work
 from .servers import FRAME, MIB

@@ -17,13 +17,15 @@ from kio.schema.produce.v10 import request as produce_request
 from kio.schema.produce.v10 import response as produce_response
 from kio.serial import entity_reader, entity_writer
 
-from embedlog.wire.produce_fetch import (
+from embedlog.wire.apis.fetch import (
     FetchableTopicResponse,
     FetchPartition,
     FetchRequest,
     FetchResponse,
     FetchTopic,
     PartitionData,
+)
+from embedlog.wire.apis.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,

@@ -31,7 +31,7 @@ from ..wire import (
     template_of,
     unsupported_api_versions,
 )
-from ..wire.produce_fetch import PartitionProduceResponse, ProduceRequest
+from ..wire.apis.produce import PartitionProduceResponse, ProduceRequest
 from .broker_context import BrokerContext, Handler, RequestContext, chained, then
 from .connection import Answer, Chunk, CloseConnection, Connection
 from .group_work import GroupWork

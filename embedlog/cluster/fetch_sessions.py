@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
 from ..wire import NO_UUID, ErrorCode
-from ..wire.produce_fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from ..wire.apis.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from .problems import ApiError
 
 _FIRST_WITH_SESSIONS: Final = 7

@@ -20,7 +20,7 @@ decoding costs what they are long, and all that can be wrong with them is a Prot
 
 from __future__ import annotations
 
-from .apis import APIS, Exchange
+from .apis import APIS
 from .error_codes import ErrorCode
 from .errors import ProtocolError
 from .frames import (
@@ -32,7 +32,7 @@ from .frames import (
     frame_size,
     unsupported_api_versions,
 )
-from .messages import Chunk, Message, Records, Request, Response
+from .messages import Chunk, Exchange, Message, Records, Request, Response
 from .request_template import RequestTemplate, template_of
 from .schema import NO_UUID, Api
 

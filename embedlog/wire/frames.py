@@ -26,10 +26,10 @@ import struct
 from typing import Final, NamedTuple
 
 from .apis import APIS
+from .apis.api_versions import API_VERSIONS, ApiVersion, ApiVersionsResponse
 from .error_codes import ErrorCode
 from .errors import ProtocolError
 from .messages import Chunk, Request, Response
-from .metadata import API_VERSIONS, ApiVersion, ApiVersionsResponse
 from .schema import Api
 from .varints import Readable, read_varint, skip_tagged
 

@@ -6,7 +6,7 @@ share messages that nobody changes; two threads that compile the same function a
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Protocol, Self, TypeAlias
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeAlias
 
 from .decoder import compile_decoder
 from .encoder import compile_encoder
@@ -14,7 +14,7 @@ from .errors import ProtocolError
 from .schema import Api
 from .varints import Readable
 
-__all__ = ["Chunk", "Message", "Records", "Request", "Response"]
+__all__ = ["Chunk", "Exchange", "Message", "Records", "Request", "Response"]
 
 
 class SizedRecords(Protocol):
@@ -86,6 +86,14 @@ class Response(Message):
     """What a broker answers."""
 
     __slots__ = ()
+
+
+class Exchange(NamedTuple):
+    """An API with the class of its request and the class of its response."""
+
+    api: Api
+    request: type[Request]
+    response: type[Response]
 
 
 def _compile(cls: type[Message], version: int, what: str) -> Any:

@@ -17,14 +17,14 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from .frames import RequestHeader, encode_request, encode_response_chunks
-from .produce_fetch import (
+from .apis.produce import (
     PRODUCE,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceResponse,
 )
+from .frames import RequestHeader, encode_request, encode_response_chunks
 from .varints import varint
 
 __all__ = ["RequestTemplate", "template_of"]

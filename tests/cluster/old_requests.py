@@ -9,13 +9,8 @@ from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from wire import Wire
 
 from embedlog.cluster import Broker
-from embedlog.wire.produce_fetch import (
-    FetchPartition,
-    FetchRequest,
-    FetchTopic,
-    PartitionData,
-    PartitionProduceResponse,
-)
+from embedlog.wire.apis.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
+from embedlog.wire.apis.produce import PartitionProduceResponse
 
 T = 1_700_000_000_000
 

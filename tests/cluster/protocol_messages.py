@@ -14,7 +14,7 @@ EVERY_MESSAGE = [
     (cls, version) for cls in EVERY_CLASS for version in range(cls.api.min_version, cls.api.max_version + 1)
 ]
 
-BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
+SIGNED = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 
 _PRIMITIVES: dict[str, st.SearchStrategy[Any]] = {
     "bool": st.booleans(),
@@ -24,8 +24,10 @@ _PRIMITIVES: dict[str, st.SearchStrategy[Any]] = {
     "records": st.binary(max_size=8) | st.sampled_from([bytes(127), bytes(20_000)]),
     **{
         kind: st.integers(-3, 3) | st.integers(-(1 << bits - 1), (1 << bits - 1) - 1)
-        for kind, bits in BITS.items()
+        for kind, bits in SIGNED.items()
     },
+    "uint16": st.integers(0, (1 << 16) - 1),
+    "float64": st.floats(allow_nan=False),
 }
 _ERROR_CODES = st.sampled_from([int(code) for code in ErrorCode])
 
@@ -39,13 +41,15 @@ def messages(cls: type, version: int) -> st.SearchStrategy[Any]:
 def _values(name: str, wire: Wire, version: int) -> st.SearchStrategy[Any]:
     if wire.kind == "array":
         return _or_null(wire, version, st.lists(_elements(wire, version), max_size=3))
+    if wire.kind == "struct" and wire.tagged is None:
+        return _or_null(wire, version, messages(wire.element, version))
     if wire.kind == "struct":
         # One with nothing but defaults is the same as none; only the latter has one encoding.
         return st.none() | messages(wire.element, version).filter(lambda made: made != wire.element())
     if name.endswith("error_code"):
         return _ERROR_CODES
     if name.endswith("_ms") and wire.kind == "int64":
-        return st.just(-1) | st.integers(0, 1 << 42)
+        return st.integers(0, 1 << 42) | st.just(wire.default)
     return _or_null(wire, version, _PRIMITIVES[wire.kind])
 
 

@@ -10,43 +10,35 @@ from wire import Wire, batch_of
 
 from embedlog.cluster import Broker, BrokerSettings
 from embedlog.wire import NO_UUID, ErrorCode, Request
-from embedlog.wire.cluster import DescribableLogDirTopic, DescribeClusterRequest, DescribeLogDirsRequest
-from embedlog.wire.configs import (
-    AlterableConfig,
-    AlterConfigsRequest,
-    AlterConfigsResource,
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    IncrementalAlterableConfig,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResource,
+from embedlog.wire.apis import alter_configs
+from embedlog.wire.apis import incremental_alter_configs as incremental
+from embedlog.wire.apis.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from embedlog.wire.apis.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
 )
-from embedlog.wire.metadata import MetadataRequest, MetadataRequestTopic
-from embedlog.wire.offsets_api import (
-    DeleteRecordsPartition,
-    DeleteRecordsRequest,
-    DeleteRecordsTopic,
+from embedlog.wire.apis.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from embedlog.wire.apis.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from embedlog.wire.apis.describe_cluster import DescribeClusterRequest
+from embedlog.wire.apis.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from embedlog.wire.apis.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+from embedlog.wire.apis.describe_producers import DescribeProducersRequest, TopicRequest
+from embedlog.wire.apis.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsTopic,
+)
+from embedlog.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
+from embedlog.wire.apis.offset_for_leader_epoch import (
+    EpochEndOffset,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
-    PartitionEpochEndOffset,
 )
 from embedlog.wire.operations import UNKNOWN_OPERATIONS
-from embedlog.wire.producers import DescribeProducersRequest, DescribeProducersTopic
-from embedlog.wire.topics import (
-    CreatableReplicaAssignment,
-    CreatableTopic,
-    CreatableTopicConfig,
-    CreatePartitionsRequest,
-    CreatePartitionsTopic,
-    CreateTopicsRequest,
-    DeleteTopicsRequest,
-    DeleteTopicState,
-)
 
 T = 1_700_000_000_000
 TOPIC = 2
@@ -160,14 +152,14 @@ def test_ends_of_epochs(broker: Broker, wire: Wire, version: int) -> None:
     filled(broker)
     before = crashed(broker)
 
-    def end(epoch: int, current: int = -1, partition: int = 0) -> PartitionEpochEndOffset:
+    def end(epoch: int, current: int = -1, partition: int = 0) -> EpochEndOffset:
         asked = OffsetForLeaderPartition(
             partition=partition, leader_epoch=epoch, current_leader_epoch=current
         )
         request = OffsetForLeaderEpochRequest(
             topics=[OffsetForLeaderTopic(topic="events", partitions=[asked])]
         )
-        answer: PartitionEpochEndOffset = wire.ask(request, version).topics[0].partitions[0]
+        answer: EpochEndOffset = wire.ask(request, version).topics[0].partitions[0]
         return answer
 
     assert end(before).end_offset == 5
@@ -293,16 +285,20 @@ def test_what_protects_the_broker_is_not_for_clients_to_change() -> None:
     with Broker(max_partitions=3) as broker, Wire(broker) as wire:
         for name in sorted(protecting):
             value = str(getattr(broker.settings, name)).lower()
-            change = IncrementalAlterableConfig(name=name, config_operation=0, value=value)
-            whole = AlterableConfig(name=name, value=value)
+            change = incremental.AlterableConfig(name=name, config_operation=0, value=value)
+            whole = alter_configs.AlterableConfig(name=name, value=value)
             for request in (
-                IncrementalAlterConfigsRequest(
+                incremental.IncrementalAlterConfigsRequest(
                     resources=[
-                        IncrementalAlterConfigsResource(resource_type=4, resource_name="", configs=[change])
+                        incremental.AlterConfigsResource(resource_type=4, resource_name="", configs=[change])
                     ]
                 ),
-                AlterConfigsRequest(
-                    resources=[AlterConfigsResource(resource_type=4, resource_name="0", configs=[whole])]
+                alter_configs.AlterConfigsRequest(
+                    resources=[
+                        alter_configs.AlterConfigsResource(
+                            resource_type=4, resource_name="0", configs=[whole]
+                        )
+                    ]
                 ),
             ):
                 (answer,) = wire.ask(request, 1).responses
@@ -430,14 +426,19 @@ def test_describing_settings(broker: Broker, wire: Wire, version: int) -> None:
         assert flush.config_type == 5
 
 
-@versions(AlterConfigsRequest)
+@versions(alter_configs.AlterConfigsRequest)
 def test_replacing_settings(broker: Broker, wire: Wire, version: int) -> None:
     broker.log.create_topic("events", flush_ms=50)
 
     def alter(name: str, **configs: str | None) -> int:
-        own = [AlterableConfig(name=key.replace("_", "."), value=value) for key, value in configs.items()]
-        resource = AlterConfigsResource(resource_type=TOPIC, resource_name=name, configs=own)
-        code: int = wire.ask(AlterConfigsRequest(resources=[resource]), version).responses[0].error_code
+        own = [
+            alter_configs.AlterableConfig(name=key.replace("_", "."), value=value)
+            for key, value in configs.items()
+        ]
+        resource = alter_configs.AlterConfigsResource(resource_type=TOPIC, resource_name=name, configs=own)
+        code: int = (
+            wire.ask(alter_configs.AlterConfigsRequest(resources=[resource]), version).responses[0].error_code
+        )
         return code
 
     assert alter("events", retention_ms="7") == 0
@@ -449,19 +450,19 @@ def test_replacing_settings(broker: Broker, wire: Wire, version: int) -> None:
     assert broker.log.describe_topic("events").settings == {}
 
 
-@versions(IncrementalAlterConfigsRequest)
+@versions(incremental.IncrementalAlterConfigsRequest)
 def test_changing_settings(broker: Broker, wire: Wire, version: int) -> None:
     broker.log.create_topic("events")
 
     def alter(*changes: tuple[str, int, str | None], times: int = 1) -> int:
         configs = [
-            IncrementalAlterableConfig(name=name, config_operation=operation, value=value)
+            incremental.AlterableConfig(name=name, config_operation=operation, value=value)
             for name, operation, value in changes
         ]
-        resource = IncrementalAlterConfigsResource(
+        resource = incremental.AlterConfigsResource(
             resource_type=TOPIC, resource_name="events", configs=configs
         )
-        request = IncrementalAlterConfigsRequest(resources=[resource] * times)
+        request = incremental.IncrementalAlterConfigsRequest(resources=[resource] * times)
         code: int = wire.ask(request, version).responses[0].error_code
         return code
 
@@ -501,7 +502,7 @@ def test_describing_the_directory(broker: Broker, wire: Wire, version: int) -> N
 
 def test_describing_producers_of_what_is_not_there(broker: Broker, wire: Wire) -> None:
     filled(broker)
-    topics = [DescribeProducersTopic(name="events", partition_indexes=[0, 7])]
+    topics = [TopicRequest(name="events", partition_indexes=[0, 7])]
     sound, missing = wire.ask(DescribeProducersRequest(topics=topics), 0).topics[0].partitions
     assert (sound.error_code, sound.active_producers) == (0, [])
     assert missing.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -20,7 +20,7 @@ from embedlog.wire import (
     encode_response_chunks,
     template_of,
 )
-from embedlog.wire.produce_fetch import (
+from embedlog.wire.apis.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,

@@ -8,7 +8,7 @@ from pathlib import Path
 from wire import Wire
 
 from embedlog.wire import APIS
-from embedlog.wire.metadata import ApiVersionsRequest
+from embedlog.wire.apis.api_versions import ApiVersionsRequest
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent.parent / "docs" / "compatibility.md"

@@ -10,7 +10,8 @@ from contextlib import ExitStack
 
 from wire import Wire, batch_of
 
-from embedlog.wire.metadata import ApiVersionsRequest, MetadataRequest, MetadataRequestTopic
+from embedlog.wire.apis.api_versions import ApiVersionsRequest
+from embedlog.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
 
 LIMIT = 256
 SERVE = f"""

@@ -12,7 +12,7 @@ from wire import Wire, batch_of, fetch, records_of
 from embedlog.cluster import Broker
 from embedlog.codec import scan
 from embedlog.wire import ErrorCode
-from embedlog.wire.produce_fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from embedlog.wire.apis.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 
 T = "t"
 FOREVER_MS = 600_000

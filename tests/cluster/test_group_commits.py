@@ -21,20 +21,26 @@ from embedlog.files.filesystem import FileSystem
 from embedlog.store.read_only_store import ReadOnlyStore
 from embedlog.store.store import Store
 from embedlog.wire import ErrorCode
-from embedlog.wire.committed import (
+from embedlog.wire.apis.delete_groups import DeleteGroupsRequest
+from embedlog.wire.apis.describe_groups import DescribeGroupsRequest
+from embedlog.wire.apis.heartbeat import HeartbeatRequest
+from embedlog.wire.apis.list_groups import ListGroupsRequest
+from embedlog.wire.apis.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
+)
+from embedlog.wire.apis.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
+)
+from embedlog.wire.apis.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
-from embedlog.wire.groups import HeartbeatRequest
-from embedlog.wire.listed_groups import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
 
 COMMIT_MAX = FETCH_MAX = 10
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -17,12 +17,9 @@ from embedlog.backends.local import WriterBackend
 from embedlog.cluster import Broker
 from embedlog.errors import GroupNotFound
 from embedlog.wire import ErrorCode
-from embedlog.wire.groups import (
-    FindCoordinatorRequest,
-    JoinGroupRequestProtocol,
-    LeaveGroupRequest,
-    MemberIdentity,
-)
+from embedlog.wire.apis.find_coordinator import FindCoordinatorRequest
+from embedlog.wire.apis.join_group import JoinGroupRequestProtocol
+from embedlog.wire.apis.leave_group import LeaveGroupRequest, MemberIdentity
 
 
 class Table:

@@ -17,8 +17,9 @@ from wire import TIMEOUT_S, Wire, batch_of, fetch, produce
 from embedlog.cluster import Broker
 from embedlog.cluster.connection import Answer, Connection
 from embedlog.wire import encode_request
-from embedlog.wire.metadata import ApiVersionsRequest
-from embedlog.wire.produce_fetch import FetchRequest, ProduceRequest
+from embedlog.wire.apis.api_versions import ApiVersionsRequest
+from embedlog.wire.apis.fetch import FetchRequest
+from embedlog.wire.apis.produce import ProduceRequest
 
 SMALL = b"".join(map(bytes, encode_request(ApiVersionsRequest(), 0, 1, "flood")))  # type: ignore[arg-type]
 

@@ -10,27 +10,20 @@ from wire import TIMEOUT_S, Wire, batch_of, fetch, records_of
 
 from embedlog.cluster import Broker
 from embedlog.wire import ErrorCode, Request
-from embedlog.wire.committed import OffsetFetchRequest, OffsetFetchRequestGroup
-from embedlog.wire.configs import DescribeConfigsRequest, DescribeConfigsResource
-from embedlog.wire.listed_groups import DescribeGroupsRequest
-from embedlog.wire.metadata import ApiVersionsRequest, MetadataRequest, MetadataRequestTopic
-from embedlog.wire.offsets_api import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsTopic,
+from embedlog.wire.apis.api_versions import ApiVersionsRequest
+from embedlog.wire.apis.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from embedlog.wire.apis.describe_groups import DescribeGroupsRequest
+from embedlog.wire.apis.describe_producers import DescribeProducersRequest, TopicRequest
+from embedlog.wire.apis.fetch import FetchPartition, FetchRequest, FetchTopic
+from embedlog.wire.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from embedlog.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
+from embedlog.wire.apis.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from embedlog.wire.apis.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from embedlog.wire.produce_fetch import (
-    FetchPartition,
-    FetchRequest,
-    FetchTopic,
-    PartitionProduceData,
-    ProduceRequest,
-    TopicProduceData,
-)
-from embedlog.wire.producers import DescribeProducersRequest, DescribeProducersTopic
+from embedlog.wire.apis.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 T = "t"
 MANY = 20_000
@@ -154,7 +147,7 @@ def test_what_is_named_twice_is_told_once(broker: Broker, wire: Wire) -> None:
     assert len(wire.ask(DescribeGroupsRequest(groups=["g"] * 100), 5).groups) == 1
     groups = [OffsetFetchRequestGroup(group_id="g", topics=None) for _ in range(100)]
     assert len(wire.ask(OffsetFetchRequest(groups=groups), 8).groups) == 1
-    asked = [DescribeProducersTopic(name=T, partition_indexes=[0, 1] * 100) for _ in range(100)]
+    asked = [TopicRequest(name=T, partition_indexes=[0, 1] * 100) for _ in range(100)]
     (found,) = wire.ask(DescribeProducersRequest(topics=asked), 0).topics
     assert [part.partition_index for part in found.partitions] == [0, 1]
 

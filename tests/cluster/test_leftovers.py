@@ -14,7 +14,8 @@ import embedlog
 from embedlog.cluster import Broker
 from embedlog.cluster.handlers.fetch import Purgatory, Waiting
 from embedlog.wire import encode_request
-from embedlog.wire.produce_fetch import FetchRequest, ProduceRequest
+from embedlog.wire.apis.fetch import FetchRequest
+from embedlog.wire.apis.produce import ProduceRequest
 
 T = "t"
 FOREVER_MS = 600_000

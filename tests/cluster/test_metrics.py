@@ -16,8 +16,8 @@ from embedlog import LogFull
 from embedlog.cluster import Broker
 from embedlog.cluster.meter import finder
 from embedlog.wire import APIS
-from embedlog.wire.metadata import MetadataRequest
-from embedlog.wire.produce_fetch import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
+from embedlog.wire.apis.metadata import MetadataRequest
+from embedlog.wire.apis.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 
 TIMEOUT_S = 60
 

@@ -19,8 +19,8 @@ from embedlog.codec import crc32c, decode_pieces, encode_batch, encode_control_b
 from embedlog.codec.message_set import encode_message_set
 from embedlog.model import Record
 from embedlog.wire import ErrorCode
-from embedlog.wire.produce_fetch import PartitionProduceData, ProduceRequest, TopicProduceData
-from embedlog.wire.producers import InitProducerIdRequest
+from embedlog.wire.apis.init_producer_id import InitProducerIdRequest
+from embedlog.wire.apis.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 T = "t"
 

@@ -29,9 +29,9 @@ from embedlog.wire import (
     frame_size,
     unsupported_api_versions,
 )
-from embedlog.wire.groups import HeartbeatRequest
-from embedlog.wire.metadata import ApiVersionsRequest, ApiVersionsResponse
-from embedlog.wire.produce_fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from embedlog.wire.apis.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from embedlog.wire.apis.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from embedlog.wire.apis.heartbeat import HeartbeatRequest
 
 
 def joined(chunks: list[object]) -> bytes:

@@ -13,22 +13,14 @@ from hypothesis import strategies as st
 from protocol_messages import EVERY_MESSAGE, messages, name_of
 
 from embedlog.wire import APIS, Message, ProtocolError
-from embedlog.wire.committed import OffsetFetchRequest
-from embedlog.wire.groups import (
-    FindCoordinatorRequest,
-    HeartbeatRequest,
-    JoinGroupRequest,
-    JoinGroupRequestProtocol,
-)
-from embedlog.wire.metadata import ApiVersionsRequest, MetadataRequest, MetadataRequestTopic
-from embedlog.wire.produce_fetch import (
-    FetchPartition,
-    FetchRequest,
-    FetchTopic,
-    PartitionProduceData,
-    ProduceRequest,
-    TopicProduceData,
-)
+from embedlog.wire.apis.api_versions import ApiVersionsRequest
+from embedlog.wire.apis.fetch import FetchPartition, FetchRequest, FetchTopic
+from embedlog.wire.apis.find_coordinator import FindCoordinatorRequest
+from embedlog.wire.apis.heartbeat import HeartbeatRequest
+from embedlog.wire.apis.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from embedlog.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
+from embedlog.wire.apis.offset_fetch import OffsetFetchRequest
+from embedlog.wire.apis.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from embedlog.wire.schema import wire_of
 
 LARGE = (b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\xff\x07", b"\x7f\xff", b"\x80\0\0\0")

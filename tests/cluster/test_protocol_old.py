@@ -10,7 +10,7 @@ from protocol_old import BYTES, MESSAGES
 from test_protocol_oracle import ORACLE
 
 from embedlog.wire import Message
-from embedlog.wire.cluster import DescribeLogDirsRequest
+from embedlog.wire.apis.describe_log_dirs import DescribeLogDirsRequest
 
 OLD = [case for case in EVERY_MESSAGE if case not in ORACLE]
 BY_CLASS = {type(message): message for message, _ in MESSAGES}

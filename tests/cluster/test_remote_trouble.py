@@ -30,7 +30,7 @@ from embedlog.backends.remote.metadata import Metadata
 from embedlog.cluster import Broker
 from embedlog.storage import producer_state_manager as producer_ledger
 from embedlog.wire import APIS, decode_request_header, encode_response_chunks
-from embedlog.wire.metadata import ApiVersion, ApiVersionsResponse
+from embedlog.wire.apis.api_versions import ApiVersion, ApiVersionsResponse
 
 
 def at(port: int, **settings: object) -> Log:

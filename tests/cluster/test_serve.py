@@ -23,7 +23,7 @@ from wire import Wire, batch_of, fetch
 import embedlog
 from embedlog import codec
 from embedlog.errors import DirectoryLocked
-from embedlog.wire.produce_fetch import FetchRequest
+from embedlog.wire.apis.fetch import FetchRequest
 
 TIMEOUT_S = 60  # what never comes fails a test
 ROOT = Path(embedlog.__file__).parents[1]

@@ -24,8 +24,10 @@ from embedlog.cluster import AddressInUse, Broker, processor
 from embedlog.cluster.poll import Selected
 from embedlog.cluster.server import listen, listening
 from embedlog.wire import encode_request
-from embedlog.wire.metadata import ApiVersionsRequest, MetadataRequest, MetadataRequestTopic
-from embedlog.wire.produce_fetch import FetchRequest, ProduceRequest
+from embedlog.wire.apis.api_versions import ApiVersionsRequest
+from embedlog.wire.apis.fetch import FetchRequest
+from embedlog.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
+from embedlog.wire.apis.produce import ProduceRequest
 
 T = "t"
 

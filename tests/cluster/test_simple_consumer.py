@@ -17,9 +17,9 @@ from embedlog.cluster.classic import EARLIEST_TIME, LATEST_TIME, FetchRequest, M
 from embedlog.codec import encode_batch
 from embedlog.codec.message_set import encode_message_set
 from embedlog.wire import ErrorCode, Response, decode_request_header, encode_response_chunks
-from embedlog.wire.metadata import ApiVersion, ApiVersionsResponse
-from embedlog.wire.produce_fetch import FetchableTopicResponse, FetchResponse, PartitionData
-from embedlog.wire.produce_fetch import FetchRequest as WireFetch
+from embedlog.wire.apis.api_versions import ApiVersion, ApiVersionsResponse
+from embedlog.wire.apis.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from embedlog.wire.apis.fetch import FetchRequest as WireFetch
 
 T = 1_700_000_000_000
 CODECS = ("none", "gzip", "snappy", "lz4")

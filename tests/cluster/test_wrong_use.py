@@ -19,7 +19,7 @@ from embedlog.cluster.zookeeper import contents, paths, running
 from embedlog.cluster.zookeeper.client import ZooKeeper
 from embedlog.cluster.zookeeper.running import ZooKeepers
 from embedlog.errors import BrokerIdInUse, BrokerUnavailable, InvalidArgument, ZooKeeperUnavailable
-from embedlog.wire.metadata import MetadataRequest
+from embedlog.wire.apis.metadata import MetadataRequest
 
 
 @pytest.fixture

@@ -12,12 +12,8 @@ from embedlog.model import Record
 from embedlog.runtime.closing import Closing
 from embedlog.wire import Request, Response, decode_response_header, encode_request
 from embedlog.wire.apis import APIS
-from embedlog.wire.produce_fetch import (
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    FetchTopic,
-    PartitionData,
+from embedlog.wire.apis.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from embedlog.wire.apis.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,

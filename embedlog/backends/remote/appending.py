@@ -33,14 +33,14 @@ from ...errors import (
 )
 from ...model import Appended, AppendedInPieces, RecordMetadata, TopicPartition
 from ...wire import ErrorCode
-from ...wire.produce_fetch import (
+from ...wire.apis.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from ...wire.apis.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
 )
-from ...wire.producers import InitProducerIdRequest, InitProducerIdResponse
 from .brokers import Again, Brokers, check_code
 from .connection import NotKafka
 from .metadata import Metadata

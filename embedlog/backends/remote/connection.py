@@ -31,7 +31,7 @@ from ...wire import (
     encode_request,
     frame_size,
 )
-from ...wire.metadata import ApiVersionsRequest, ApiVersionsResponse
+from ...wire.apis.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from .settings import Address, RemoteSettings, shown_address
 
 R = TypeVar("R", bound=Response)

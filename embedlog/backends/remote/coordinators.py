@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 from ...errors import BrokerUnavailable
 from ...validation import check_group
 from ...wire import ErrorCode, Request, Response
-from ...wire.groups import FindCoordinatorRequest, FindCoordinatorResponse
+from ...wire.apis.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from .brokers import Brokers, check_code
 from .settings import Address
 

@@ -22,7 +22,7 @@ from ...config import MAX_INT32, MAX_INT64
 from ...errors import BrokerUnavailable, LogTruncated, OffsetOutOfRange
 from ...model import NO_EPOCH, AbortedTransaction, Fetched, TopicPartition
 from ...wire import ErrorCode
-from ...wire.produce_fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from ...wire.apis.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from ..port import Interrupt
 from .brokers import Again, Brokers, check_code
 from .connection import Connection, NotKafka

@@ -19,41 +19,27 @@ from ...groups.events import GroupDescription, MemberDescription, State
 from ...model import CommittedOffset, JoinResult, TopicPartition
 from ...validation import as_topic_partition, as_topic_partitions, check_committed
 from ...wire import ErrorCode
-from ...wire.committed import (
+from ...wire.apis.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from ...wire.apis.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+from ...wire.apis.heartbeat import HeartbeatRequest, HeartbeatResponse
+from ...wire.apis.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from ...wire.apis.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
+from ...wire.apis.list_groups import ListGroupsRequest, ListGroupsResponse
+from ...wire.apis.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
+)
+from ...wire.apis.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
     OffsetDeleteResponse,
-    OffsetFetchRequest,
-    OffsetFetchRequestTopic,
-    OffsetFetchResponse,
 )
+from ...wire.apis.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic, OffsetFetchResponse
+from ...wire.apis.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 from ...wire.consumer_protocol import PROTOCOL_TYPE
-from ...wire.groups import (
-    HeartbeatRequest,
-    HeartbeatResponse,
-    JoinGroupRequest,
-    JoinGroupRequestProtocol,
-    JoinGroupResponse,
-    LeaveGroupRequest,
-    LeaveGroupResponse,
-    MemberIdentity,
-    SyncGroupRequest,
-    SyncGroupRequestAssignment,
-    SyncGroupResponse,
-)
-from ...wire.listed_groups import (
-    DeleteGroupsRequest,
-    DeleteGroupsResponse,
-    DescribeGroupsRequest,
-    DescribeGroupsResponse,
-    ListGroupsRequest,
-    ListGroupsResponse,
-)
 from .brokers import Brokers, check_code
 from .connection import NotKafka
 from .coordinators import Coordinators

@@ -10,7 +10,7 @@ from ...config import MAX_INT64
 from ...errors import UnsupportedByBackend
 from ...model import OffsetAndTimestamp, PartitionOffsets, TopicPartition
 from ...wire import ErrorCode
-from ...wire.offsets_api import (
+from ...wire.apis.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,

@@ -25,13 +25,18 @@ from ...errors import (
 from ...files.names import check_topic_name
 from ...model import TopicDescription, TopicPartition
 from ...wire import NO_UUID, ErrorCode
-from ...wire.configs import (
+from ...wire.apis.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,
     DescribeConfigsResult,
 )
-from ...wire.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponseTopic
+from ...wire.apis.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
 from .brokers import Again, Brokers, check_code
 from .settings import Address
 

@@ -28,28 +28,29 @@ from ...model import TopicDescription, TopicPartition
 from ...store.topic import check_more_partitions, check_partition_count
 from ...synonyms import plain
 from ...wire import ErrorCode
-from ...wire.configs import (
-    IncrementalAlterableConfig,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResource,
-    IncrementalAlterConfigsResponse,
+from ...wire.apis.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
 )
-from ...wire.offsets_api import (
+from ...wire.apis.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from ...wire.apis.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     DeleteRecordsTopic,
 )
-from ...wire.topics import (
-    CreatableTopic,
-    CreatableTopicConfig,
-    CreatePartitionsRequest,
-    CreatePartitionsResponse,
-    CreatePartitionsTopic,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
+from ...wire.apis.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from ...wire.apis.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
 )
 from .brokers import Brokers, check_code
 from .connection import NotKafka
@@ -105,14 +106,14 @@ class Topics:
         self._metadata.view(name)
         given = {key: value for key, value in settings.items() if value is not None}
         changes = [
-            IncrementalAlterableConfig(name=key, config_operation=_SET, value=value)
+            AlterableConfig(name=key, config_operation=_SET, value=value)
             for key, value in _written(given).items()
         ]
         for key in settings.keys() - given.keys():
             changes.append(
-                IncrementalAlterableConfig(name=_dotted(_own_name(key)), config_operation=_REMOVE, value=None)
+                AlterableConfig(name=_dotted(_own_name(key)), config_operation=_REMOVE, value=None)
             )
-        resource = IncrementalAlterConfigsResource(resource_type=TOPIC, resource_name=name, configs=changes)
+        resource = AlterConfigsResource(resource_type=TOPIC, resource_name=name, configs=changes)
 
         def attempt(deadline: float) -> None:
             request = IncrementalAlterConfigsRequest(resources=[resource])

@@ -21,7 +21,7 @@ from typing import Final, TypeVar
 
 from ...errors import BrokerError, BrokerUnavailable, RequestTimedOut
 from ...wire import APIS, ErrorCode, ProtocolError, Request, Response, decode_response_header, encode_request
-from ...wire.metadata import ApiVersionsRequest, ApiVersionsResponse
+from ...wire.apis.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
 _SIZE: Final = struct.Struct(">i")
 _PIECE: Final = 256 << 10

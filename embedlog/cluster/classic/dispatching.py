@@ -32,8 +32,8 @@ from ...errors import (
     shown,
 )
 from ...wire import ErrorCode
-from ...wire.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from ...wire.produce_fetch import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from ...wire.apis.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from ...wire.apis.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from .channel import Channel
 from .producer_data import BrokerPartition, Event, Partitioner, key_bytes, random_index
 from .producer_pool import ProducerPool

@@ -44,24 +44,22 @@ from ...validation import (
     check_text,
 )
 from ...wire import ErrorCode
-from ...wire.committed import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-    OffsetCommitResponse,
-    OffsetFetchRequest,
-    OffsetFetchRequestTopic,
-    OffsetFetchResponse,
-)
-from ...wire.groups import FindCoordinatorRequest, FindCoordinatorResponse
-from ...wire.offsets_api import (
+from ...wire.apis.fetch import FetchPartition, FetchResponse, FetchTopic, PartitionData
+from ...wire.apis.fetch import FetchRequest as WireFetch
+from ...wire.apis.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from ...wire.apis.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from ...wire.produce_fetch import FetchPartition, FetchResponse, FetchTopic, PartitionData
-from ...wire.produce_fetch import FetchRequest as WireFetch
+from ...wire.apis.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from ...wire.apis.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic, OffsetFetchResponse
 from ..coordination import BrokerAddress
 from .channel import Channel
 

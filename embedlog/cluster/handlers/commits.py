@@ -24,16 +24,20 @@ from ...errors import (
 )
 from ...model import NO_EPOCH, CommittedOffset, TopicPartition
 from ...wire import NO_UUID, ErrorCode
-from ...wire.committed import (
+from ...wire.apis.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
+)
+from ...wire.apis.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
+)
+from ...wire.apis.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchResponse,

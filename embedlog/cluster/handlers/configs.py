@@ -10,22 +10,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from ...config import LogSettings, unknown_setting
 from ...errors import EmbedlogError, UnknownSetting
 from ...files.names import check_not_internal
 from ...wire import ErrorCode
-from ...wire.configs import (
-    AlterConfigsRequest,
-    AlterConfigsResourceResponse,
-    AlterConfigsResponse,
+from ...wire.apis import alter_configs, incremental_alter_configs
+from ...wire.apis.alter_configs import AlterConfigsRequest, AlterConfigsResponse
+from ...wire.apis.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
     DescribeConfigsResult,
     DescribeConfigsSynonym,
+)
+from ...wire.apis.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
@@ -56,6 +57,11 @@ _DYNAMIC: Final = frozenset({"auto_create_topics_enable", "num_partitions"})
 _FACTS: Final = {"advertised.listeners": STRING, "default.replication.factor": INT, "log.dirs": STRING}
 _SHOWN: Final = 60  # characters of a name that a client has made up
 
+_Altered = TypeVar(
+    "_Altered",
+    alter_configs.AlterConfigsResourceResponse,
+    incremental_alter_configs.AlterConfigsResourceResponse,
+)
 _Texts: TypeAlias = Mapping[str, str]
 _Values: TypeAlias = Mapping[str, Value]
 _Change: TypeAlias = Callable[[Sequence[Any], _Texts, _Values], dict[str, str]]
@@ -157,24 +163,31 @@ class ConfigHandlers:
         self, call: RequestContext, request: AlterConfigsRequest
     ) -> Future[AlterConfigsResponse]:
         """All settings that the resources are to have of their own."""
-        return self._node.offload(lambda: AlterConfigsResponse(responses=self._alter_all(request, _replaced)))
+        altered = alter_configs.AlterConfigsResourceResponse
+        return self._node.offload(
+            lambda: AlterConfigsResponse(responses=self._alter_all(request, _replaced, altered))
+        )
 
     def incremental_alter_configs(
         self, call: RequestContext, request: IncrementalAlterConfigsRequest
     ) -> Future[IncrementalAlterConfigsResponse]:
         """Changes to what they have."""
+        altered = incremental_alter_configs.AlterConfigsResourceResponse
         return self._node.offload(
-            lambda: IncrementalAlterConfigsResponse(responses=self._alter_all(request, _changed))
+            lambda: IncrementalAlterConfigsResponse(responses=self._alter_all(request, _changed, altered))
         )
 
     def _alter_all(
-        self, request: AlterConfigsRequest | IncrementalAlterConfigsRequest, change: _Change
-    ) -> list[AlterConfigsResourceResponse]:
+        self,
+        request: AlterConfigsRequest | IncrementalAlterConfigsRequest,
+        change: _Change,
+        altered: type[_Altered],
+    ) -> list[_Altered]:
         counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
         responses = []
         for resource in request.resources:
             kind, name = resource.resource_type, resource.resource_name
-            response = AlterConfigsResourceResponse(resource_type=kind, resource_name=name)
+            response = altered(resource_type=kind, resource_name=name)
             try:
                 if counts[kind, name] > 1:
                     raise ApiError(ErrorCode.INVALID_REQUEST, "the request names the resource more than once")

@@ -9,19 +9,19 @@ from ...errors import EmbedlogError
 from ...partition import Partition
 from ...storage.producer_state import Producer
 from ...wire import ErrorCode
-from ...wire.cluster import (
+from ...wire.apis.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
-from ...wire.producers import (
-    DescribeProducersPartitionResponse,
+from ...wire.apis.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
-    DescribeProducersTopicResponse,
+    PartitionResponse,
     ProducerState,
+    TopicResponse,
 )
 from ..broker_context import BrokerContext, Handler, RequestContext
 from ..problems import code_of
@@ -76,7 +76,7 @@ class DescribeHandlers:
     ) -> DescribeProducersResponse:
         return DescribeProducersResponse(
             topics=[
-                DescribeProducersTopicResponse(
+                TopicResponse(
                     name=topic.name,
                     partitions=[
                         self._producers(topic.name, number)
@@ -87,14 +87,14 @@ class DescribeHandlers:
             ]
         )
 
-    def _producers(self, topic: str, number: int) -> DescribeProducersPartitionResponse:
+    def _producers(self, topic: str, number: int) -> PartitionResponse:
         try:
             found = self._node.led(topic, number).producers()
         except EmbedlogError as error:
-            return DescribeProducersPartitionResponse(
+            return PartitionResponse(
                 partition_index=number, error_code=code_of(error), error_message=str(error)
             )
-        return DescribeProducersPartitionResponse(
+        return PartitionResponse(
             partition_index=number,
             active_producers=[_state(producer_id, producer) for producer_id, producer in found.items()],
         )

@@ -23,7 +23,7 @@ from ...model import PartitionState
 from ...partition import Partition
 from ...storage.reader import Stretch
 from ...wire import ErrorCode, Records
-from ...wire.produce_fetch import (
+from ...wire.apis.fetch import (
     AbortedTransaction,
     EpochEndOffset,
     FetchableTopicResponse,

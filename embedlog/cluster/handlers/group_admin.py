@@ -9,18 +9,14 @@ from typing import Final
 from ...errors import EmbedlogError, GroupNotFound
 from ...groups.registry import GroupDescription, State
 from ...wire import ErrorCode
-from ...wire.listed_groups import (
-    DeletableGroupResult,
-    DeleteGroupsRequest,
-    DeleteGroupsResponse,
+from ...wire.apis.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+from ...wire.apis.describe_groups import (
     DescribedGroup,
     DescribedGroupMember,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
-    ListedGroup,
-    ListGroupsRequest,
-    ListGroupsResponse,
 )
+from ...wire.apis.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from ...wire.operations import ON_A_GROUP
 from ..broker_context import BrokerContext, Handler, RequestContext
 from ..group_work import GroupWork

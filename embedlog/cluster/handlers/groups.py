@@ -15,22 +15,11 @@ from ...groups.coordinator import REMOTE
 from ...model import JoinResult
 from ...validation import check_group
 from ...wire import ErrorCode
-from ...wire.groups import (
-    Coordinator,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    JoinGroupResponseMember,
-    LeaveGroupRequest,
-    LeaveGroupResponse,
-    MemberIdentity,
-    MemberResponse,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
+from ...wire.apis.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from ...wire.apis.heartbeat import HeartbeatRequest, HeartbeatResponse
+from ...wire.apis.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
+from ...wire.apis.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
+from ...wire.apis.sync_group import SyncGroupRequest, SyncGroupResponse
 from ..broker_context import BrokerContext, Handler, RequestContext
 from ..coordination import BrokerAddress
 from ..group_work import GroupWork

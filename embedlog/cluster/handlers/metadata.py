@@ -9,11 +9,13 @@ from ...errors import EmbedlogError, TopicExists, TopicNotFound
 from ...files.names import check_topic_name
 from ...model import TopicPartition
 from ...wire import NO_UUID, ErrorCode
-from ...wire.cluster import DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse
-from ...wire.metadata import (
-    ApiVersion,
-    ApiVersionsRequest,
-    ApiVersionsResponse,
+from ...wire.apis.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from ...wire.apis.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from ...wire.apis.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,

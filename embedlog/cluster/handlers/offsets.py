@@ -17,21 +17,25 @@ from ...errors import EmbedlogError, OffsetOutOfRange
 from ...model import NO_OFFSET, NO_TIMESTAMP, OffsetAndTimestamp
 from ...partition import Partition
 from ...wire import ErrorCode
-from ...wire.offsets_api import (
+from ...wire.apis.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
+)
+from ...wire.apis.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
+)
+from ...wire.apis.offset_for_leader_epoch import (
+    EpochEndOffset,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
-    PartitionEpochEndOffset,
 )
 from ..broker_context import BrokerContext, Handler, RequestContext
 from ..problems import ApiError, code_of
@@ -141,11 +145,11 @@ class OffsetHandlers:
             ]
         )
 
-    def _end(self, topic: str, asked: OffsetForLeaderPartition) -> PartitionEpochEndOffset:
+    def _end(self, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
         try:
             partition = self._node.led(topic, asked.partition, asked.current_leader_epoch)
         except EmbedlogError as error:
-            return PartitionEpochEndOffset(partition=asked.partition, error_code=code_of(error))
+            return EpochEndOffset(partition=asked.partition, error_code=code_of(error))
         current = partition.current_epoch
         if asked.leader_epoch == current:  # in which there may be no record yet
             epoch, end = current, partition.offsets().log_end_offset
@@ -153,7 +157,7 @@ class OffsetHandlers:
             epoch, end = -1, NO_OFFSET
         else:
             epoch, end = partition.end_of_epoch(asked.leader_epoch)
-        return PartitionEpochEndOffset(partition=asked.partition, leader_epoch=epoch, end_offset=end)
+        return EpochEndOffset(partition=asked.partition, leader_epoch=epoch, end_offset=end)
 
     # -- DeleteRecords ---------------------------------------------------------------------------------
 

@@ -20,7 +20,8 @@ from ...errors import EmbedlogError
 from ...model import Appended
 from ...partition import Partition
 from ...wire import ErrorCode
-from ...wire.produce_fetch import (
+from ...wire.apis.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from ...wire.apis.produce import (
     BatchIndexAndErrorMessage,
     PartitionProduceResponse,
     ProduceRequest,
@@ -28,7 +29,6 @@ from ...wire.produce_fetch import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from ...wire.producers import InitProducerIdRequest, InitProducerIdResponse
 from ..batch_validation import FIRST_WITH_BATCHES, checked, checked_at_once, header_of, ready
 from ..broker_context import BrokerContext, Handler, RequestContext, chained, gathered, then
 from ..connection import CloseConnection

@@ -16,16 +16,20 @@ from ...errors import EmbedlogError, InvalidArgument, TopicExists
 from ...files.names import FORGETTING_OFFSETS, check_not_internal, check_topic_name
 from ...store.topic import check_more_partitions, check_partition_count
 from ...wire import NO_UUID, ErrorCode
-from ...wire.topics import (
-    CreatableTopic,
-    CreatableTopicConfigs,
-    CreatableTopicResult,
+from ...wire.apis.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreatePartitionsTopic,
     CreatePartitionsTopicResult,
+)
+from ...wire.apis.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
     CreateTopicsRequest,
     CreateTopicsResponse,
+)
+from ...wire.apis.delete_topics import (
     DeletableTopicResult,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
