@@ -3,18 +3,17 @@
     .index      8 bytes an entry:  relative offset u32 | position u32        big-endian
     .timeindex 12 bytes an entry:  timestamp i64       | relative offset u32
 
-An offset entry (o, p) says: a batch begins at byte p and the append that wrote it ended with offset
-base + o; so the record with offset >= base + o is at p or behind it. A time entry (t, o) says: the
-largest timestamp of the segment up to offset base + o is t; so a record with a timestamp above t is
-behind base + o. An entry is made each index_interval_bytes of records. (Kafka 2.7 design, section 5.4;
-the formats are Kafka's.)
+An offset entry (o, p) means that a batch begins at byte p, and that the append which wrote it ended with
+offset base + o: records with offsets >= base + o are at p or later. A time entry (t, o) means that t is the
+largest timestamp up to offset base + o: a record with a larger timestamp follows base + o. There is an entry
+every index_interval_bytes of records. (Kafka 2.7 design, section 5.4; the formats are Kafka's.)
 
-Theory of operation: indexes are hints. They are kept in memory while the segment is written, saved
-behind each flush, and never fsynced: whoever uses an entry checks it against the records, and a file
-that is missing, short or garbage is rebuilt. So a lookup always equals a scan.
+Theory of operation: indexes are hints. They are in memory while the segment is active, saved after each
+flush, and never fsynced. Readers check each entry against the records, and a file that is missing, short or
+garbage is rebuilt. So a lookup always equals a scan.
 
-Invariants of a loaded index: both columns strictly increase; no position at or past the segment's size;
-no offset past the segment's range.
+Invariants of a loaded index: both columns are strictly increasing; positions are less than the segment's
+size, offsets within its range.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ from .files.filesystem import FileSystem
 
 OFFSET_ENTRY: Final = struct.Struct(">II")
 TIME_ENTRY: Final = struct.Struct(">qI")
-UNBOUNDED: Final = 1 << 62  # as the size or span of a segment whose end is not known
+UNBOUNDED: Final = 1 << 62  # size or span of a segment whose end is unknown
 
 _SWAP: Final = sys.byteorder == "little"
-_LOW: Final = 0 if _SWAP else 1  # where the halves of a timestamp stand in memory
+_LOW: Final = 0 if _SWAP else 1  # which half of a timestamp comes first in memory
 _HIGH: Final = 1 - _LOW
 
 
@@ -65,8 +64,8 @@ def empty_times() -> TimeEntries:
 
 
 def encode_offsets(entries: OffsetEntries, start: int = 0, end: int | None = None) -> bytes:
-    """The file's bytes for the entries from number `start` up to `end`."""
-    end = len(entries.offsets) if end is None else end  # positions may be one ahead of them
+    """Encode entries start..end."""
+    end = len(entries.offsets) if end is None else end  # positions may be one longer
     both = array("I", bytes(8 * (end - start)))
     both[0::2] = entries.offsets[start:end]
     both[1::2] = entries.positions[start:end]
@@ -76,8 +75,8 @@ def encode_offsets(entries: OffsetEntries, start: int = 0, end: int | None = Non
 
 
 def encode_times(entries: TimeEntries, start: int = 0, end: int | None = None) -> bytes:
-    """The file's bytes for the entries from number `start` up to `end`."""
-    end = len(entries.timestamps) if end is None else end  # offsets may be one ahead of them
+    """Encode entries start..end."""
+    end = len(entries.timestamps) if end is None else end  # offsets may be one longer
     halves = array("I", entries.timestamps[start:end].tobytes())
     words = array("I", bytes(12 * (end - start)))
     words[0::3], words[1::3], words[2::3] = halves[_HIGH::2], halves[_LOW::2], entries.offsets[start:end]
@@ -87,10 +86,10 @@ def encode_times(entries: TimeEntries, start: int = 0, end: int | None = None) -
 
 
 def decode_offsets(data: bytes, size: int, span: int) -> OffsetEntries:
-    """Entries of an .index file of a segment of `size` bytes and `span` offsets.
+    """Decode the .index file of a segment of `size` bytes and `span` offsets.
 
-    Zeros behind the last entry (Kafka preallocates) and a partial last entry are passed over. Raises
-    CorruptIndex where the invariants do not hold.
+    Ignores zeros after the last entry (Kafka preallocates) and a partial last entry. Raises CorruptIndex if
+    the invariants do not hold.
     """
     both = array("I", data[: len(data) - len(data) % 8])
     if _SWAP:
@@ -106,7 +105,7 @@ def decode_offsets(data: bytes, size: int, span: int) -> OffsetEntries:
 
 
 def decode_times(data: bytes, span: int) -> TimeEntries:
-    """Entries of a .timeindex file of a segment of `span` offsets; as decode_offsets."""
+    """Decode the .timeindex file of a segment of `span` offsets; see decode_offsets."""
     words = array("I", data[: len(data) - len(data) % 12])
     if _SWAP:
         words.byteswap()
@@ -123,22 +122,21 @@ def decode_times(data: bytes, span: int) -> TimeEntries:
 
 
 def lookup_offset(entries: OffsetEntries, relative_offset: int) -> tuple[int, int]:
-    """(relative offset, position) of the last entry at or before an offset; (0, 0) where there is none."""
+    """(relative offset, position) of the last entry at or before an offset; (0, 0) if there is none."""
     i = bisect_right(entries.offsets, relative_offset) - 1
     return (entries.offsets[i], entries.positions[i]) if i >= 0 else (0, 0)
 
 
 def lookup_time(entries: TimeEntries, timestamp_ms: int) -> tuple[int, int] | None:
-    """(timestamp, relative offset) of the last entry whose timestamp is below the one asked for."""
+    """(timestamp, relative offset) of the last entry with a timestamp below timestamp_ms."""
     i = bisect_right(entries.timestamps, timestamp_ms - 1) - 1
     return (entries.timestamps[i], entries.offsets[i]) if i >= 0 else None
 
 
 class IndexBuilder(IndexFields):
-    """Collects the entries of one segment as its batches go by: in append, recovery and compaction.
+    """Builds the index entries of one segment from its batches: in append, recovery and compaction.
 
-    Not safe between threads for writing (the partition's append lock guards it); readers may search the
-    columns meanwhile, which only ever grow.
+    The partition's append lock guards writes. Readers may search the columns meanwhile, since they only grow.
     """
 
     __slots__ = ()
@@ -156,14 +154,14 @@ class IndexBuilder(IndexFields):
         self._interval = interval_bytes
         self.offsets = offsets if offsets is not None else empty_offsets()
         self.times = times if times is not None else empty_times()
-        # The first append behind this byte gets an entry.
+        # The first append past this byte gets an entry.
         self.due_behind = interval_bytes + (self.offsets.positions[-1] if self.offsets.positions else 0)
         self.largest_timestamp_ms = self.times.timestamps[-1] if self.times.timestamps else -1
         self._largest_offset = self.times.offsets[-1] if self.times.offsets else 0
 
     @property
     def marking(self) -> Marking:
-        """What a run of batches is to be marked by, so that `add_run` goes on from here."""
+        """The state from which a scan of a run continues, for `add_run`."""
         timestamps, offsets = self.times
         return Marking(
             self._interval,
@@ -176,7 +174,7 @@ class IndexBuilder(IndexFields):
         )
 
     def add_run(self, run: Scanned) -> None:
-        """The batches of a run that was scanned with `marking`: as if each had been added."""
+        """Add the batches of a run that was scanned with `marking`, as if one by one."""
         self.offsets.positions.extend(run.marks.positions)
         self.offsets.offsets.extend(run.marks.offsets)
         self.times.offsets.extend(run.marks.timestamp_offsets)
@@ -186,7 +184,7 @@ class IndexBuilder(IndexFields):
         self._largest_offset = run.marking.largest_offset
 
     def truncate(self, end_offset: int, end_pos: int) -> None:
-        """Forget entries at or past an end (after an append was undone)."""
+        """Remove entries at or past an end, after an append was undone."""
         offsets, times = self.offsets, self.times
         count = min(
             bisect_left(offsets.positions, end_pos), bisect_left(offsets.offsets, end_offset - self._base)
@@ -200,7 +198,7 @@ class IndexBuilder(IndexFields):
 
 
 class IndexFiles:
-    """Reads and writes the two index files of a segment. Missing files are empty ones."""
+    """Reads and writes the two index files of a segment."""
 
     __slots__ = ("_fs", "offset_path", "time_path")
 
@@ -210,7 +208,7 @@ class IndexFiles:
         self.time_path = time_path
 
     def load(self, size: int, span: int) -> tuple[OffsetEntries, TimeEntries]:
-        """Both indexes, checked. Raises CorruptIndex (with its path) or FileNotFoundError."""
+        """Both indexes, validated. Raises CorruptIndex (with the path) or FileNotFoundError."""
         try:
             offsets = decode_offsets(self._fs.read_file(self.offset_path), size, span)
         except CorruptIndex as error:
@@ -221,7 +219,7 @@ class IndexFiles:
             raise error.at(path=self.time_path) from None
 
     def sizes(self) -> tuple[int, int]:
-        """Bytes of the two files, -1 where one is missing."""
+        """Sizes of the two files in bytes, -1 for a missing one."""
         found = []
         for path in (self.offset_path, self.time_path):
             try:
@@ -233,9 +231,9 @@ class IndexFiles:
     def append(
         self, offsets: OffsetEntries, times: TimeEntries, from_offset: int, from_time: int
     ) -> tuple[int, int]:
-        """Write the entries from the given numbers on, at their places; returns how many are there now.
+        """Write the entries from the given numbers on, in place. The columns may grow meanwhile.
 
-        Others may come meanwhile.
+        Returns how many entries each file has now.
         """
         ends = len(offsets.offsets), len(times.timestamps)
         if ends[0] > from_offset:
@@ -245,7 +243,7 @@ class IndexFiles:
         return ends
 
     def replace(self, offsets: OffsetEntries, times: TimeEntries) -> None:
-        """Write both files anew."""
+        """Rewrite both files."""
         self._write(self.offset_path, encode_offsets(offsets), 0)
         self._write(self.time_path, encode_times(times), 0)
 
@@ -259,9 +257,9 @@ class IndexFiles:
 
 
 class IndexCache:
-    """Keeps the indexes of sealed segments in memory up to a number of entries, the latest used first.
+    """An LRU cache of the indexes of sealed segments, bounded by their number of entries.
 
-    Safe between threads: a loaded index is never changed, only forgotten.
+    Thread-safe: a loaded index never changes.
     """
 
     def __init__(self, max_entries: int = 4_000_000) -> None:
@@ -273,7 +271,7 @@ class IndexCache:
 
     def get(self, path: str) -> tuple[OffsetEntries, TimeEntries] | None:
         latest = self._latest
-        if latest is not None and latest[0] is path:  # without the lock: it stands last already
+        if latest is not None and latest[0] is path:  # without the lock: it is last in the order
             return latest[1]
         with self._lock:
             found = self._loaded.get(path)
@@ -307,7 +305,7 @@ def _weight(entries: tuple[OffsetEntries, TimeEntries]) -> int:
 
 
 def _without_zeros(first: array[int], second: array[int]) -> int:
-    """How many entries there are before the zeros that preallocation leaves at the end."""
+    """The number of entries before the zeros that preallocation leaves at the end."""
     count = len(first)
     while count and not first[count - 1] and not second[count - 1]:
         count -= 1

@@ -1,16 +1,16 @@
 """One segment: a file of record batches with its indexes.
 
-    00000000000.kafka      batch | batch | batch | ...      nothing between them, nothing behind
-    00000000000.index      which byte an offset is near     (index.py)
-    00000000000.timeindex  which offset a time is near
+    00000000000.kafka      batch | batch | batch | ...      contiguous
+    00000000000.index      offset -> byte position          (index.py)
+    00000000000.timeindex  timestamp -> offset
 
-A segment is named by the offset of its first record. The last one of a partition is active: it grows, with
-an `IndexBuilder` from the first append on; all others are sealed and never change. This room knows where
-bytes are; which of them may be seen, and when they are durable, is the partition's business.
+The base offset, that of its first record, names a segment. A partition's last segment is active: it grows,
+and has an `IndexBuilder` from the first append on. All others are sealed and never change. A segment knows
+where bytes are. The partition decides which of them are visible, and when they are durable.
 
 Invariants: the batches from byte 0 to `size` are contiguous; `base_offset` <= every offset in them <
-`next_offset`. An index is trusted only as far as the batch it points to bears it out: whatever else it
-says, it is rebuilt from the records, so that a lookup always equals a scan.
+`next_offset`. An index entry counts only if the batch that it points to agrees with it. Otherwise the index
+is rebuilt from the records, so a lookup always equals a scan.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ from .scan.resync import Neighbours, first_damaged, next_batch
 logger = logging.getLogger(__name__)
 
 _WALK_CHUNK: Final = 1 << 16
-_SEEK_CHUNK: Final = 3 << 12  # behind an index entry: it is read in one go with what it is used for
+_SEEK_CHUNK: Final = 3 << 12  # past an index entry: checks it and finds the batch in one read
 _MOST_AROUND: Final = 1 << 18
 _BASE_AND_DELTA: Final = struct.Struct(">q15xi")
-_MAX_SPAN: Final = (1 << 32) - 1  # what an index entry can say
-_STALE_INDEX_BYTES: Final = 16 << 20  # more records than this behind the last entry: the index is not theirs
+_MAX_SPAN: Final = (1 << 32) - 1  # the largest relative offset of an index entry
+_STALE_INDEX_BYTES: Final = 16 << 20  # with more bytes past its last entry an index is stale
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """What every segment of a log shares: the system calls, the descriptors, the indexes in memory."""
+    """What all segments of a log share: system calls, descriptors, cached indexes."""
 
     fs: FileSystem
     descriptors: Descriptors
@@ -68,13 +68,13 @@ class Files:
 
 
 class LeftBehind(OSError):
-    """An empty segment that should not be there could not be removed."""
+    """An unwanted empty segment could not be removed."""
 
 
-class _OfTheFile:
-    """A number that the file's inode tells, asked for when somebody wants it; once set, a plain attribute.
+class _FromInode:
+    """A number from the file's inode, loaded on first use; after that a plain attribute.
 
-    So a log of ten thousand sealed segments is opened without a look at any of them.
+    So opening a log of ten thousand sealed segments calls stat on none of them.
     """
 
     def __set_name__(self, owner: type[Segment], name: str) -> None:
@@ -86,20 +86,20 @@ class _OfTheFile:
         return number
 
     if TYPE_CHECKING:
-        # Not there at run time: what is set in the segment itself is then found first.
+        # For type checkers only. Without __set__ at run time an instance attribute takes precedence.
         def __set__(self, segment: Segment, number: int) -> None: ...
 
 
 class Segment(SegmentFields):
-    """One segment file and its indexes. Reading is safe between threads; growing is for the appender.
+    """One segment file and its indexes. Reads are thread-safe; only the appender may grow it.
 
-    `size`, `created_ms` and `modified_ms` are what the file has (the creation time is not on disk: the last
-    change stands in) unless they are set. Asking for them may raise OSError until then.
+    `size`, `created_ms` and `modified_ms` come from the file unless they are set (created_ms, which is not on
+    disk, equals modified_ms then). Reading them may raise OSError.
     """
 
     builder: IndexBuilder | None
-    created_ms = _OfTheFile()
-    modified_ms = _OfTheFile()
+    created_ms = _FromInode()
+    modified_ms = _FromInode()
 
     def __init__(
         self, files: Files, directory: str, base_offset: int, next_offset: int, index_interval_bytes: int
@@ -110,20 +110,20 @@ class Segment(SegmentFields):
         self.path = stem + files.layout.records
         self.base_offset = base_offset
         self.next_offset = next_offset
-        self.inode = 0  # which file a listing of the directory had under its name; 0 where nobody noted it
+        self.inode = 0  # of the file when the directory was listed; 0 if unknown
         self.builder = None
-        self.grows_elsewhere = False  # the active segment of another process: its index files are behind
+        self.grows_elsewhere = False  # another process appends to it, and its index files lag behind
         self._handle = ReadHandle(self.path)
-        self._saved = (0, 0)  # entries of the builder that are in the files
+        self._saved = (0, 0)  # how many of the builder's entries are in the files
         self._saving = threading.Lock()
-        self._loaded_sizes: tuple[int, int] | None = None  # of the index files, where it grows elsewhere
+        self._loaded_sizes: tuple[int, int] | None = None  # of the index files, if it grows elsewhere
         self._largest_timestamp_ms: int | None = None
 
     def __repr__(self) -> str:
         return f"<Segment {self.path} {self.base_offset}..{self.next_offset} {self.size:,} bytes>"
 
     def measure(self) -> None:
-        """Ask the file for what is not known of it yet. Raises OSError."""
+        """Load size and times from the inode, unless they are set. Raises OSError."""
         stat = self._files.fs.stat(self._handle.path)
         known = self.__dict__
         known.setdefault("modified_ms", stat.st_mtime_ns // 1_000_000)
@@ -134,24 +134,24 @@ class Segment(SegmentFields):
     # -- reading -----------------------------------------------------------------------------------
 
     def pread(self, size: int, pos: int) -> bytes:
-        """Bytes of the records file. Raises OSError."""
+        """Read bytes of the records file. Raises OSError."""
         return self._files.descriptors.pread(self._handle, size, pos)
 
     def pread_into(self, buffer: bytearray | memoryview, pos: int) -> int:
-        """Fill a buffer from the records file; how many bytes there were. Raises OSError."""
+        """Fill a buffer from the records file. Returns the number of bytes. Raises OSError."""
         return self._files.descriptors.pread_into(self._handle, buffer, pos)
 
     def walk(
         self, pos: int, end: int, *, expected: int = -1, may_have_gaps: bool = True
     ) -> Iterator[BatchHeader]:
-        """The batch headers from byte `pos` to `end`, without checking CRCs; `pos` of each is the file's.
+        """The batch headers from byte `pos` to `end`, with their positions in the file. Does not check CRCs.
 
         Args:
-            expected: the offset that the first batch must begin with, -1 where it is not known.
+            expected: the base offset of the first batch, -1 if unknown.
             may_have_gaps: offsets may be missing before or between batches.
 
-        Raises CorruptRecord, with its place, at the first that is impossible, is out of order, or runs past
-        `end`.
+        Raises CorruptRecord, with its position, at the first batch that is invalid, out of order, or extends
+        past `end`.
         """
         chunk = b""
         start = pos
@@ -166,7 +166,9 @@ class Segment(SegmentFields):
                 error.pos = pos
                 raise error.at(path=self.path) from None
             if pos + header.size > end:
-                reason = f"a batch of {header.size:,} bytes runs past the segment's end at byte {end:,}"
+                reason = (
+                    f"a batch of {header.size:,} bytes extends past the segment, which ends at byte {end:,}"
+                )
                 raise CorruptRecord(reason, path=self.path, pos=pos, offset=header.base_offset)
             self._check_place(header, expected, may_have_gaps)
             yield header
@@ -176,23 +178,23 @@ class Segment(SegmentFields):
     def _check_place(self, header: BatchHeader, expected: int, may_have_gaps: bool = True) -> None:
         base = header.base_offset
         if base < self.base_offset or header.last_offset >= self._limit_offset:
-            reason = f"a batch with offset {base:,} cannot be in this segment"
+            reason = f"base offset {base:,} is outside this segment"
         elif base < expected or (base > expected >= 0 and not may_have_gaps):
-            reason = f"the batch says it begins at offset {base:,} where {expected:,} must be"
+            reason = f"base offset {base:,} where {expected:,} is expected"
         else:
             return
         raise CorruptRecord(reason, path=self.path, pos=header.pos, offset=base)
 
     @property
     def _limit_offset(self) -> int:
-        """No record can have this offset, nor a higher one: an index entry could not name it."""
+        """Offsets are below this one: an index entry cannot express more."""
         return min(self.base_offset + _MAX_SPAN + 1, ANY_OFFSET)
 
     def locate(self, offset: int, end: int, *, may_have_gaps: bool = True) -> int:
-        """The byte position of the batch that holds `offset`, or of the first behind it; `end` if none.
+        """The position of the batch that contains `offset`, or of the first later one; `end` if none.
 
-        `end` is the size as far as the caller may look. The batches on the way must be in order
-        (CorruptRecord): no CRC covers their base offsets, and a wrong one would give wrong records.
+        `end` is the visible size in bytes. Raises CorruptRecord if the batches on the way are out of order:
+        no CRC covers their base offsets, and a wrong one would return wrong records.
         """
         if offset <= self.base_offset:
             return 0
@@ -204,17 +206,17 @@ class Segment(SegmentFields):
             base, delta = _BASE_AND_DELTA.unpack_from(data)
             if base + delta == self.base_offset + relative and base >= self.base_offset:
                 return self._scan_for(offset, pos, end, base, may_have_gaps, data)
-        # Damage, or an index that is not this segment's: a scan tells which.
+        # Damage, or a wrong index: a scan raises in the first case.
         found = self._scan_for(offset, 0, end, self.base_offset, may_have_gaps)
-        self._mend_indexes()
+        self._repair_indexes()
         return found
 
     def around(self, offset: int, end: int) -> tuple[bytes, int, int]:
-        """The bytes in which the index says that the batch with an offset is, from a batch on: with its base
-        offset and its last offset, each -1 where it is not known. Nothing is checked.
+        """The bytes that contain the batch with `offset`, according to the index. They start with a batch.
 
-        `end` is the size as far as the caller may look. Raises OSError, and IndexError where entries vanish
-        meanwhile.
+        Returns these bytes, and the base offset and the last offset of that first batch, each -1 if unknown.
+        Nothing is validated. `end` is the visible size in bytes. Raises OSError, and IndexError if entries
+        disappear meanwhile.
         """
         offsets, positions = self.entries()[0]
         i = bisect_left(offsets, offset - self.base_offset)
@@ -224,7 +226,7 @@ class Segment(SegmentFields):
             return self.pread(min(stop, _MOST_AROUND), 0), self.base_offset, -1
         before = positions[i - 1]
         if i < count and positions[i] - before > 2 * self._interval:
-            # Such a stretch most often is one batch: the next entry is that of the batch that we look for.
+            # So many bytes are usually one batch, and the next entry is that of the wanted batch.
             pos = positions[i]
             data = self.pread(min(stop - pos, _MOST_AROUND), pos)
             if int.from_bytes(data[:8]) <= offset:
@@ -233,7 +235,7 @@ class Segment(SegmentFields):
         return data, -1, self.base_offset + offsets[i - 1]
 
     def from_time(self, time_ms: int, end: int, *, may_have_gaps: bool = True) -> Iterator[BatchHeader]:
-        """The batches from the first on that may hold a record with timestamp >= time_ms."""
+        """The batches that may contain a record with a timestamp >= time_ms."""
         pos, expected = 0, self.base_offset
         entry = lookup_time(self.entries()[1], time_ms)
         if entry is not None:
@@ -241,14 +243,14 @@ class Segment(SegmentFields):
             if anchor is not None:
                 pos, expected = anchor.pos, anchor.base_offset
             else:
-                self._mend_indexes()
+                self._repair_indexes()
         for header in self.walk(pos, end, expected=expected, may_have_gaps=may_have_gaps):
             if header.max_timestamp_ms >= time_ms:
                 yield header
 
     @property
     def largest_timestamp_ms(self) -> int:
-        """The largest record timestamp, -1 where there is none. May read the segment's headers, once."""
+        """The largest record timestamp, -1 if there is none. May scan the headers, once."""
         if self.builder is not None:
             return self.builder.largest_timestamp_ms
         if self.grows_elsewhere:
@@ -258,8 +260,10 @@ class Segment(SegmentFields):
         return self._largest_timestamp_ms
 
     def sequenced(self, pos: int, end: int) -> Iterator[BatchHeader]:
-        """The batches between two bytes that producers are remembered by: those with a producer id, or of a
-        transaction. Their CRCs are not looked at. Raises CorruptRecord, OSError."""
+        """The batches in a byte range that producer state depends on: with a producer id, or transactional.
+
+        Does not check CRCs. Raises CorruptRecord, OSError.
+        """
 
         def headers(buffer: bytearray, at: int, run: Run) -> list[BatchHeader]:
             found = run.scanned.sequenced
@@ -276,9 +280,9 @@ class Segment(SegmentFields):
     def behind_damage(
         self, pos: int, end: int, min_offset: int, limit_offset: int, *, may_have_gaps: bool
     ) -> BatchHeader | None:
-        """The first valid batch behind the damaged one at a byte, that begins at min_offset or above.
+        """The first valid batch after the damaged one at `pos` with a base offset >= min_offset.
 
-        limit_offset is what follows at byte `end`. Raises OSError.
+        limit_offset is the offset that follows byte `end`. Raises OSError.
         """
         near = lookup_offset(self.entries()[0], max(min_offset - self.base_offset, 0))[1]
         start = first_damaged(self.pread_into, min(near, pos), pos, end, min_offset)
@@ -293,8 +297,8 @@ class Segment(SegmentFields):
         return self._header_at(found, end) if found < end else None
 
     def _find_largest_timestamp(self) -> tuple[int, int]:
-        """(the largest timestamp, the last offset of the first batch with it): that of the last time entry,
-        unless it is wrong or there are larger ones behind it."""
+        """(largest timestamp, last offset of the first batch with it): by the last time entry, and by a scan
+        of the batches after it."""
         pos, builder = 0, IndexBuilder(self.base_offset, NEVER)
         times = self.entries()[1]
         with contextlib.suppress(CorruptRecord):  # as far as it can be read
@@ -303,14 +307,14 @@ class Segment(SegmentFields):
                 if anchor is not None:
                     pos = anchor.pos
                     break
-                if not self.grows_elsewhere:  # else the files are only ahead of us
-                    self._mend_indexes()
+                if not self.grows_elsewhere:  # else the files are ahead of what we may see
+                    self._repair_indexes()
                     break
             self._index(pos, builder)
         return builder.largest_timestamp_ms, self.base_offset + builder.marking.largest_offset
 
     def _index(self, pos: int, builder: IndexBuilder) -> None:
-        """Index the batches from byte `pos` on. Raises CorruptRecord where `walk` would."""
+        """Index the batches from byte `pos` on. Raises CorruptRecord as `walk` does."""
         expected = self.base_offset
         rules = Rules(expected, end_offset=self._limit_offset, may_have_gaps=True)
         for found in runs_and_odd_ones(self.pread_into, pos, self.size, rules, builder, check_crc=False):
@@ -323,7 +327,7 @@ class Segment(SegmentFields):
     def _header_of(
         self, timestamp_ms: int, relative_offset: int, end: int, may_have_gaps: bool
     ) -> BatchHeader | None:
-        """The batch that a time entry speaks of; None where there is none that bears it out."""
+        """The batch of a time entry; None if it does not agree with the entry."""
         last_offset = self.base_offset + relative_offset
         pos = self.locate(last_offset, end, may_have_gaps=may_have_gaps)
         header = self._header_at(pos, end)
@@ -332,7 +336,7 @@ class Segment(SegmentFields):
         return header
 
     def _header_at(self, pos: int, end: int) -> BatchHeader | None:
-        """The header at a byte that an index names; None where no batch can be there."""
+        """The header at a position from an index; None if there cannot be a batch."""
         if pos + HEADER_SIZE > end:
             return None
         try:
@@ -344,7 +348,7 @@ class Segment(SegmentFields):
     def _scan_for(
         self, offset: int, pos: int, end: int, expected: int, may_have_gaps: bool, data: bytes = b""
     ) -> int:
-        """`data` are the bytes from `pos` on, as far as they have been read."""
+        """`data` has the bytes at `pos` that have been read already."""
         while pos < end:
             data = data or self.pread(min(_WALK_CHUNK, end - pos), pos)
             rules = Rules(expected, end_offset=self._limit_offset, may_have_gaps=may_have_gaps)
@@ -353,17 +357,17 @@ class Segment(SegmentFields):
             if found:
                 return pos
             if not passed:
-                break  # unusual, or damage: one by one
+                break  # unusual or damaged: batch by batch
             data = b""
         for header in self.walk(pos, end, expected=expected, may_have_gaps=may_have_gaps):
             if header.last_offset >= offset:
                 return header.pos
         return end
 
-    def _mend_indexes(self) -> None:
-        """The records are in order, and the index files do not fit them."""
+    def _repair_indexes(self) -> None:
+        """Rebuild index files that do not match the records, which are in order."""
         if self.builder is None and not self.grows_elsewhere:
-            logger.warning("the indexes of %s do not fit its records: rebuilding them", self.path)
+            logger.warning("the indexes of %s do not match its records: rebuilding them", self.path)
             self.rebuild_indexes()
 
     @property
@@ -371,27 +375,27 @@ class Segment(SegmentFields):
         return IndexFiles(self._files.fs, self._stem + INDEX, self._stem + TIME_INDEX)
 
     def entries(self) -> tuple[OffsetEntries, TimeEntries]:
-        """The indexes, from memory or the files; rebuilt from the records where those are no good."""
+        """The indexes, from memory or from the files; rebuilt if the files are invalid."""
         builder = self.builder
         if builder is not None:
             return builder.offsets, builder.times
-        # Those of a segment that grows elsewhere are good as long as the files are what they were.
+        # Cached indexes of a segment that grows elsewhere are valid while the files keep their sizes.
         sizes = self._index_files.sizes() if self.grows_elsewhere else None
         cached = self._files.indexes.get(self.path)
         if cached is not None and sizes == self._loaded_sizes:
             return cached
         self._loaded_sizes = sizes
         try:
-            # The index files of a segment that grows elsewhere may be ahead of what we were told of it.
+            # The index files of a segment that grows elsewhere may be ahead of the size that we know.
             size = UNBOUNDED if self.grows_elsewhere else self.size
-            # While the last segment is being recovered, nobody knows its next offset yet.
+            # The next offset of the last segment is unknown during its recovery.
             unknown = self.grows_elsewhere or self.next_offset == self.base_offset
             span = UNBOUNDED if unknown else self.next_offset - self.base_offset
             files = self._index_files
             entries = files.load(size, span)
             indexed = entries[0].positions[-1] if entries[0].positions else 0
             if self.size - indexed > _STALE_INDEX_BYTES + self._interval and not self.grows_elsewhere:
-                raise CorruptIndex("the index ends long before its segment", path=files.offset_path)
+                raise CorruptIndex("the index ends long before the segment", path=files.offset_path)
         except (FileNotFoundError, CorruptIndex) as error:
             logger.warning("rebuilding the indexes of %s: %s", self.path, error)
             return self.rebuild_indexes()
@@ -399,17 +403,14 @@ class Segment(SegmentFields):
         return entries
 
     def rebuild_indexes(self) -> tuple[OffsetEntries, TimeEntries]:
-        """Index the records anew.
-
-        Stops at damage: what lies behind it is found by scanning, or not at all.
-        """
+        """Rebuild the indexes from the records, up to the first damage. Lookups scan past that."""
         builder = IndexBuilder(self.base_offset, self._interval)
         with contextlib.suppress(CorruptRecord):
             self._index(0, builder)
         return self.keep_indexes(builder)
 
     def keep_indexes(self, builder: IndexBuilder) -> tuple[OffsetEntries, TimeEntries]:
-        """Entries of all the records: into memory and the files (where the directory can be written)."""
+        """Cache the complete indexes, and write them if the directory is writable."""
         builder.add_time_entry()
         if self._files.writable:
             with contextlib.suppress(OSError):
@@ -418,10 +419,10 @@ class Segment(SegmentFields):
         self._files.indexes.put(self.path, entries)
         return entries
 
-    # -- growing (under the partition's append lock) --------------------------------------------------
+    # -- growing (append lock held) --------------------------------------------------------------------
 
     def open_builder(self) -> None:
-        """Before it grows: its indexes move into memory and grow there. Raises OSError."""
+        """Prepare the segment for appends: load its indexes into a builder. Raises OSError."""
         if self.size == 0:
             self.builder = IndexBuilder(self.base_offset, self._interval)
             self._index_files.replace(self.builder.offsets, self.builder.times)
@@ -434,7 +435,7 @@ class Segment(SegmentFields):
         self._saved = len(offsets.offsets), len(times.offsets)
 
     def grow(self, size: int, last_offset: int, max_timestamp_ms: int) -> None:
-        """An append of `size` bytes has been written at the end."""
+        """Account for an append of `size` bytes that has been written at the end."""
         builder = self.builder
         assert builder is not None
         pos = self.size
@@ -444,15 +445,15 @@ class Segment(SegmentFields):
         self.size = pos + size
 
     def shrink(self, size: int, next_offset: int) -> None:
-        """Forget what grew behind `size` bytes: an append that was interrupted. Raises OSError."""
+        """Undo an interrupted append: go back to `size` bytes. Raises OSError."""
         self.size, self.next_offset = size, next_offset
         self.builder = None
         self.open_builder()
 
     def save_indexes(self) -> None:
-        """Write the entries made since the last time; it may grow meanwhile. Raises OSError.
+        """Write the entries added since the last call. Not durable: indexes are hints. Raises OSError.
 
-        Not durable: indexes are hints.
+        The segment may grow meanwhile.
         """
         with self._saving:
             builder = self.builder
@@ -460,26 +461,26 @@ class Segment(SegmentFields):
                 self._saved = self._index_files.append(builder.offsets, builder.times, *self._saved)
 
     def seal(self, modified_ms: int) -> None:
-        """No more growing: complete the indexes, write them, give the memory back to the cache."""
+        """End growth: complete and write the indexes, and hand them to the cache."""
         builder = self.builder
         assert builder is not None
         builder.add_time_entry()
         self._largest_timestamp_ms = builder.largest_timestamp_ms
         self.modified_ms = modified_ms
-        with contextlib.suppress(OSError):  # a hint: rebuilt when it is missed
+        with contextlib.suppress(OSError):  # a hint: rebuilt if missing
             self.save_indexes()
         self._files.indexes.put(self.path, (builder.offsets, builder.times))
-        with self._saving:  # whoever is at it ends before others may have the files
+        with self._saving:  # after a concurrent save_indexes
             self.builder = None
 
-    # -- going away ------------------------------------------------------------------------------------
+    # -- removal ---------------------------------------------------------------------------------------
 
     def companions(self) -> tuple[str, ...]:
-        """The paths of the files that belong to the records file, whether they exist or not."""
+        """The paths of the other files of this segment, whether or not they exist."""
         return tuple(self._stem + suffix for suffix in (INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT))
 
     def rename_deleted(self) -> list[str]:
-        """Rename all its files to *.deleted; returns the new paths. Readers that hold it go on."""
+        """Rename all its files to *.deleted; the new paths. Readers that hold the segment continue."""
         fs = self._files.fs
         self._files.indexes.forget(self.path)
         renamed = []
@@ -491,26 +492,26 @@ class Segment(SegmentFields):
         return renamed
 
     def held(self) -> contextlib.AbstractContextManager[int]:
-        """Its file stays open while the block runs, whatever its name comes to mean. Raises OSError."""
+        """Keep its file open for the duration of the block, even if the name changes. Raises OSError."""
         return self._files.descriptors.use(self._handle)
 
-    def stands_at(self, path: str) -> None:
-        """Its file has another name for now: that of a swap which is not completed."""
+    def set_path(self, path: str) -> None:
+        """Read from another path for now: that of an incomplete swap."""
         self._handle.path = path
 
     def was_rewritten(self, size: int) -> None:
-        """Another file of that size has been put in the place of its own, by us: it is read from now on."""
+        """We have replaced its file by another one of `size` bytes: read that one from now on."""
         self.forget()
         self._handle = ReadHandle(self.path)
         self.size = size
 
     def was_renamed(self) -> None:
-        """Somebody renamed its file to *.deleted: readers that hold it go on with that one."""
+        """Its file was renamed to *.deleted: readers that hold the segment continue with that."""
         self._handle.path = self.path + DELETED
         self._files.indexes.forget(self.path)
 
     def forget(self) -> None:
-        """Let go of the descriptor and the cached indexes."""
+        """Close the descriptor and drop the cached indexes."""
         self._files.descriptors.forget(self._handle)
         self._files.indexes.forget(self.path)
 
@@ -518,9 +519,9 @@ class Segment(SegmentFields):
 def create_segment(
     files: Files, directory: str, base_offset: int, settings: TopicSettings, now_ms: int
 ) -> Segment:
-    """A new, empty segment whose name is durable, ready to grow.
+    """Create an empty segment, with a durable name, ready for appends.
 
-    Raises OSError, and leaves no name behind; LeftBehind, where not even that could be undone.
+    Raises OSError, having removed the file; LeftBehind if it could not be removed.
     """
     segment = Segment(files, directory, base_offset, base_offset, settings.index_interval_bytes)
     segment.size = 0
@@ -528,7 +529,7 @@ def create_segment(
     fd = files.fs.open_write(segment.path, create=True)
     files.fs.close(fd)
     if files.fs.size(segment.path):
-        raise FileExistsError(errno.EEXIST, "a segment of that name holds records already", segment.path)
+        raise FileExistsError(errno.EEXIST, "a segment of that name has records already", segment.path)
     try:
         segment.open_builder()
         files.fs.sync_dir(directory)
@@ -544,7 +545,7 @@ def create_segment(
 def list_segments(
     files: Files, directory: str, names: Iterable[str], settings: TopicSettings
 ) -> list[Segment]:
-    """The segments among a directory's names, ordered by their base offsets. Nothing is asked of any file."""
+    """The segments among a directory's names, by base offset. Does not access the files."""
     interval = settings.index_interval_bytes
     found = [Segment(files, directory, base, base, interval) for base in files.layout.base_offsets(names)]
     for segment, following in pairwise(found):
@@ -553,7 +554,7 @@ def list_segments(
 
 
 def total_size(segments: Iterable[Segment]) -> int:
-    """Bytes of records in segments; those whose file somebody has taken away count nothing."""
+    """Bytes of records in segments. Removed files count as empty."""
     total = 0
     for segment in segments:
         with contextlib.suppress(FileNotFoundError):

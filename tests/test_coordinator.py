@@ -122,7 +122,7 @@ def test_the_offsets_topic_is_kept_from_whoever_would_lose_it(path: Path) -> Non
             lambda: log.delete_records("__consumer_offsets", 0, 0),
         ]
         for act in refused:
-            with pytest.raises(InvalidTopicName, match="is kept by the log itself"):
+            with pytest.raises(InvalidTopicName, match="is an internal topic"):
                 act()
         log.alter_topic("__consumer_offsets", flush_messages=1)
         log.flush()

@@ -1,1 +1,1 @@
-"""System calls, file names, and directory watches: all that touches the file system goes through here."""
+"""The file system: all system calls on a log's files, their names, and watches on directories."""

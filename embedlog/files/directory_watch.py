@@ -1,8 +1,8 @@
-"""Sleeping until another process writes: the kernel tells, where it can.
+"""Sleeps until another process changes a directory.
 
-Linux has inotify (by inotify_simple), macOS and the BSDs kqueue; elsewhere, and on network file systems
-whose changes the kernel does not see, a slow look now and then does (`FALLBACK_MS`). A watch may always
-report too much and may be late, never more than FALLBACK_MS: whoever sleeps looks for himself when he wakes.
+Linux has inotify (through inotify_simple), macOS and the BSDs have kqueue. Other systems, and network file
+systems whose changes the kernel does not see, are polled every FALLBACK_MS. A watch may report spurious
+changes, and may be up to FALLBACK_MS late, so the caller checks for itself after each wakeup.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ if sys.platform == "linux":
 elif hasattr(select, "kqueue"):
 
     class _Kqueue:
-        """kqueue reports a file's growth only to those who watch the file: the newest ones are watched."""
+        """kqueue reports the growth of a file only to a watch on that file: the newest files are watched."""
 
         def __init__(self, directories: Iterable[str]) -> None:
             self._queue = select.kqueue()
@@ -104,7 +104,7 @@ else:
 
 
 class Watch:
-    """Waits for changes in directories, or for `wake`. For one thread, but `wake` may come from any."""
+    """Waits for changes in directories, or for `wake`. For one thread; `wake` is thread-safe."""
 
     def __init__(self, directories: Iterable[str]) -> None:
         self._reading, self._writing = os.pipe()
@@ -117,12 +117,12 @@ class Watch:
             self._poll.register(self._changes.fileno(), select.POLLIN)
 
     def wake(self) -> None:
-        """End the wait that is going on, or the next one."""
+        """End the current wait, or the next one."""
         with contextlib.suppress(BlockingIOError, OSError):
             os.write(self._writing, b".")
 
     def wait(self, timeout_ms: float) -> bool:
-        """Sleep until something changed, `wake`, or the time (at most FALLBACK_MS). True: something did."""
+        """Sleep until a change, `wake` or the timeout (at most FALLBACK_MS). False after a timeout."""
         events = self._poll.poll(min(max(timeout_ms, 0), FALLBACK_MS))
         for fd, _ in events:
             if fd == self._reading:

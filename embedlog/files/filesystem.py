@@ -1,16 +1,16 @@
-"""Every system call on a log's files goes through here, so that durability has one place to be right.
+"""All system calls on a log's files.
 
-A `FileSystem` has no state: it is a seam. Tests, and a fault laboratory, hand the engine one that fails
-where they want it to; the engine never calls `os` for its files itself.
+`FileSystem` is stateless. It is a seam: tests pass the engine one that fails on demand, so the engine never
+calls `os` for its files directly.
 
-    What we assume of a disk, and what we do about it
-    write may be short, or fail half-way   -> pwrite_all goes on, or raises; the caller undoes
-    fsync may fail, and then lies          -> sync raises; nobody here tries again
-    a new name may vanish with the power   -> sync_dir after create, rename and unlink
-    a file may be replaced while it is read-> readers hold descriptors, never names
+    Our assumptions about disks                    What we do
+    a write may be short, or fail half-way         pwrite_all continues, or raises; the caller undoes it
+    fsync may fail, and the page cache then lies   sync raises; nothing here retries
+    a new name may be lost in a power failure      sync_dir after create, rename and unlink
+    a file may be replaced while it is read        readers hold descriptors, not names
 
-`Descriptors` bounds how many files are open for reading at once, so that a thousand partitions live
-under an ordinary limit of 1,024.
+`Descriptors` bounds the number of files open for reading, so that a thousand partitions work under the
+usual limit of 1,024.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ import portalocker
 
 from ..errors import DiskFull, StorageError
 
-TEMPORARY: Final = ".tmp"  # behind the name of a file that is not whole yet: garbage after a crash
+TEMPORARY: Final = ".tmp"  # suffix of an incomplete file: garbage after a crash
 _COPY_CHUNK: Final = 1 << 20
-_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-# O_NONBLOCK means nothing for a file; but a pipe of that name would keep us waiting for its other end.
+_OUT_OF_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+# O_NONBLOCK has no effect on a file, but opening a pipe of that name would block without it.
 _OPENING: Final = os.O_CLOEXEC | os.O_NONBLOCK
 
 if sys.platform == "darwin":
@@ -59,7 +59,7 @@ else:
 
 
 class Entry(NamedTuple):
-    """One name in a directory."""
+    """A directory entry."""
 
     name: str
     is_dir: bool
@@ -68,7 +68,7 @@ class Entry(NamedTuple):
 
 
 class FileSystem:
-    """The system calls, with Python's types. All raise OSError."""
+    """System calls with Python types. All methods raise OSError."""
 
     def open_read(self, path: str) -> int:
         return os.open(path, os.O_RDONLY | _OPENING)
@@ -85,7 +85,7 @@ class FileSystem:
         os.close(fd)
 
     def pread(self, fd: int, size: int, pos: int) -> bytes:
-        """Up to `size` bytes from `pos`: fewer only at the end of the file."""
+        """Read `size` bytes at `pos`; fewer only at the end of the file."""
         data = os.pread(fd, size, pos)
         if len(data) == size or not data:
             return data
@@ -100,7 +100,7 @@ class FileSystem:
         return b"".join(parts)
 
     def pread_into(self, fd: int, buffer: bytearray | memoryview, pos: int) -> int:
-        """Fill `buffer` from `pos` on. Returns how many bytes it got: fewer only at the end of the file."""
+        """Fill `buffer` with the bytes at `pos`. Returns their number: fewer only at the end of the file."""
         total = len(buffer)
         got = os.preadv(fd, (buffer,), pos)
         while 0 < got < total:
@@ -111,18 +111,18 @@ class FileSystem:
         return got
 
     def pwrite_all(self, fd: int, data: bytes | bytearray | memoryview, pos: int) -> None:
-        """Write all of `data` at `pos`, going on after short writes. After an error part may be there."""
+        """Write all of `data` at `pos`, continuing after short writes. An error may leave part of it."""
         written = os.pwrite(fd, data, pos)
         total = len(data)
         while written < total:
             written += os.pwrite(fd, memoryview(data)[written:], pos + written)
 
     def sync(self, fd: int) -> None:
-        """Data and size are on the medium when this returns (fdatasync; F_FULLFSYNC on macOS)."""
+        """Make data and size durable (fdatasync; F_FULLFSYNC on macOS)."""
         _sync(fd)
 
     def sync_dir(self, path: str) -> None:
-        """The directory's names are on the medium when this returns."""
+        """Make the directory's entries durable."""
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
         try:
             os.fsync(fd)
@@ -133,16 +133,16 @@ class FileSystem:
         os.ftruncate(fd, size)
 
     def allocate(self, fd: int, size: int) -> None:
-        """Reserve `size` bytes of zeros, where the platform can."""
+        """Reserve `size` bytes of zeros, if the platform can."""
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(fd, 0, size)
 
     def set_modified(self, path: str, modified_ms: int) -> None:
-        """Give a file the age of what it was made from."""
+        """Set the modification time, in milliseconds since the epoch."""
         os.utime(path, ns=(modified_ms * 1_000_000, modified_ms * 1_000_000))
 
     def rename(self, source: str, destination: str) -> None:
-        """Atomically, over what is there. Not durable before sync_dir."""
+        """Rename atomically, replacing the destination. Durable after sync_dir."""
         os.replace(source, destination)
 
     def link(self, source: str, destination: str) -> None:
@@ -171,7 +171,7 @@ class FileSystem:
         return stat.f_bavail * stat.f_frsize
 
     def spare_bytes(self, path: str) -> int:
-        """How many bytes may be written ahead of need."""
+        """How many bytes preallocation may use."""
         return self.free_bytes(path)
 
     def total_bytes(self, path: str) -> int:
@@ -179,14 +179,12 @@ class FileSystem:
         return stat.f_blocks * stat.f_frsize
 
     def names(self, path: str) -> dict[str, int]:
-        """The directory's names, each with the inode it means: all that a listing tells without asking for
-        every file."""
+        """The directory's entries as name -> inode. Costs no stat per file."""
         with os.scandir(path) as found:
             return {entry.name: entry.inode() for entry in found}
 
     def list(self, path: str) -> list[Entry]:
-        """The directory's names with what each file's inode says, sorted. A file that vanishes while we look
-        is left out."""
+        """The directory's entries with sizes and times, sorted. Files that vanish meanwhile are left out."""
         entries = []
         with os.scandir(path) as found:
             for entry in found:
@@ -199,7 +197,7 @@ class FileSystem:
         return entries
 
     def boot_id(self) -> bytes:
-        """16 bytes that identify this boot of the machine; zeros if the system has none."""
+        """16 bytes that identify this boot of the machine; zeros if the system does not tell."""
         try:
             return uuid.UUID(_boot_id()).bytes
         except (OSError, ValueError):
@@ -208,12 +206,12 @@ class FileSystem:
     # -- whole small files -----------------------------------------------------------------------
 
     def read_file(self, path: str, limit: int = 64 << 20) -> bytes:
-        """A whole file, at most `limit` bytes of it."""
+        """The whole file, or its first `limit` bytes."""
         fd = self.open_read(path)
         try:
             return self.pread(fd, min(limit, os.fstat(fd).st_size), 0)
         except OSError as error:
-            _name_it(error, path)
+            _set_filename(error, path)
             raise
         finally:
             self.close(fd)
@@ -221,8 +219,8 @@ class FileSystem:
     def write_file(self, path: str, data: bytes, *, durable: bool = True, name_durable: bool = True) -> None:
         """Replace a small file atomically and durably: temporary file, fsync, rename, fsync the directory.
 
-        Without `durable`, a crash of the machine may leave the old one, the new one, or nothing of use;
-        without `name_durable`, the old or the new one.
+        Without `durable`, a crash of the machine may leave the old file, the new one or garbage; without
+        `name_durable`, the old or the new one.
         """
         temporary = path + TEMPORARY
         with self.gone_on_error(temporary):
@@ -247,9 +245,9 @@ class FileSystem:
         durable: bool = True,
         progress: Callable[[int], object] | None = None,
     ) -> None:
-        """Copy bytes start..end of one file into a new one, durably (the directory is the caller's).
+        """Copy bytes start..end of a file into a new one, durably. The caller syncs the directory.
 
-        progress: called with the size of each chunk copied.
+        progress: called with the size in bytes of each copied chunk.
         """
         reading = self.open_read(source)
         try:
@@ -261,7 +259,7 @@ class FileSystem:
                         try:
                             chunk = self.pread(reading, min(_COPY_CHUNK, end - pos), pos)
                         except OSError as error:
-                            _name_it(error, source)
+                            _set_filename(error, source)
                             raise
                         if not chunk:
                             break
@@ -278,7 +276,7 @@ class FileSystem:
 
     @contextlib.contextmanager
     def gone_on_error(self, path: str) -> Iterator[None]:
-        """A file is being made: where that fails it is removed, so that a full disk gets its room back."""
+        """Remove an incomplete file if the block raises, so that a full disk gets its space back."""
         try:
             yield
         except BaseException:
@@ -286,13 +284,13 @@ class FileSystem:
                 self.unlink(path)
             raise
 
-    # -- the writer's lock -----------------------------------------------------------------------
+    # -- the writer lock -------------------------------------------------------------------------
 
     def try_lock(self, path: str) -> int | None:
-        """An exclusive lock on a file that exists: its descriptor, or None where somebody holds it.
+        """Lock an existing file exclusively. Returns its descriptor, or None if the lock is held.
 
-        flock, by portalocker: free as soon as the holder is dead. A file that was replaced under us
-        would admit a second owner, so the name must still mean the file that we locked.
+        flock, through portalocker: released when the holder dies. If the file was replaced meanwhile, a
+        second owner could lock the new one, so the name must still refer to the locked file.
         """
         while True:
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -311,32 +309,32 @@ class FileSystem:
 
 
 def default_open_files() -> int:
-    """How many descriptors a log holds by default: half of what the process may."""
+    """The default limit of open files per log: half of the process limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 4096 if soft == resource.RLIM_INFINITY else min(max(soft // 2, 32), 4096)
 
 
-def no_room(error: OSError) -> bool:
-    """Did the system have no room: on the disk, in a quota, or in what one file may hold?"""
-    return error.errno in _NO_ROOM
+def is_out_of_space(error: OSError) -> bool:
+    """Was there no space: on the disk, in a quota, or within the maximum file size?"""
+    return error.errno in _OUT_OF_SPACE
 
 
 def storage_error(message: str, error: OSError, path: str) -> StorageError:
-    """What to raise from an error of the system's: DiskFull where there was no room."""
-    return (DiskFull if no_room(error) else StorageError)(f"{message}: {error}", path=path)
+    """The error to raise from an OSError: DiskFull if there was no space, else StorageError."""
+    return (DiskFull if is_out_of_space(error) else StorageError)(f"{message}: {error}", path=path)
 
 
-def _name_it(error: OSError, path: str) -> None:
-    """Give an error the name of its file: what fails on a descriptor has none."""
+def _set_filename(error: OSError, path: str) -> None:
+    """Set the error's file name: an operation on a descriptor does not."""
     if error.filename is None:
         error.filename = path
 
 
 class ReadHandle:
-    """A file that may be read: opened when needed, closed when others need the descriptor more.
+    """A file that is opened for reading when needed, and closed when other files need the descriptor.
 
-    It stays the file that it was when it was opened first: where another one has its name by now, that
-    is FileNotFoundError.
+    It always refers to the file that was opened first: if another file has that name now, reopening raises
+    FileNotFoundError.
     """
 
     __slots__ = ("fd", "inode", "path", "users")
@@ -352,15 +350,14 @@ class ReadHandle:
         inode = os.fstat(fd).st_ino
         if self.inode not in (0, inode):
             fs.close(fd)
-            raise FileNotFoundError(errno.ENOENT, "another file has its name now", self.path)
+            raise FileNotFoundError(errno.ENOENT, "the file was replaced", self.path)
         self.fd, self.inode = fd, inode
 
 
 class Descriptors:
-    """At most about `limit` files open for reading: the least recently used are closed.
+    """An LRU cache of open files: about `limit` of them. All methods are thread-safe.
 
-    A handle in use is never closed, so the limit may be exceeded by as many readers as there are
-    threads. Safe between threads.
+    A handle in use is not closed, so each reading thread may exceed the limit by one.
     """
 
     def __init__(self, fs: FileSystem, limit: int) -> None:
@@ -368,11 +365,11 @@ class Descriptors:
         self._limit = limit
         self._lock = threading.Lock()
         self._open: OrderedDict[int, ReadHandle] = OrderedDict()
-        self._latest: ReadHandle | None = None  # open, it stands last already
+        self._latest: ReadHandle | None = None  # open, and last in the order
 
     @contextlib.contextmanager
     def use(self, handle: ReadHandle) -> Iterator[int]:
-        """The handle's descriptor, which stays open as long as the block runs."""
+        """The handle's descriptor, open for the duration of the block."""
         fd = self._acquire(handle)
         try:
             yield fd
@@ -385,7 +382,7 @@ class Descriptors:
         try:
             return self._fs.pread(fd, size, pos)
         except OSError as error:
-            _name_it(error, handle.path)
+            _set_filename(error, handle.path)
             raise
         finally:
             self._release(handle)
@@ -396,20 +393,20 @@ class Descriptors:
         try:
             return self._fs.pread_into(fd, buffer, pos)
         except OSError as error:
-            _name_it(error, handle.path)
+            _set_filename(error, handle.path)
             raise
         finally:
             self._release(handle)
 
     def forget(self, handle: ReadHandle) -> None:
-        """Close the handle's descriptor, now or when its last user lets go."""
+        """Close the handle's descriptor, now or after its last user."""
         with self._lock:
             self._open.pop(id(handle), None)
             if handle.users == 0:
                 self._close(handle)
 
     def close(self) -> None:
-        """Close every idle descriptor; those in use close as their users let go."""
+        """Close all descriptors, those in use after their last user."""
         with self._lock:
             self._limit = 0
             for handle in list(self._open.values()):
@@ -418,7 +415,7 @@ class Descriptors:
             self._open.clear()
 
     def abandon(self) -> None:
-        """In a forked child: the descriptors are copies; let go of them without waiting for a lock."""
+        """In a forked child: close its copies of the descriptors, without waiting for a lock."""
         for handle in self._open.values():
             if handle.fd >= 0:
                 os.close(handle.fd)
@@ -434,7 +431,7 @@ class Descriptors:
                 return handle.fd
             handle.users += 1
             self._latest = handle
-            if self._limit > 0:  # else they are closed: this one goes with its last user
+            if self._limit > 0:  # else the cache is closed, and this one closes after its last user
                 key = id(handle)
                 self._open[key] = handle
                 self._open.move_to_end(key)
@@ -449,7 +446,7 @@ class Descriptors:
                 self._close(handle)
 
     def _evict(self) -> None:
-        """Close the longest unused; those in use are passed over."""
+        """Close the least recently used descriptors that are not in use."""
         for _ in range(len(self._open)):
             if len(self._open) <= self._limit:
                 break
@@ -462,5 +459,5 @@ class Descriptors:
     def _close(self, handle: ReadHandle) -> None:
         fd, handle.fd = handle.fd, -1
         if fd >= 0:
-            with contextlib.suppress(OSError):  # nothing was written to it, and it is closed all the same
+            with contextlib.suppress(OSError):  # read-only, and closed even so
                 self._fs.close(fd)

@@ -1,4 +1,4 @@
-"""Every file name in a log directory is made and parsed here, for both layouts.
+"""Makes and parses every file name in a log directory, for both layouts.
 
     classic (the design documents)              kafka (Kafka's own, since 0.8)
     <topic>_<partition>/                        <topic>-<partition>/
@@ -8,8 +8,8 @@
       00000000000.txnindex     aborted txns       00000000000000000000.txnindex
       00000000000.snapshot     producer state     00000000000000000000.snapshot
 
-The number is the offset of the file's first record. Eleven digits (twenty) are a minimum, not a maximum:
-names are ordered as integers. The directory's number stands behind the last underscore (last dash).
+The number is the base offset: the offset of the file's first record. Eleven digits (twenty) are a minimum, so
+names sort as integers. The partition follows the last underscore (last dash).
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ SNAPSHOT: Final = ".snapshot"
 
 DELETED: Final = ".deleted"  # renamed away, unlinked after file_delete_delay_ms
 CLEANED: Final = ".cleaned"  # compaction's output while it is written: garbage after a crash
-SWAP: Final = ".swap"  # complete and durable, about to replace what it supersedes
-RECOVERING: Final = ".recovering"  # a tail being rewritten: garbage after a crash
-CUT: Final = ".cut"  # bytes that recovery or repair set aside
+SWAP: Final = ".swap"  # complete and durable, about to replace the old segments
+RECOVERING: Final = ".recovering"  # a tail that is being rewritten: garbage after a crash
+CUT: Final = ".cut"  # bytes that recovery or repair removed, kept aside
 
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 FORGETTING_OFFSETS: Final = "to forget a group's offsets, delete the group (`embedlog groups delete`)"
@@ -75,7 +75,7 @@ _MOST_DIGITS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """One way of naming directories and files."""
+    """How directories and files are named."""
 
     name: str
     separator: str
@@ -86,7 +86,7 @@ class Layout:
         return f"{topic}{self.separator}{partition}"
 
     def parse_partition_directory(self, name: str) -> TopicPartition | None:
-        """The partition that a directory's name stands for, or None where it is no such name."""
+        """The partition in a directory name; None for other names."""
         topic, separator, number = name.rpartition(self.separator)
         if not separator or not _TOPIC.match(topic) or not number.isascii() or not number.isdigit():
             return None
@@ -101,11 +101,11 @@ class Layout:
         return self.stem(base_offset) + self.records
 
     def parse_segment(self, name: str) -> int | None:
-        """The base offset in a segment file's name, or None where it is no such name."""
+        """The base offset in a segment file name; None for other names."""
         return self._parse(name, self.records)
 
     def base_offsets(self, names: Iterable[str]) -> list[int]:
-        """Those of the segment files among some names, in order."""
+        """The base offsets of the segment files among `names`, sorted."""
         found = (self.parse_segment(name) for name in names if name.endswith(self.records))
         return sorted(base for base in found if base is not None)
 
@@ -128,9 +128,9 @@ LAYOUTS: Final = {layout.name: layout for layout in (CLASSIC, KAFKA)}
 
 
 def check_topic_name(name: object) -> str:
-    """The name itself where it is a legal topic name; else InvalidType or InvalidTopicName.
+    """Return the name if it is a legal topic name. Raises InvalidType or InvalidTopicName.
 
-    Kafka's rule, which also keeps a topic inside its log's directory: no separators, no `.` or `..`.
+    It is Kafka's rule. It also keeps a topic inside the log directory: no path separators, no `.` or `..`.
     """
     if not isinstance(name, str):
         raise InvalidType(f"a topic name must be str, not {type(name).__name__}")
@@ -143,6 +143,6 @@ def check_topic_name(name: object) -> str:
 
 
 def check_not_internal(name: str, instead: str) -> None:
-    """Raises InvalidTopicName for a topic that the log itself keeps; `instead` says what can be done."""
+    """Raises InvalidTopicName for an internal topic; `instead` tells what to do."""
     if name in INTERNAL_TOPICS:
-        raise InvalidTopicName(f"{name!r} is kept by the log itself: {instead}")
+        raise InvalidTopicName(f"{name!r} is an internal topic: {instead}")

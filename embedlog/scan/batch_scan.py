@@ -22,7 +22,7 @@ from ..codec.loops import scan_run
 from ..codec.rules import Marking, Rules
 from ..errors import CorruptRecord
 from ..index import IndexBuilder
-from .parallel_scan import Lanes, LogSnapshot, Place, worth_it
+from .parallel_scan import Lanes, Inspect, Place, worth_it
 from .parallel_scan import ReadInto as ReadInto
 from .parallel_scan import Run as Run
 
@@ -46,7 +46,7 @@ class Runs:
         *,
         check_crc: bool = True,
         origin: int = 0,
-        look: LogSnapshot | None = None,
+        look: Inspect | None = None,
         lanes: Lanes | None = None,
     ) -> None:
         """
@@ -126,7 +126,7 @@ def runs_and_odd_ones(
     *,
     check_crc: bool = True,
     origin: int = 0,
-    look: LogSnapshot | None = None,
+    look: Inspect | None = None,
     lanes: Lanes | None = None,
 ) -> Iterator[Run | BatchHeader]:
     """The batches from a byte to another: runs, and by themselves those that are not what the rules want.

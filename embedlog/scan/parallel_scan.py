@@ -64,7 +64,7 @@ class Run(NamedTuple):
 
 ReadInto: TypeAlias = Callable[[memoryview, int], int]
 Needed: TypeAlias = Callable[[memoryview, bool, int], int]
-LogSnapshot: TypeAlias = Callable[[bytearray, int, Run], object]
+Inspect: TypeAlias = Callable[[bytearray, int, Run], object]
 
 
 def processors() -> int:
@@ -107,7 +107,7 @@ class Lanes:
         end: int,
         origin: int,
         needed: Needed,
-        look: LogSnapshot | None,
+        look: Inspect | None,
     ) -> Iterator[Run]:
         """Those of a file from a place to byte `end`, as far as nothing is unusual.
 
@@ -146,7 +146,7 @@ class _File:
         end: int,
         origin: int,
         needed: Needed,
-        look: LogSnapshot | None,
+        look: Inspect | None,
     ) -> None:
         self._read_into = read_into
         self._start = start

@@ -35,7 +35,7 @@ from ..codec.loops import check_run
 from ..codec.rules import ANY_EPOCH, ANY_OFFSET, Marking, Rules
 from ..errors import CorruptRecord
 from .batch_scan import CUT_SHORT, ReadInto, Run, Runs, read_bytes
-from .parallel_scan import Lanes, LogSnapshot
+from .parallel_scan import Lanes, Inspect
 from .resync import Neighbours, next_batch
 
 _CHUNK: Final = 1 << 20
@@ -122,7 +122,7 @@ class SegmentWalk:
         durable_end: int,
         lanes: Lanes,
         records: bool,
-        look: LogSnapshot | None = None,
+        look: Inspect | None = None,
     ) -> None:
         """
         Args:

@@ -24,7 +24,7 @@ from typing import Final
 from ..config import KIB, MIB, TopicSettings
 from ..errors import DiskFull, StorageError
 from ..fast_append import CLOSE, FileFields
-from ..files.filesystem import FileSystem, no_room
+from ..files.filesystem import FileSystem, is_out_of_space
 from ..model import TopicPartition
 
 _STEP: Final = 512 * KIB
@@ -37,7 +37,7 @@ _TOGETHER: Final = MIB
 
 def append_error(name: TopicPartition, error: OSError, path: str) -> StorageError:
     """What an append raises whose files could not be written, and that has been undone."""
-    if no_room(error):
+    if is_out_of_space(error):
         return DiskFull(
             f"{name}: no room for the append ({error.strerror}): nothing was appended; "
             "free some room and append again",

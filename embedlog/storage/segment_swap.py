@@ -128,7 +128,7 @@ def stand_in(directory: str, segments: Iterable[Segment], swaps: Sequence[Swap])
     paths = {swap.base_offset: os.path.join(directory, swap.name) for swap in swaps}
     for segment in segments:
         if segment.base_offset in paths:
-            segment.stands_at(paths[segment.base_offset])
+            segment.set_path(paths[segment.base_offset])
 
 
 def _complete(files: Files, directory: str, swap: Swap) -> list[str]:

@@ -49,7 +49,7 @@ def test_the_offsets_are_not_deleted_as_a_topic(run: Run, committed: Path) -> No
     ):
         ran = run("topics", *command)
         assert (ran.code, ran.out) == (2, "")
-        assert ran.err.startswith("'__consumer_offsets' is kept by the log itself: ")
+        assert ran.err.startswith("'__consumer_offsets' is an internal topic: ")
     assert "embedlog groups delete" in run("topics", "delete", "data", "__consumer_offsets").err
     assert len(offsets(committed)) == 2
 
