@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 from .backends.local import ReaderBackend, WriterBackend
-from .backends.port import LogBackend, Owner
+from .backends.port import Backend
 from .clients.append import Given, append, append_many
 from .clients.arrow import read_arrow
 from .clients.consumer import Consumer
@@ -25,8 +25,8 @@ from .clients.reader import DEFAULT_FETCH_BYTES, Where, read_at, read_records, r
 from .clients.record_input import Bytes, HeadersInput
 from .clients.results import AppendedMany
 from .clients.subscription import Topics
-from .errors import InvalidGroup, TopicNotFound, UnsupportedByBackend
-from .fast_append import many_on_fast_path, one_on_fast_path
+from .errors import InvalidGroup, TopicNotFound, UnsupportedByBackend, counted
+from .fast_append import FastPath, many_on_fast_path, one_on_fast_path
 from .model import (
     Health,
     OffsetAndTimestamp,
@@ -58,15 +58,16 @@ class Log(Closing):
     cannot be done over the wire raises UnsupportedByBackend, which says what to do instead.
     """
 
-    def __init__(self, engine: Store | ReadOnlyStore | LogBackend) -> None:
-        self.backend: LogBackend
+    def __init__(self, engine: Store | ReadOnlyStore | Backend) -> None:
+        self.backend: Backend
+        self._short_cut = FastPath({})
         if isinstance(engine, Store):
             self.backend = WriterBackend(engine)
+            self._short_cut = FastPath(engine.by_topic)
         elif isinstance(engine, ReadOnlyStore):
             self.backend = ReaderBackend(engine)
         else:
             self.backend = engine
-        self._short_cut = self.backend.fast_path
         self._partitioner: Partitioner = StickyPartitioner()
         self._clients: weakref.WeakSet[Producer | Consumer] = weakref.WeakSet()
         self._pid = os.getpid()
@@ -74,7 +75,13 @@ class Log(Closing):
 
     def __repr__(self) -> str:
         try:
-            summary = self.backend.summary()
+            health = self.backend.health()
+            summary = (
+                f"{counted(health.topics, 'topic')}, {counted(health.partitions, 'partition')}, "
+                f"{counted(health.bytes, 'byte')}, mode {health.mode!r}, {health.status}"
+            )
+        except UnsupportedByBackend:
+            summary = "over the wire"
         except Exception:
             summary = "closed"
         return f"<embedlog.Log {self.path!r}: {summary}>"
@@ -92,7 +99,7 @@ class Log(Closing):
     @property
     def recovery(self) -> RecoveryReport:
         """What opening found after a crash; `clean` where the last writer had closed in order."""
-        return self._owner().recovery
+        return self.backend.maintenance.recovery
 
     # -- topics ----------------------------------------------------------------------------------------
 
@@ -109,10 +116,10 @@ class Log(Closing):
 
         Raises TopicExists, InvalidTopicName, InvalidSetting, UnknownSetting, StorageError, ReadOnly.
         """
-        owner = self._owner()
+        admin = self.backend.topic_admin
         check_flag("exist_ok", exist_ok)
         name_policies(settings)
-        return owner.create_topic(name, partitions, settings, exist_ok=exist_ok)
+        return admin.create_topic(name, partitions, settings, exist_ok=exist_ok)
 
     def topics(self, *, internal: bool = False) -> list[str]:
         """The topics' names, sorted; internal ones (`__consumer_offsets`) only if asked for."""
@@ -138,9 +145,9 @@ class Log(Closing):
         Of `__consumer_offsets` only when it is flushed. Raises TopicNotFound, InvalidSetting, UnknownSetting,
         InvalidTopicName, StorageError, ReadOnly.
         """
-        owner = self._owner()
+        admin = self.backend.topic_admin
         name_policies(settings)
-        return owner.alter_topic(name, settings)
+        return admin.alter_topic(name, settings)
 
     def create_partitions(self, name: str, partitions: int) -> TopicDescription:
         """Raise the number of partitions to `partitions`. Keys may go to other partitions from then on.
@@ -148,14 +155,14 @@ class Log(Closing):
         Raises TopicNotFound, InvalidArgument (InvalidTopicName for `__consumer_offsets`), StorageError,
         ReadOnly.
         """
-        return self._owner().create_partitions(name, partitions)
+        return self.backend.topic_admin.create_partitions(name, partitions)
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic, durably; its files go after file_delete_delay_ms.
 
         Raises TopicNotFound, InvalidTopicName (`__consumer_offsets`), StorageError, ReadOnly.
         """
-        self._owner().delete_topic(name)
+        self.backend.topic_admin.delete_topic(name)
 
     # -- appending -------------------------------------------------------------------------------------
 
@@ -237,7 +244,7 @@ class Log(Closing):
         Raises UnknownSetting, InvalidArgument, InvalidType, ReadOnly, Closed.
         """
         checked = producer_options(options)
-        self._owner().check_producer(checked)
+        self.backend.check_append(flush=checked.get("flush") is True)
         producer = Producer(self.backend, **checked)
         self._clients.add(producer)
         return producer
@@ -369,7 +376,7 @@ class Log(Closing):
         check_int("partition", partition)
         check_int("time_ms", time_ms)
         check_int("max_offsets", max_offsets, low=0)
-        return self.backend.offsets_before(topic, partition, time_ms, max_offsets)
+        return self.backend.splits.offsets_before(topic, partition, time_ms, max_offsets)
 
     def offset_for_time(self, topic: str, partition: int, time_ms: int) -> OffsetAndTimestamp | None:
         """The first record whose timestamp is time_ms or later; None where there is none."""
@@ -384,24 +391,24 @@ class Log(Closing):
 
         Records in a producer's buffer are not appended yet: `producer.flush()` first.
         """
-        self._owner().flush()
+        self.backend.maintenance.flush()
 
     def reopen(self, topic: str, partition: int) -> PartitionRecovery | None:
         """Recover a partition that refuses appends since a write or fsync failed; what recovery did."""
-        owner = self._owner()
+        maintenance = self.backend.maintenance
         check_int("partition", partition)
-        return owner.reopen(topic, partition)
+        return maintenance.reopen(topic, partition)
 
     def delete_records(self, topic: str, partition: int, before_offset: int) -> int:
         """Make records before an offset unreadable, durably; whole segments go. The new log start offset."""
-        owner = self._owner()
+        admin = self.backend.topic_admin
         check_int("partition", partition)
         check_int("before_offset", before_offset, low=0)
-        return owner.delete_records(topic, partition, before_offset)
+        return admin.delete_records(topic, partition, before_offset)
 
     def compact(self, topic: str) -> int:
         """Compact a topic now, as far as its sealed segments go; the bytes freed."""
-        return self._owner().compact(topic)
+        return self.backend.maintenance.compact(topic)
 
     def backup(self, destination: str | os.PathLike[str]) -> None:
         """A copy of the log, consistent by partition, group offsets included, while it is being written.
@@ -411,8 +418,8 @@ class Log(Closing):
         destination must not exist; it is a log directory of its own. Raises StorageError, DirectoryError,
         InvalidArgument, InvalidType.
         """
-        owner = self._owner()
-        owner.backup(as_path(destination, "destination"))
+        maintenance = self.backend.maintenance
+        maintenance.backup(as_path(destination, "destination"))
 
     def health(self) -> Health:
         """How the log is; cheap enough to be asked every second."""
@@ -428,16 +435,11 @@ class Log(Closing):
             for client in list(self._clients):
                 last_first.callback(client.close)
 
-    def _owner(self) -> Owner:
-        """Who can change what is there. Raises ReadOnly, Closed."""
-        return self.backend.owner()
-
     def _writer(self) -> Store:
         """The engine, for what needs all of it. Raises ReadOnly, Closed, UnsupportedByBackend."""
-        owner = self._owner()
-        if not isinstance(owner, WriterBackend):
-            raise UnsupportedByBackend(f"{self.path}: this needs the log's directory: open that")
-        return owner.store
+        maintenance = self.backend.maintenance
+        assert isinstance(maintenance, WriterBackend)
+        return maintenance.store
 
     def _abandon(self) -> None:
         self.backend.abandon()

@@ -50,7 +50,9 @@ def the_general_way(log: Log, key: bytes | None, value: bytes | None, timestamp_
 
 
 def the_short_way(log: Log, key: bytes | None, value: bytes | None, timestamp_ms: int) -> tuple[int, bool]:
-    topic, number, offset, time_ms, durable = log.backend.lanes("t")[0].append_one(key, value, timestamp_ms)
+    topic, number, offset, time_ms, durable = log.backend.appenders("t")[0].append_one(
+        key, value, timestamp_ms
+    )
     assert (topic, number, time_ms) == ("t", 0, timestamp_ms)
     return offset, durable
 
@@ -137,11 +139,11 @@ def test_an_ordinary_record_goes_no_other_way(log: Log, monkeypatch: pytest.Monk
 def test_what_is_expected_is_looked_at(log: Log) -> None:
     log.create_topic("t")
     log.append("t", b"0")
-    lane = log.backend.lanes("t")[0]
+    appender = log.backend.appenders("t")[0]
     with pytest.raises(UnexpectedOffset) as unexpected:
-        lane.append_one(None, b"1", NOW_MS, False, 0)
+        appender.append_one(None, b"1", NOW_MS, False, 0)
     assert unexpected.value.actual == 1
-    assert lane.append_one(None, b"1", NOW_MS, True, 1) == RecordMetadata("t", 0, 1, NOW_MS, True)
+    assert appender.append_one(None, b"1", NOW_MS, True, 1) == RecordMetadata("t", 0, 1, NOW_MS, True)
 
 
 def test_a_write_that_fails_is_undone_and_the_next_gets_its_offset(path: Path) -> None:
@@ -167,8 +169,8 @@ def late(request: pytest.FixtureRequest, log: Log) -> Iterator[Callable[[], obje
     log.create_topic("t")
     log.append("t", b"0")
     if request.param == "append_one":
-        lane = log.backend.lanes("t")[0]
-        yield lambda: lane.append_one(None, b"1", NOW_MS)
+        appender = log.backend.appenders("t")[0]
+        yield lambda: appender.append_one(None, b"1", NOW_MS)
     else:
         partition = partition_of(log)
         yield lambda: partition.append(encode_batch([(None, b"1", (), NOW_MS)]))

@@ -1,19 +1,18 @@
-"""The port to a log (backend.py) over the engine in this process: a store, or a follower of one.
+"""The port over the engine in this process: a store, or a read-only store.
 
-Nothing is decided here: each method finds the partition and asks it. Waiting is by listeners on the
-partitions of a store, and by the kernel's word on the files that another process writes.
+Nothing is decided here: each method finds the partition and calls it. The writer waits by listeners on its
+partitions; a reader watches the files that the writer process changes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Final, NoReturn, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import ClassVar, Final, NoReturn, Self, TypeVar
 
 from ..config import TopicSettings
-from ..errors import InvalidArgument, ReadOnly, StorageError, TopicNotFound, counted
-from ..fast_append import FastPath
+from ..errors import InvalidArgument, ReadOnly, StorageError, TopicNotFound
 from ..files.directory_watch import Watch
 from ..files.names import FORGETTING_OFFSETS, check_not_internal
 from ..groups.coordinator import GroupCoordinator
@@ -35,20 +34,20 @@ from ..store.backup import backup
 from ..store.read_only_store import ReadOnlyStore
 from ..store.store import Store
 from .attendant import Attendant
-from .port import Interrupt, Lane
+from .port import Interrupt, PartitionAppender
 
-# The writer stores its edges a moment after its write has woken us: look again this much later.
-_PUBLICATION_DELAYS_MS: Final = (0.0, 0.2, 1.0, 5.0, 20.0)
+# The writer's write wakes us a moment before it stores its edges: check again after these delays.
+_EDGE_DELAYS_MS: Final = (0.0, 0.2, 1.0, 5.0, 20.0)
 
 
 T = TypeVar("T")
 
 
 class EngineBackend:
-    """What both kinds of engine share: reading. Implements `backend.LogBackend`."""
+    """What both kinds of engine share: reading. Implements `port.Splits` too."""
 
     mode: ClassVar[str]
-    merges_batches = False
+    one_batch_per_append = False
 
     def __init__(self, engine: Store | ReadOnlyStore) -> None:
         self._engine = engine
@@ -60,6 +59,10 @@ class EngineBackend:
     @property
     def log_id(self) -> str:
         return self._engine.catalog.log_id
+
+    @property
+    def splits(self) -> Self:
+        return self
 
     def topics(self) -> list[str]:
         return self._engine.topics()
@@ -82,7 +85,7 @@ class EngineBackend:
         buffer: bytearray | None = None,
     ) -> Fetched:
         found = self._engine.partition(topic, partition)
-        with self._deletion_noticed(found):
+        with self._noticing_deletion(found):
             return found.fetch(
                 offset, max_bytes, leader_epoch=leader_epoch, read_committed=read_committed, buffer=buffer
             )
@@ -93,42 +96,33 @@ class EngineBackend:
     def may_have_data(self, topic: str, partition: int, offset: int, *, read_committed: bool) -> bool:
         return self._engine.partition(topic, partition).has_data(offset, read_committed=read_committed)
 
-    def offsets(self, topic: str) -> dict[int, PartitionOffsets]:
-        return self._engine.offsets(topic)
-
-    def edges(self, topic: str, partition: int) -> PartitionOffsets:
-        return self._engine.partition(topic, partition).offsets()
+    def offsets(self, topic: str, partition: int | None = None) -> dict[int, PartitionOffsets]:
+        if partition is None:
+            return self._engine.offsets(topic)
+        return {partition: self._engine.partition(topic, partition).offsets()}
 
     def offset_for_time(self, topic: str, partition: int, time_ms: int) -> OffsetAndTimestamp | None:
         found = self._engine.partition(topic, partition)
-        with self._deletion_noticed(found):
+        with self._noticing_deletion(found):
             return found.offset_for_time(time_ms)
 
     def offsets_before(self, topic: str, partition: int, time_ms: int, max_offsets: int) -> list[int]:
         return self._engine.partition(topic, partition).offsets_before(time_ms, max_offsets)
 
-    def divide(
-        self, topic: str, partition: int, start: int, end: int, piece_bytes: int, not_before_ms: int | None
+    def split(
+        self, topic: str, partition: int, start: int, end: int, split_bytes: int, not_before_ms: int | None
     ) -> list[Piece]:
         found = self._engine.partition(topic, partition)
-        with self._deletion_noticed(found):
-            return found.divide(start, end, piece_bytes, not_before_ms)
+        with self._noticing_deletion(found):
+            return found.divide(start, end, split_bytes, not_before_ms)
 
-    def behind_damage(self, topic: str, partition: int, offset: int, path: str, pos: int) -> int:
+    def next_valid_offset(self, topic: str, partition: int, offset: int, path: str, pos: int) -> int:
         found = self._engine.partition(topic, partition)
-        with self._deletion_noticed(found):
+        with self._noticing_deletion(found):
             return found.behind_damage(offset, path, pos)
 
     def check_open(self) -> None:
         self._engine.check_open()
-
-    def summary(self) -> str:
-        health = self.health()
-        return (
-            f"{counted(health.topics, 'topic')}, {counted(health.partitions, 'partition')}, "
-            f"{counted(health.bytes, 'byte')}, "
-            f"mode {health.mode!r}, {health.status}"
-        )
 
     def health(self) -> Health:
         """See `Log.health`."""
@@ -157,7 +151,7 @@ class EngineBackend:
         return {}, [], []
 
     def _disk(self) -> tuple[int, float, bool]:
-        """Bytes on disk, as a fraction of max_bytes, and whether an append was refused for lack of room."""
+        """Bytes on disk, their fraction of max_bytes, and whether an append was refused for lack of room."""
         return -1, 0.0, False
 
     def _bytes(self) -> int:
@@ -169,19 +163,16 @@ class EngineBackend:
         return sum(size for partition in partitions for _, size in partition.readable_segments())
 
     def _of_each_topic(self, ask: Callable[[str], T]) -> list[T]:
-        """The answers of all topics but those that are deleted meanwhile."""
+        """The answers for all topics, without those that are deleted in the meantime."""
         answers = []
         for topic in self._engine.topics():
             with contextlib.suppress(TopicNotFound):
                 answers.append(ask(topic))
         return answers
 
-    def _watched(self, positions: Mapping[TopicPartition, int]) -> list[tuple[ReadablePartition, int]]:
-        return [(self._engine.partition(*name), offset) for name, offset in positions.items()]
-
     @contextlib.contextmanager
-    def _deletion_noticed(self, partition: ReadablePartition) -> Iterator[None]:
-        """A file that cannot be read because the topic has been deleted meanwhile is no storage error."""
+    def _noticing_deletion(self, partition: ReadablePartition) -> Iterator[None]:
+        """Turn a read error into TopicNotFound if the topic was deleted in the meantime."""
         try:
             yield
         except (StorageError, OSError) as error:
@@ -193,17 +184,15 @@ class EngineBackend:
 
 
 class WriterBackend(EngineBackend):
-    """Over a store: reading, appending, groups. Implements `backend.Owner` too."""
+    """Over a store: the whole port. Implements `port.TopicAdmin`, `Maintenance` and `Listening` too."""
 
     mode = "rw"
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
-        self._store = store
         self.store = store
-        self.lanes = store.partitions_of
-        self.fast_path = FastPath(store.by_topic)
         self.coordinator = GroupCoordinator(store)
+        self.appenders = store.partitions_of
         self.create_topic = store.create_topic
         self.alter_topic = store.alter_topic
         self.create_partitions = store.create_partitions
@@ -214,12 +203,20 @@ class WriterBackend(EngineBackend):
         if store.upkeep.in_background:
             self._attendant.start()
 
-    def owner(self) -> WriterBackend:
+    @property
+    def topic_admin(self) -> WriterBackend:
+        return self
+
+    @property
+    def maintenance(self) -> WriterBackend:
         return self
 
     @property
     def recovery(self) -> RecoveryReport:
-        return self._store.recovery
+        return self.store.recovery
+
+    def check_append(self, *, flush: bool = False) -> None:
+        self.store.check_open()
 
     def append(
         self,
@@ -230,8 +227,16 @@ class WriterBackend(EngineBackend):
         flush: bool = False,
         expected_offset: int | None = None,
     ) -> Appended:
-        found = self._store.partition(topic, partition)
+        found = self.store.partition(topic, partition)
         return found.append(batches, flush=flush, expected_offset=expected_offset)
+
+    @contextlib.contextmanager
+    def listen(self, partitions: Iterable[TopicPartition], on_change: Callable[[], None]) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            for partition in [self.store.partition(*name) for name in partitions]:
+                partition.add_listener(on_change)
+                stack.callback(partition.remove_listener, on_change)
+            yield
 
     def wait(
         self,
@@ -243,34 +248,29 @@ class WriterBackend(EngineBackend):
     ) -> bool:
         deadline = time.monotonic() + timeout_ms / 1000
         changed = Wakeup()
-        watched = [(self._store.partition(*name), offset) for name, offset in positions.items()]
-        with contextlib.ExitStack() as stack:
-            for partition, _ in watched:
-                partition.add_listener(changed.signal)
-                stack.callback(partition.remove_listener, changed.signal)
-            if interrupt is not None:
-                stack.enter_context(interrupt.waking(changed.signal))
+        partitions = [(self.store.partition(*name), offset) for name, offset in positions.items()]
+        with (
+            self.listen(positions, changed.signal),
+            contextlib.nullcontext() if interrupt is None else interrupt.waking(changed.signal),
+        ):
             while True:
-                self._store.check_open()
-                if any(p.has_data(offset, read_committed=read_committed) for p, offset in watched):
+                self.store.check_open()
+                if any(p.has_data(offset, read_committed=read_committed) for p, offset in partitions):
                     return True
                 left = deadline - time.monotonic()
                 if left <= 0 or (interrupt is not None and interrupt.is_set()):
                     return False
                 changed.sleep(left)
 
-    def check_producer(self, options: Mapping[str, Any]) -> None:
-        self._store.check_open()
-
     def delete_records(self, topic: str, partition: int, before_offset: int) -> int:
-        found = self._store.partition(topic, partition)
+        found = self.store.partition(topic, partition)
         check_not_internal(topic, FORGETTING_OFFSETS)
         with found.upkeep_lock:
             found.advance_log_start(before_offset)
         return found.offsets().log_start_offset
 
     def compact(self, topic: str) -> int:
-        store = self._store
+        store = self.store
         settings = store.topic_settings(topic)
         if not settings.compacts:
             raise InvalidArgument(
@@ -284,52 +284,52 @@ class WriterBackend(EngineBackend):
         )
 
     def backup(self, destination: str) -> None:
-        backup(self._store, destination)
+        backup(self.store, destination)
 
     def close(self) -> None:
         try:
             self._attendant.stop()
             self.coordinator.close()
         finally:
-            self._store.close()
+            self.store.close()
 
     def abandon(self) -> None:
         self.coordinator.abandon()
         try:
-            self._store.abandon()
+            self.store.abandon()
         finally:
             self._attendant.abandon()
 
     def _trouble(self) -> tuple[dict[TopicPartition, str], list[str], list[str]]:
-        refusing = {name: why for name, (_, why) in self._store.trouble().items()}
-        return refusing, self._store.recovery.damage, self._store.upkeep.failures.reasons()
+        refusing = {name: why for name, (_, why) in self.store.trouble().items()}
+        return refusing, self.store.recovery.damage, self.store.upkeep.failures.reasons()
 
     def _disk(self) -> tuple[int, float, bool]:
-        quota = self._store.upkeep.quota
+        quota = self.store.upkeep.quota
         return quota.used(), quota.used_fraction, quota.is_full
 
     def _bytes(self) -> int:
-        return sum(partition.size for partition in self._store.partitions())
+        return sum(partition.size for partition in self.store.partitions())
 
 
 class ReaderBackend(EngineBackend):
-    """Over a follower: reading only."""
+    """Over a read-only store: reading alone."""
 
     mode = "r"
     coordinator = None
-    fast_path = FastPath({})
 
-    def owner(self) -> NoReturn:
-        self._engine.check_open()
-        raise ReadOnly(f'{self.path} was opened with mode="r": only its writer can do that')
+    @property
+    def topic_admin(self) -> NoReturn:
+        raise self._read_only()
 
-    def close(self) -> None:
-        self._engine.close()
+    @property
+    def maintenance(self) -> NoReturn:
+        raise self._read_only()
 
-    def abandon(self) -> None:
-        self._engine.abandon()
+    def check_append(self, *, flush: bool = False) -> None:
+        raise self._read_only()
 
-    def lanes(self, topic: str) -> Sequence[Lane]:
+    def appenders(self, topic: str) -> Sequence[PartitionAppender]:
         raise self._read_only()
 
     def append(
@@ -344,7 +344,15 @@ class ReaderBackend(EngineBackend):
         raise self._read_only()
 
     def _read_only(self) -> ReadOnly:
-        return ReadOnly(f'{self._engine.path} was opened with mode="r"')
+        """Raises Closed."""
+        self._engine.check_open()
+        return ReadOnly(f'{self.path} was opened with mode="r": only its writer can do that')
+
+    def close(self) -> None:
+        self._engine.close()
+
+    def abandon(self) -> None:
+        self._engine.abandon()
 
     def wait(
         self,
@@ -355,10 +363,10 @@ class ReaderBackend(EngineBackend):
         interrupt: Interrupt | None = None,
     ) -> bool:
         deadline = time.monotonic() + timeout_ms / 1000
-        watched = self._watched(positions)
+        partitions = [(self._engine.partition(*name), offset) for name, offset in positions.items()]
 
         def ready() -> bool:
-            return any(p.has_data(offset, read_committed=read_committed) for p, offset in watched)
+            return any(p.has_data(offset, read_committed=read_committed) for p, offset in partitions)
 
         if ready():
             return True
@@ -366,7 +374,7 @@ class ReaderBackend(EngineBackend):
         with contextlib.ExitStack() as stack:
             try:
                 watch = stack.enter_context(Watch(directories))
-            except OSError as error:  # no descriptor left
+            except OSError as error:  # out of file descriptors
                 message = f"{self._engine.path}: waiting for records failed: {error}"
                 raise StorageError(message, path=self._engine.path) from error
             if interrupt is not None:
@@ -376,7 +384,7 @@ class ReaderBackend(EngineBackend):
                 if left_ms <= 0 or (interrupt is not None and interrupt.is_set()):
                     return False
                 if watch.wait(left_ms):
-                    for delay_ms in _PUBLICATION_DELAYS_MS:
+                    for delay_ms in _EDGE_DELAYS_MS:
                         watch.wait(delay_ms)
                         if ready():
                             return True

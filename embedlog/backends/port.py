@@ -1,11 +1,20 @@
-"""The port between clients and a log: what producer, consumer and reader know, and all they know.
+"""The port between a log and its clients: the interface that `Log`, producers, consumers and readers use.
 
-`local.py` implements it over the engine in this process, `remote/` over the wire. What
-crosses it are encoded record batches and plain values, never segments, locks or sockets, so that every
-client is written once.
+`local.py` implements it over the engine in this process, `remote/` over the wire. Encoded record batches and
+plain values cross it, never segments, locks or sockets, so each client is written once.
 
-Invariants a backend keeps: an append is all or nothing for its partition; `fetch` returns whole batches
-only; nothing past the last readable offset is ever returned; all methods may be called from any thread.
+    Backend          the core, which every backend has
+    Coordinator      consumer groups and their offsets; GroupAdmin adds administration
+    TopicAdmin       create, alter and delete topics
+    Maintenance      flush, reopen, compact, backup: of the process that has the directory open for writing
+    Splits           divide a partition among several readers
+    Listening        wait for data without a thread: a callback instead of a blocked caller
+
+A backend gives the object that implements a part through the property of that name; the property raises
+ReadOnly or UnsupportedByBackend, with advice, if the backend does not have that part.
+
+Invariants: an append is all or nothing for its partition; `fetch` returns whole batches only; nothing past
+the readable end is returned; every method may be called from any thread.
 """
 
 from __future__ import annotations
@@ -13,11 +22,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..config import TopicSettings
-from ..fast_append import FastPath
 from ..model import (
     Appended,
     CommittedOffset,
@@ -40,18 +48,18 @@ if TYPE_CHECKING:
 
 
 class Interrupt:
-    """A flag that ends somebody's sleep early: set by close(), wakeup(), or a rebalance, from any thread.
+    """A flag that ends a wait early. Any thread may set it: close(), wakeup(), a rebalance.
 
-    The sleeper clears it, looks at whatever it sleeps for, and then sleeps: what is set in between ends
-    that sleep at once. A backend attaches its own way of waking (say, an Event's set) for as long as it
-    waits. `set` never blocks for long and never calls back into a client, so it may be called under locks.
+    The waiter clears the flag, checks its condition, then waits: a `set` after `clear` ends that wait at
+    once. During a wait the backend attaches its own wake-up (say, an Event's set). `set` takes no long-held
+    lock and never calls back into a client, so it may be called under locks.
     """
 
     def __init__(self) -> None:
         self._is_set = False
         self._wakeup = Wakeup()
         self._lock = threading.Lock()
-        self._wakers: list[Callable[[], object]] = []
+        self._wakers: list[Callable[[], object]] = []  # guarded by _lock
 
     def set(self) -> None:
         self._is_set = True
@@ -68,14 +76,14 @@ class Interrupt:
         return self._is_set
 
     def wait(self, timeout_ms: float) -> bool:
-        """Sleep until it is set or the time is over, or for nothing; True where it is set."""
+        """Wait until the flag is set or the timeout is over; may return early. Returns whether it is set."""
         if not self._is_set:
             self._wakeup.sleep(timeout_ms / 1000)
         return self._is_set
 
     @contextmanager
     def waking(self, wake: Callable[[], object]) -> Iterator[None]:
-        """While inside, `set` also calls `wake`; it is called at once where the flag is set already."""
+        """Within the context, `set` also calls `wake`. Calls `wake` at once if the flag is already set."""
         with self._lock:
             self._wakers.append(wake)
         try:
@@ -90,8 +98,8 @@ class Interrupt:
 class Coordinator(Protocol):
     """Consumer groups and their offsets, by Kafka's classic group protocol.
 
-    `join_group` and `sync_group` answer with futures, because both wait for the other members: a client
-    that polls keeps the future from one poll to the next and never blocks its thread on somebody else.
+    `join_group` and `sync_group` depend on the other members, so they return futures: a client keeps a
+    future from one poll to the next and never blocks its thread.
     """
 
     def join_group(
@@ -106,11 +114,11 @@ class Coordinator(Protocol):
         group_instance_id: str | None = None,
         on_rebalance: Callable[[], object] | None = None,
     ) -> Future[JoinResult]:
-        """Ask to be in the group's next generation (member_id "" at first; the result gives one).
+        """Join the group's next generation. A new member gives member_id "" and gets its id in the result.
 
-        on_rebalance is kept beside the member and called, from any thread and possibly under locks,
-        whenever the group starts to rebalance: a hint for a client asleep in `Backend.wait`, which its
-        next heartbeat confirms. A backend over the wire may never call it.
+        on_rebalance is called when the group starts to rebalance, from any thread and possibly under locks:
+        a hint to a client that waits in `Backend.wait`, confirmed by its next heartbeat. A backend over the
+        wire may never call it.
         """
 
     def sync_group(
@@ -136,8 +144,8 @@ class Coordinator(Protocol):
     ) -> dict[TopicPartition, CommittedOffset]: ...
 
 
-class Groups(Coordinator, Protocol):
-    """A coordinator as an administrator sees it."""
+class GroupAdmin(Coordinator, Protocol):
+    """A coordinator with the operations of an administrator."""
 
     def list_groups(self) -> list[str]:
         """The groups with members or offsets, sorted."""
@@ -146,133 +154,14 @@ class Groups(Coordinator, Protocol):
         """Raises GroupNotFound."""
 
     def delete_group(self, group: str) -> None:
-        """Forget a group without members, and its offsets. Raises GroupNotFound, GroupNotEmpty."""
+        """Delete a group without members, and its offsets. Raises GroupNotFound, GroupNotEmpty."""
 
     def delete_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
-        """Forget offsets of a group that has no members."""
+        """Delete offsets of a group without members."""
 
 
-class Lane(Protocol):
-    """A partition as whoever appends single records to it knows it: settings at hand, and a short way in."""
-
-    @property
-    def settings(self) -> TopicSettings: ...
-
-    def append_one(
-        self,
-        key: bytes | None,
-        value: bytes | None,
-        timestamp_ms: int,
-        flush: bool = False,
-        expected_offset: int | None = None,
-    ) -> RecordMetadata:
-        """As `Backend.append` of an uncompressed batch of one record without headers, encoded here.
-
-        Here its offset is known, so that a log at hand need not write into the batch afterwards what it
-        can encode at once.
-        """
-
-
-class Backend(Protocol):
-    """A log as its clients see it."""
-
-    @property
-    def fast_path(self) -> FastPath:
-        """Where appends to topics with one partition begin; for what it does not take there are the lanes."""
-
-    @property
-    def merges_batches(self) -> bool:
-        """Whether several batches had better be one: each costs a request, and is appended by itself."""
-
-    def topics(self) -> list[str]:
-        """Names of the topics, internal ones included, sorted."""
-
-    def describe_topic(self, topic: str) -> TopicDescription: ...
-
-    def topic_settings(self, topic: str) -> TopicSettings: ...
-
-    def lanes(self, topic: str) -> Sequence[Lane]:
-        """A topic's partitions in order: all that appending a record needs, in one look-up.
-
-        For one append; the next one asks again. Raises TopicNotFound, ReadOnly, Closed.
-        """
-
-    def append(
-        self,
-        topic: str,
-        partition: int,
-        batches: bytearray,
-        *,
-        flush: bool = False,
-        expected_offset: int | None = None,
-    ) -> Appended:
-        """Append encoded batches (their base offsets and epochs are assigned here, in place)."""
-
-    def fetch(
-        self,
-        topic: str,
-        partition: int,
-        offset: int,
-        max_bytes: int,
-        *,
-        leader_epoch: int = -1,
-        read_committed: bool = False,
-        buffer: bytearray | None = None,
-    ) -> Fetched:
-        """Whole batches from the one that contains `offset`, about max_bytes, at least one batch.
-
-        They may be put into `buffer`, which has max_bytes: they are good until it is used again.
-
-        leader_epoch is the epoch of the last record read before `offset` (-1: unknown): LogTruncated is
-        raised where that history ends before `offset`. OffsetOutOfRange outside the log.
-        """
-
-    def record_at(self, topic: str, partition: int, offset: int) -> Record | None:
-        """The record at an offset, where that can be told on a short way; else None, and `fetch` tells.
-
-        A backend that has no short way always returns None. Raises TopicNotFound, PartitionNotFound, Closed.
-        """
-
-    def may_have_data(self, topic: str, partition: int, offset: int, *, read_committed: bool) -> bool:
-        """False where a fetch would return nothing, and that can be told at next to no cost.
-
-        For who reads many partitions that are mostly at their ends. Raises as `fetch` does where the
-        partition is gone.
-        """
-
-    def wait(
-        self,
-        positions: Mapping[TopicPartition, int],
-        timeout_ms: int,
-        *,
-        read_committed: bool,
-        interrupt: Interrupt | None = None,
-    ) -> bool:
-        """Sleep until a partition has something at or past its position, or the time is over.
-
-        True where there is something to read. Never a busy loop. Setting `interrupt` ends the sleep, from
-        any thread (False then, and at once where it is set already). Raises Closed when the log is closed
-        meanwhile.
-        """
-
-    def offsets(self, topic: str) -> dict[int, PartitionOffsets]: ...
-
-    def edges(self, topic: str, partition: int) -> PartitionOffsets:
-        """The offsets of one partition, for who does not need all of them."""
-
-    def offset_for_time(self, topic: str, partition: int, time_ms: int) -> OffsetAndTimestamp | None:
-        """The first record whose timestamp is time_ms or later, in offset order; None where there is none."""
-
-    @property
-    def coordinator(self) -> Coordinator | None:
-        """Consumer groups; None where this handle cannot join any (a reader process)."""
-
-
-class Owner(Protocol):
-    """Who can change what is there, and keeps it. What a method does, `Log` says."""
-
-    @property
-    def recovery(self) -> RecoveryReport: ...
+class TopicAdmin(Protocol):
+    """Changes topics. `Log` documents each method."""
 
     def create_topic(
         self, name: str, partitions: int, settings: Mapping[str, Any], *, exist_ok: bool = False
@@ -286,8 +175,12 @@ class Owner(Protocol):
 
     def delete_records(self, topic: str, partition: int, before_offset: int) -> int: ...
 
-    def check_producer(self, options: Mapping[str, Any]) -> None:
-        """Can there be a producer with these options? Raises Closed, UnsupportedByBackend."""
+
+class Maintenance(Protocol):
+    """What only the writer process of a directory can do. `Log` documents each method."""
+
+    @property
+    def recovery(self) -> RecoveryReport: ...
 
     def flush(self) -> None: ...
 
@@ -298,55 +191,191 @@ class Owner(Protocol):
     def backup(self, destination: str) -> None: ...
 
 
-class LogBackend(Backend, Protocol):
-    """A backend as its `Log` knows it: what is not for the clients, too."""
+class Splits(Protocol):
+    """Divides a partition among several readers."""
+
+    def split(
+        self, topic: str, partition: int, start: int, end: int, split_bytes: int, not_before_ms: int | None
+    ) -> list[Piece]:
+        """Divide the offsets start..end-1 into pieces of at most about split_bytes, in order.
+
+        Leaves out segments whose records are all older than not_before_ms. A backend without byte sizes
+        returns one piece of unknown size. Raises TopicNotFound, StorageError, CorruptRecord.
+        """
+
+    def offsets_before(self, topic: str, partition: int, time_ms: int, max_offsets: int) -> list[int]:
+        """Base offsets of segments, newest first; see `Log.offsets_before`."""
+
+    def next_valid_offset(self, topic: str, partition: int, offset: int, path: str, pos: int) -> int:
+        """Where to resume after CorruptRecord at a byte of a segment's file, met when reading `offset`.
+
+        The offset of the next valid batch, or the log end offset. Raises UnsupportedByBackend if the backend
+        cannot read the files, TopicNotFound, StorageError.
+        """
+
+
+class Listening(Protocol):
+    """Waits without a thread. A backend that has it builds its `Backend.wait` on it."""
+
+    def listen(
+        self, partitions: Iterable[TopicPartition], on_change: Callable[[], None]
+    ) -> AbstractContextManager[None]:
+        """Within the context, call on_change after each change that may make records readable.
+
+        on_change is called from any thread, possibly under a partition's lock: it must not block. Check
+        `Backend.may_have_data` after entering, since what was appended before is not reported.
+        """
+
+
+class PartitionAppender(Protocol):
+    """Appends single records to one partition, without encoding a batch first."""
+
+    @property
+    def settings(self) -> TopicSettings: ...
+
+    def append_one(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp_ms: int,
+        flush: bool = False,
+        expected_offset: int | None = None,
+    ) -> RecordMetadata:
+        """`Backend.append` of an uncompressed batch with one record and no headers, encoded here.
+
+        A local log knows the offset before it encodes, so it need not patch the batch afterwards.
+        """
+
+
+class Backend(Protocol):
+    """A log as its clients see it: the core."""
 
     @property
     def path(self) -> str:
-        """The directory, or the address."""
+        """The directory, or the address of the brokers."""
 
     @property
     def log_id(self) -> str:
-        """What the directory, or the cluster, calls itself for good; empty where it has no such name."""
+        """The permanent id of the directory or the cluster; empty if it has none."""
 
     @property
     def mode(self) -> str:
         """ "rw" or "r"."""
 
     @property
-    def coordinator(self) -> Groups | None: ...
+    def one_batch_per_append(self) -> bool:
+        """Whether each batch costs a request of its own, so that one large batch beats several."""
 
-    def owner(self) -> Owner:
-        """Raises ReadOnly where this handle only reads, Closed."""
+    # -- topics ----------------------------------------------------------------------------------------
 
-    def offsets_before(self, topic: str, partition: int, time_ms: int, max_offsets: int) -> list[int]: ...
+    def topics(self) -> list[str]:
+        """Names of the topics, internal ones included, sorted."""
 
-    def divide(
-        self, topic: str, partition: int, start: int, end: int, piece_bytes: int, not_before_ms: int | None
-    ) -> list[Piece]:
-        """The offsets start..end-1 in pieces of about piece_bytes at most, in order, for several to read.
+    def describe_topic(self, topic: str) -> TopicDescription: ...
 
-        Without those of which it is known that all their records are older than not_before_ms. One piece of
-        unknown size where nothing is known of bytes. Raises TopicNotFound, StorageError, CorruptRecord.
+    def topic_settings(self, topic: str) -> TopicSettings: ...
+
+    # -- appending -------------------------------------------------------------------------------------
+
+    def check_append(self, *, flush: bool = False) -> None:
+        """Raises ReadOnly, Closed, or UnsupportedByBackend if appends cannot be flushed."""
+
+    def appenders(self, topic: str) -> Sequence[PartitionAppender]:
+        """The appenders of a topic's partitions, in order. Valid for one append; the next asks again.
+
+        One look-up gives an append all that it needs. Raises TopicNotFound, ReadOnly, Closed.
         """
 
-    def behind_damage(self, topic: str, partition: int, offset: int, path: str, pos: int) -> int:
-        """Where reading can go on that came to `offset` and met damage at a byte of a segment's file.
+    def append(
+        self,
+        topic: str,
+        partition: int,
+        batches: bytearray,
+        *,
+        flush: bool = False,
+        expected_offset: int | None = None,
+    ) -> Appended:
+        """Append encoded batches. Assigns their base offsets and leader epochs, in place."""
 
-        The offset of the next valid batch, or the log's end. Raises UnsupportedByBackend where files cannot
-        be looked into, TopicNotFound, StorageError.
+    # -- reading ---------------------------------------------------------------------------------------
+
+    def fetch(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        max_bytes: int,
+        *,
+        leader_epoch: int = -1,
+        read_committed: bool = False,
+        buffer: bytearray | None = None,
+    ) -> Fetched:
+        """Whole batches, from the one that contains `offset`: about max_bytes, at least one batch.
+
+        buffer: memory of max_bytes for the batches; they are valid until its next use.
+        leader_epoch: the epoch of the last record read before `offset` (-1: unknown). Raises LogTruncated
+        if that epoch ends before `offset`, OffsetOutOfRange outside the log.
         """
 
-    def health(self) -> Health: ...
+    def record_at(self, topic: str, partition: int, offset: int) -> Record | None:
+        """The record at an offset, if the backend can look it up for less than a fetch; else None.
 
-    def summary(self) -> str:
-        """What there is, in a few words. It may fail where the log is closed."""
+        None says nothing about the record: fetch it. Raises TopicNotFound, PartitionNotFound, Closed.
+        """
+
+    def may_have_data(self, topic: str, partition: int, offset: int, *, read_committed: bool) -> bool:
+        """False if a fetch would return nothing, as far as can be told at next to no cost.
+
+        Saves fetches to a reader of many idle partitions. Raises as `fetch` if the partition is gone.
+        """
+
+    def wait(
+        self,
+        positions: Mapping[TopicPartition, int],
+        timeout_ms: int,
+        *,
+        read_committed: bool,
+        interrupt: Interrupt | None = None,
+    ) -> bool:
+        """Block until a partition has records at or past its position. True if one has.
+
+        Returns False when the timeout is over or `interrupt` is set. Never polls in a busy loop. Raises
+        Closed if the log is closed in the meantime.
+        """
+
+    def offsets(self, topic: str, partition: int | None = None) -> dict[int, PartitionOffsets]:
+        """The edges of all partitions of a topic, or of one of them."""
+
+    def offset_for_time(self, topic: str, partition: int, time_ms: int) -> OffsetAndTimestamp | None:
+        """The first record, in offset order, whose timestamp is time_ms or later; None if there is none."""
+
+    # -- the parts that not every backend has ------------------------------------------------------------
+
+    @property
+    def coordinator(self) -> GroupAdmin | None:
+        """Consumer groups; None for a process that only reads."""
+
+    @property
+    def topic_admin(self) -> TopicAdmin:
+        """Raises ReadOnly, Closed."""
+
+    @property
+    def maintenance(self) -> Maintenance:
+        """Raises ReadOnly, UnsupportedByBackend, Closed."""
+
+    @property
+    def splits(self) -> Splits: ...
+
+    # -- life ------------------------------------------------------------------------------------------
+
+    def health(self) -> Health:
+        """See `Log.health`. Raises UnsupportedByBackend, Closed."""
 
     def check_open(self) -> None:
         """Raises Closed, ForkedHandle."""
 
     def close(self) -> None:
-        """May be called again. What waits in it is woken, and raises Closed."""
+        """Wakes every waiter, which raises Closed. Safe to call again."""
 
     def abandon(self) -> None:
-        """In a forked child: let go of what is the parent's, and wait for nobody."""
+        """In a forked child: release the inherited resources without waiting for any lock or thread."""

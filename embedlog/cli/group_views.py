@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from ..backends.port import Groups, LogBackend
+from ..backends.port import Backend, GroupAdmin
 from ..errors import EmbedlogError, GroupNotFound
 from ..files.names import WRITER_FILE
 from ..groups.events import MemberDescription
@@ -82,13 +82,13 @@ def committed_offsets(engine: Viewed, group: str) -> Committed:
     return _coordinator(engine).committed_offsets(group)
 
 
-def _coordinator(backend: LogBackend) -> Groups:
+def _coordinator(backend: Backend) -> GroupAdmin:
     coordinator = backend.coordinator
     assert coordinator is not None
     return coordinator
 
 
-def _asked(coordinator: Groups, name: str) -> GroupView:
+def _asked(coordinator: GroupAdmin, name: str) -> GroupView:
     found = coordinator.describe_group(name)
     generation = None if found.generation < 0 else found.generation
     return GroupView(name, coordinator.committed_offsets(name), generation, found.protocol, found.members)

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
-from ..backends.port import LogBackend
+from ..backends.port import Backend
 from ..log import Log
 from ..model import RecoveryReport, TopicPartition
 from ..open import open as open_log
@@ -21,7 +21,7 @@ from .arguments import is_over_wire
 from .ui import UI
 from .units import counted, duration, size
 
-Viewed: TypeAlias = ReadOnlyStore | LogBackend
+Viewed: TypeAlias = ReadOnlyStore | Backend
 """What can be looked at: a directory with its segments, or what brokers tell."""
 
 

@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
-from ..backends.port import LogBackend
+from ..backends.port import Backend
 from ..clients.reader import read_records
 from ..codec import DEFAULT_MAX_BYTES, HEADER_SIZE, NONE, codec_name, decompress, read_header
 from ..errors import EmbedlogError, OffsetOutOfRange
@@ -90,7 +90,7 @@ def contents(engine: Viewed, of: PartitionSize) -> Contents:
     return _told(engine, of)
 
 
-def _told(backend: LogBackend, of: PartitionSize) -> Contents:
+def _told(backend: Backend, of: PartitionSize) -> Contents:
     """The times of the first and the last record."""
     oldest = newest = -1
     if of.records:

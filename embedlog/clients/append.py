@@ -74,8 +74,8 @@ def append(
     # The usual call passes by each question here at the cost of one comparison.
     if type(topic) is not str:
         check_topic(topic)
-    lanes = backend.lanes(topic)
-    settings = lanes[0].settings
+    appenders = backend.appenders(topic)
+    settings = appenders[0].settings
     size = _ALONE
     if value is not None:
         if type(value) is not bytes:
@@ -94,7 +94,7 @@ def append(
     if size > limit or (pairs and size + headers_size(pairs) > limit):
         check_size(topic, limit, key, value, pairs)
 
-    count = len(lanes)
+    count = len(appenders)
     drawn = False
     if partition is not None:
         check_partition(topic, partition, count)
@@ -116,7 +116,7 @@ def append(
         appended = backend.append(topic, partition, batch, flush=flush, expected_offset=expected_offset)
         metadata = RecordMetadata(topic, partition, appended.base_offset, timestamp_ms, appended.durable)
     else:
-        metadata = lanes[partition].append_one(key, value, timestamp_ms, flush, expected_offset)
+        metadata = appenders[partition].append_one(key, value, timestamp_ms, flush, expected_offset)
     if drawn:
         notify_new_batch(partitioner, topic, count, partition)
     return metadata

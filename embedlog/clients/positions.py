@@ -283,7 +283,7 @@ class Positions:
 
     def _edges(self, tp: TopicPartition) -> PartitionOffsets:
         """Raises NotAssigned before it asks for what may not be there."""
-        return self._backend.edges(*self[tp].tp)
+        return self._backend.offsets(*self[tp].tp)[tp.partition]
 
     def _reader(self, tp: TopicPartition, offset: int, epoch: int) -> PartitionReader:
         return PartitionReader(

@@ -156,7 +156,7 @@ class Producer(Closing):
         if compression not in (None, "producer"):
             codec_number(compression)
         self._backend = backend
-        self._merges = backend.merges_batches
+        self._merges = backend.one_batch_per_append
         check_positive(batch_bytes=batch_bytes, buffer_bytes=buffer_bytes)
         check_flag("flush", flush)
         self._linger = as_seconds("linger_ms", linger_ms)

@@ -285,7 +285,7 @@ def partition_readers(
     if partition is not None:
         check_partition(topic, partition, count)
     numbers = range(count) if partition is None else [partition]
-    edges = backend.offsets(topic) if partition is None else {partition: backend.edges(topic, partition)}
+    edges = backend.offsets(topic, partition)
     several = count if partition is None else 1
     readers = []
     for number in numbers:
@@ -376,7 +376,7 @@ def _followed(
         )
         if grows:
             for number in range(known, backend.describe_topic(topic).partitions):
-                first = backend.edges(topic, number).log_start_offset
+                first = backend.offsets(topic, number)[number].log_start_offset
                 reader = PartitionReader(
                     backend,
                     TopicPartition(topic, number),

@@ -40,7 +40,7 @@ def confirmed_place(
 ) -> int:
     """Where to read the source on: behind the last record that is the same here and there."""
     place = next_offset(producer)
-    edges = source.edges(*name)
+    edges = source.offsets(*name)[name.partition]
     if not producer.batches or place <= edges.log_start_offset:
         return place
     batch = _loaded(partition, producer.batches[-1].base_offset, producer_id)
@@ -58,7 +58,7 @@ def confirmed_place(
 
 def _same_up_to(source: Backend, name: TopicPartition, batch: _Batch) -> int:
     """How far a batch is what the source has: from `first`, not at all, to `behind`."""
-    edges = source.edges(*name)
+    edges = source.offsets(*name)[name.partition]
     end = min(batch.behind, edges.log_end_offset)
     if batch.first < edges.log_start_offset:
         return end

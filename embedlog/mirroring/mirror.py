@@ -288,15 +288,15 @@ class Mirror(Closing):
 
     def _make(self, source: Source, topic: TopicDescription) -> None:
         """The topic in the target, with at least as many partitions."""
-        owner, name = self.target.backend.owner(), source.target_topic(topic.name)
+        admin, name = self.target.backend.topic_admin, source.target_topic(topic.name)
         settings = self._target.settings(topic.settings)
         try:
-            made = owner.create_topic(name, topic.partitions, settings, exist_ok=True)
+            made = admin.create_topic(name, topic.partitions, settings, exist_ok=True)
         except (InvalidSetting, UnknownSetting, BrokerError) as error:
             logger.warning("%s: %r is made without its source's settings: %s", self.target.path, name, error)
-            made = owner.create_topic(name, topic.partitions, {}, exist_ok=True)
+            made = admin.create_topic(name, topic.partitions, {}, exist_ok=True)
         if made.partitions < topic.partitions:
-            owner.create_partitions(name, topic.partitions)
+            admin.create_partitions(name, topic.partitions)
 
     def _check_source(self, source: Source) -> None:
         """Raises InvalidArgument where it is the target, or one of the sources again: that would not end, or

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from ..backends.port import LogBackend
+from ..backends.port import Backend
 from ..errors import InvalidArgument, InvalidType, shown
 from ..files.names import INTERNAL_TOPICS
 from ..log import Log
@@ -39,7 +39,7 @@ class Source:
             self.log = open_log(place, **SOON) if "://" in place else open_log(place, mode="r")
 
     @property
-    def backend(self) -> LogBackend:
+    def backend(self) -> Backend:
         return self.log.backend
 
     @property

@@ -69,8 +69,8 @@ def target_of(log: Log, group: str | None) -> Target:
     """How to mirror into a log."""
     if log.mode != "rw":
         raise InvalidArgument(f'{log.path} was opened with mode="r": a mirror is the writer of its target')
-    owner = log.backend.owner()
-    return DirectoryTarget(owner) if isinstance(owner, WriterBackend) else BrokersTarget(log, group)
+    backend = log.backend
+    return DirectoryTarget(backend) if isinstance(backend, WriterBackend) else BrokersTarget(log, group)
 
 
 class DirectoryTarget:

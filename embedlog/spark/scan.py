@@ -78,7 +78,7 @@ def scan(
 
 def _end_of(log: Log, span: Span, position: int, options: ReadOptions) -> int:
     """Nothing more can be read: is that where the span ends?"""
-    end = log.backend.edges(*span.tp).log_end_offset
+    end = log.backend.offsets(*span.tp)[span.partition].log_end_offset
     if end < span.end:
         _lost(span, max(position, end), span.end, "the log ends before", options)
     return span.end
@@ -88,7 +88,7 @@ def _behind_loss(
     log: Log, span: Span, position: int, error: OffsetOutOfRange | LogTruncated, options: ReadOptions
 ) -> int:
     """Where reading goes on that came to an offset which is not there."""
-    start = log.backend.edges(*span.tp).log_start_offset
+    start = log.backend.offsets(*span.tp)[span.partition].log_start_offset
     behind = min(start, span.end) if isinstance(error, OffsetOutOfRange) and start > position else span.end
     _lost(span, position, behind, str(error), options)
     return behind
@@ -104,7 +104,7 @@ def _lost(span: Span, first: int, behind: int, why: str, options: ReadOptions) -
 def _behind_damage(log: Log, span: Span, position: int, error: CorruptRecord, options: ReadOptions) -> int:
     """Where reading goes on behind damage; a report tells what was passed over."""
     assert error.path is not None and error.pos is not None
-    behind = log.backend.behind_damage(*span.tp, position, str(error.path), error.pos)
+    behind = log.backend.splits.next_valid_offset(*span.tp, position, str(error.path), error.pos)
     found = {
         "topic": span.topic,
         "partition": span.partition,

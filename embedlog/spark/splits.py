@@ -48,7 +48,7 @@ def _divided(
     return [
         (span._replace(start=piece.start, end=piece.end), piece.size)
         for span in spans
-        for piece in log.backend.divide(*span, piece_bytes, not_before_ms)
+        for piece in log.backend.splits.split(*span, piece_bytes, not_before_ms)
     ]
 
 

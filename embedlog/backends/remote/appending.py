@@ -123,8 +123,8 @@ class Appending:
             return self._producer_id
 
 
-class Lane:
-    """Implements `backend.Lane`."""
+class RemoteAppender:
+    """Implements `port.PartitionAppender`."""
 
     __slots__ = ("_appending", "_name", "settings")
 

@@ -165,7 +165,7 @@ class Fetching:
         )
 
     def _out_of_range(self, name: TopicPartition, offset: int) -> OffsetOutOfRange:
-        edges = self._lookups.edges(name)
+        edges = self._lookups.offsets(*name)[name.partition]
         why = (
             "the records before were deleted"
             if offset < edges.log_start_offset

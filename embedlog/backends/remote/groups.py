@@ -56,7 +56,7 @@ _JOINS: Final = 3  # the first is answered with the id to join with
 
 
 class RemoteCoordinator:
-    """Implements `backend.Groups` over the coordinators of a cluster. Safe between threads."""
+    """Implements `port.GroupAdmin` over the coordinators of a cluster. Safe between threads."""
 
     def __init__(self, brokers: Brokers, metadata: Metadata) -> None:
         self._brokers = brokers

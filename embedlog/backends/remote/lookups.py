@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NoReturn
 
 from ...config import MAX_INT64
 from ...errors import UnsupportedByBackend
-from ...model import OffsetAndTimestamp, PartitionOffsets, TopicPartition
+from ...model import OffsetAndTimestamp, PartitionOffsets, Piece, TopicPartition
 from ...wire import ErrorCode
 from ...wire.apis.list_offsets import (
     ListOffsetsPartition,
@@ -50,30 +50,25 @@ class RemoteOffsets(PartitionOffsets):
 
 
 class Lookups:
-    """Looks up offsets in a cluster. Safe between threads."""
+    """Looks up offsets in a cluster. Implements `port.Splits`. Safe between threads."""
 
     def __init__(self, brokers: Brokers, metadata: Metadata) -> None:
         self._brokers = brokers
         self._metadata = metadata
 
-    def offsets(self, topic: str) -> dict[int, PartitionOffsets]:
-        """The edges of all partitions of a topic. Raises as `Metadata.view`."""
+    def offsets(self, topic: str, partition: int | None = None) -> dict[int, PartitionOffsets]:
+        """See `Backend.offsets`. Raises as `Metadata.view`, or as `Metadata.leader` for one partition."""
 
         def attempt(deadline: float) -> dict[int, PartitionOffsets]:
+            if partition is not None:
+                leader = self._metadata.leader(TopicPartition(topic, partition), deadline)
+                return self._edges(leader, topic, [partition], deadline)
             found: dict[int, PartitionOffsets] = {}
             for leader, partitions in self._metadata.leaders(topic, deadline).items():
                 found |= self._edges(leader, topic, partitions, deadline)
             return dict(sorted(found.items()))
 
         return self._brokers.retried(attempt)
-
-    def edges(self, name: TopicPartition) -> PartitionOffsets:
-        """The edges of one partition. Raises as `Metadata.leader`."""
-        return self._brokers.retried(
-            lambda deadline: self._edges(
-                self._metadata.leader(name, deadline), name.topic, [name.partition], deadline
-            )[name.partition]
-        )
 
     def offset_for_time(self, name: TopicPartition, time_ms: int) -> OffsetAndTimestamp | None:
         """See `Backend.offset_for_time`."""
@@ -89,9 +84,21 @@ class Lookups:
 
         return self._brokers.retried(attempt)
 
-    def offsets_before(self, name: TopicPartition, time_ms: int, max_offsets: int) -> list[int]:
-        """Offsets where reading may begin, newest first, by ListOffsets v0. Raises UnsupportedByBackend where
-        the broker has it no more."""
+    def split(
+        self, topic: str, partition: int, start: int, end: int, split_bytes: int, not_before_ms: int | None
+    ) -> list[Piece]:
+        """See `Splits.split`: one piece, since brokers do not tell sizes."""
+        return [Piece(start, end, -1)]
+
+    def next_valid_offset(self, topic: str, partition: int, offset: int, path: str, pos: int) -> NoReturn:
+        raise UnsupportedByBackend(
+            "reading on after damage needs the log's directory: `embedlog repair` removes the damage there"
+        )
+
+    def offsets_before(self, topic: str, partition: int, time_ms: int, max_offsets: int) -> list[int]:
+        """See `Splits.offsets_before`: by ListOffsets v0. Raises UnsupportedByBackend if the broker no longer
+        has that."""
+        name = TopicPartition(topic, partition)
         wanted = ListOffsetsPartition(
             partition_index=name.partition,
             timestamp=min(max(time_ms, -2), MAX_INT64),

@@ -63,15 +63,15 @@ _REMOVE: Final = 1
 
 
 class Topics:
-    """The topics of a cluster. Safe between threads."""
+    """Implements `port.TopicAdmin`. Safe between threads."""
 
     def __init__(self, brokers: Brokers, metadata: Metadata, lookups: Lookups) -> None:
         self._brokers = brokers
         self._metadata = metadata
         self._lookups = lookups
 
-    def create(
-        self, name: str, partitions: int, settings: Mapping[str, Any], *, exist_ok: bool
+    def create_topic(
+        self, name: str, partitions: int, settings: Mapping[str, Any], *, exist_ok: bool = False
     ) -> TopicDescription:
         """See `Log.create_topic`. As many replicas as the brokers make by default."""
         check_topic_name(name)
@@ -101,7 +101,7 @@ class Topics:
                 ) from None
         return self._there(name, partitions)
 
-    def alter(self, name: str, settings: Mapping[str, Any]) -> TopicDescription:
+    def alter_topic(self, name: str, settings: Mapping[str, Any]) -> TopicDescription:
         """See `Log.alter_topic`."""
         self._metadata.view(name)
         given = {key: value for key, value in settings.items() if value is not None}
@@ -143,7 +143,7 @@ class Topics:
         self._changed(attempt, InvalidArgument)
         return self._there(name, partitions)
 
-    def delete(self, name: str) -> None:
+    def delete_topic(self, name: str) -> None:
         """See `Log.delete_topic`."""
         self._metadata.view(name)
 
@@ -161,24 +161,25 @@ class Topics:
         self._until(lambda: name not in self._metadata.names())
         self._metadata.forget(name)
 
-    def delete_records(self, name: TopicPartition, before_offset: int) -> int:
+    def delete_records(self, topic: str, partition: int, before_offset: int) -> int:
         """See `Log.delete_records`."""
+        name = TopicPartition(topic, partition)
 
         def attempt(deadline: float) -> int:
             leader = self._metadata.leader(name, deadline)
             if before_offset > MAX_INT64:
                 raise self._past_the_end(name, before_offset)
-            partition = DeleteRecordsPartition(partition_index=name.partition, offset=before_offset)
-            wanted = DeleteRecordsTopic(name=name.topic, partitions=[partition])
+            records = DeleteRecordsPartition(partition_index=partition, offset=before_offset)
+            wanted = DeleteRecordsTopic(name=topic, partitions=[records])
             request = DeleteRecordsRequest(topics=[wanted], timeout_ms=self._timeout_ms(deadline))
-            with self._metadata.asking(name.topic):
+            with self._metadata.asking(topic):
                 answer = self._brokers.ask(leader, request, DeleteRecordsResponse, deadline)
-            [topic] = _of(answer.topics, name.topic)
-            [found] = topic.partitions
+            [answered] = _of(answer.topics, topic)
+            [found] = answered.partitions
             if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 raise self._past_the_end(name, before_offset)
             if found.error_code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
-                self._metadata.forget(name.topic)
+                self._metadata.forget(topic)
             check_code(found.error_code, f"{name}: deleting records before {before_offset:,}")
             return int(found.low_watermark)
 
@@ -205,7 +206,7 @@ class Topics:
         self._brokers.retried(tried)
 
     def _past_the_end(self, name: TopicPartition, offset: int) -> OffsetOutOfRange:
-        edges = self._lookups.edges(name)
+        edges = self._lookups.offsets(*name)[name.partition]
         return OffsetOutOfRange(
             f"{name}: records cannot be deleted up to {shown(offset)}: the log ends at "
             f"{edges.log_end_offset:,}",
