@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BUILT := setup.py $(foreach where, embedlog/codec embedlog/fast_append, \
   $(wildcard $(where)/compiled*.py $(where)/*.pxd $(where)/*.h))
 
-.PHONY: demo examples test test-all test-plain soak test-foreign bench bench-sizes bench-spark lint hooks wire clean
+.PHONY: demo examples test test-all test-plain soak test-foreign test-java bench bench-sizes bench-spark lint hooks wire clean
 
 demo: $(VENV)/.demo
 	$(BIN)/embedlog demo
@@ -41,14 +41,18 @@ test-plain: $(VENV)/.test
 soak: $(VENV)/.test
 	EMBEDLOG_ROUNDS=$${EMBEDLOG_ROUNDS:-25} $(BIN)/python -m pytest -s -m random $(PYTEST_ARGS)
 
-# Clients that `make test` and `make test-all` leave out: kafkajs and @platformatic/kafka (Node 20.19 or newer, npm), and franz-go's own
-# tests (Go 1.26 or newer). The first run downloads them.
+# Clients that `make test` and `make test-all` leave out: kafkajs and @platformatic/kafka (Node 20.19 or newer, npm),
+# franz-go's own tests (Go 1.26 or newer), and Kafka's own Java client (Java 17 or newer, Maven). The first run
+# downloads them.
 test-foreign: $(VENV)/.test tests/foreign/node_modules/.package-lock.json
 	$(BIN)/python -m pytest tests/foreign $(PYTEST_ARGS)
 
 tests/foreign/node_modules/.package-lock.json: tests/foreign/package-lock.json
 	npm ci --silent --no-audit --no-fund --prefix tests/foreign
 	@touch $@
+
+test-java: $(VENV)/.test
+	$(BIN)/python -m pytest tests/java $(PYTEST_ARGS)
 
 # Declares Kafka's messages anew from kio's schemas: embedlog/wire/apis. scripts/wire_apis.py lists the APIs.
 wire: $(VENV)/.test
@@ -83,7 +87,7 @@ bench-spark: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.spark $(BENCH_ARGS)
 
 clean:
-	rm -rf $(VENV) tests/foreign/node_modules embedlog-demo flights-data* flights-delays.png build dist *.egg-info $(foreach where, embedlog/codec embedlog/fast_append, $(where)/compiled*.c $(where)/*.so)
+	rm -rf $(VENV) tests/foreign/node_modules tests/java/target embedlog-demo flights-data* flights-delays.png build dist *.egg-info $(foreach where, embedlog/codec embedlog/fast_append, $(where)/compiled*.c $(where)/*.so)
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

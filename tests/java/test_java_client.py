@@ -1,0 +1,17 @@
+"""Kafka's own Java client: its tests are src/test/java/embedlog/JavaClientTest.java, run by Maven.
+
+Needs Java 17 or newer and Maven, which fetches what pom.xml names: `make test-java`.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+def test_the_java_client(bootstrap: str) -> None:
+    command = ["mvn", "--batch-mode", "--quiet", f"-Dbootstrap={bootstrap}", "test"]
+    ran = subprocess.run(command, cwd=HERE, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
