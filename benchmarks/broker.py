@@ -19,10 +19,10 @@ from pathlib import Path
 from confluent_kafka import Consumer, Producer
 
 from embedlog.codec import encode_values
-from embedlog.wire import encode_request
 from embedlog.wire.apis.fetch import FetchPartition, FetchRequest, FetchTopic
 from embedlog.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
 from embedlog.wire.apis.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from embedlog.wire.frames import encode_request
 
 from .measure import Contender, Prepare, Row, Sample, Work
 from .servers import FRAME, MIB

@@ -36,7 +36,7 @@ from ..codec import (
 )
 from ..config import TopicSettings
 from ..errors import CorruptRecord, DecompressedTooLarge
-from ..wire import ErrorCode
+from ..wire.error_codes import ErrorCode
 from .problems import ApiError, RecordsRefused
 
 FIRST_WITH_BATCHES: Final = 3

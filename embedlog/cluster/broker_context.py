@@ -14,7 +14,7 @@ from ..groups.coordinator import GroupCoordinator
 from ..model import TopicPartition
 from ..partition import Partition
 from ..store.store import Store
-from ..wire import ErrorCode
+from ..wire.error_codes import ErrorCode
 from .connection import Connection
 from .coordination import Coordination
 from .meter import Meter

@@ -19,19 +19,17 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any, Final, NamedTuple
 
-from ..wire import (
-    APIS,
-    Exchange,
-    ProtocolError,
+from ..wire.apis import APIS
+from ..wire.apis.produce import PartitionProduceResponse, ProduceRequest
+from ..wire.errors import ProtocolError
+from ..wire.frames import (
     RequestHeader,
-    RequestTemplate,
-    Response,
     decode_request_header,
     encode_response_chunks,
-    template_of,
     unsupported_api_versions,
 )
-from ..wire.apis.produce import PartitionProduceResponse, ProduceRequest
+from ..wire.messages import Exchange, Response
+from ..wire.request_template import RequestTemplate, template_of
 from .broker_context import BrokerContext, Handler, RequestContext, chained, then
 from .connection import Answer, Chunk, CloseConnection, Connection
 from .group_work import GroupWork

@@ -38,7 +38,7 @@ from ..errors import CorruptRecord, DecompressedTooLarge, EmbedlogError
 from ..model import Record
 from ..segment import Segment
 from ..storage.reader import ReadablePartition
-from ..wire import ErrorCode
+from ..wire.error_codes import ErrorCode
 from .batch_validation import decompresses_to_more
 from .problems import ApiError
 

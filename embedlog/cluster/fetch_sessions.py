@@ -21,8 +21,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
-from ..wire import NO_UUID, ErrorCode
 from ..wire.apis.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from ..wire.error_codes import ErrorCode
+from ..wire.schema import NO_UUID
 from .problems import ApiError
 
 _FIRST_WITH_SESSIONS: Final = 7

@@ -20,7 +20,7 @@ from concurrent.futures import Future, InvalidStateError
 from typing import Any, Final, TypeVar
 
 from ..errors import Closed, EmbedlogError
-from ..wire import ErrorCode
+from ..wire.error_codes import ErrorCode
 from .broker_context import BrokerContext, RequestContext
 from .problems import ApiError
 

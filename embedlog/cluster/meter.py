@@ -12,7 +12,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from ..wire import APIS, ErrorCode, Response
+from ..wire.apis import APIS
+from ..wire.error_codes import ErrorCode
+from ..wire.messages import Response
 from ..wire.schema import wire_of
 
 LIMITS_S: Final = (

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from .. import errors
-from ..wire import ErrorCode
+from ..wire.error_codes import ErrorCode
 
 
 class ApiError(errors.EmbedlogError):

@@ -22,7 +22,7 @@ from ..codec.loops import scan_run
 from ..codec.rules import Marking, Rules
 from ..errors import CorruptRecord
 from ..index import IndexBuilder
-from .parallel_scan import Lanes, Inspect, Place, worth_it
+from .parallel_scan import Inspect, Lanes, Place, worth_it
 from .parallel_scan import ReadInto as ReadInto
 from .parallel_scan import Run as Run
 

@@ -35,7 +35,7 @@ from ..codec.loops import check_run
 from ..codec.rules import ANY_EPOCH, ANY_OFFSET, Marking, Rules
 from ..errors import CorruptRecord
 from .batch_scan import CUT_SHORT, ReadInto, Run, Runs, read_bytes
-from .parallel_scan import Lanes, Inspect
+from .parallel_scan import Inspect, Lanes
 from .resync import Neighbours, next_batch
 
 _CHUNK: Final = 1 << 20

@@ -6,12 +6,12 @@ from typing import Any
 
 from wire import Wire
 
-from embedlog.wire import ErrorCode
 from embedlog.wire.apis.heartbeat import HeartbeatRequest
 from embedlog.wire.apis.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from embedlog.wire.apis.leave_group import LeaveGroupRequest, MemberIdentity
 from embedlog.wire.apis.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from embedlog.wire.consumer_protocol import Subscription, encode_subscription
+from embedlog.wire.error_codes import ErrorCode
 
 G = "g"
 SESSION_MS = 300_000

@@ -6,7 +6,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from embedlog.wire import APIS, ErrorCode, Message
+from embedlog.wire.apis import APIS
+from embedlog.wire.error_codes import ErrorCode
+from embedlog.wire.messages import Message
 from embedlog.wire.schema import Wire, wire_of
 
 EVERY_CLASS = [cls for exchange in APIS.values() for cls in (exchange.request, exchange.response)]

@@ -5,7 +5,6 @@ The bytes are kafka-python 3.0.12's (its kafka.protocol.old), and never made aga
 
 from __future__ import annotations
 
-from embedlog.wire import Message
 from embedlog.wire.apis.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
@@ -77,6 +76,7 @@ from embedlog.wire.apis.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from embedlog.wire.messages import Message
 
 MESSAGES: list[tuple[Message, int]] = [
     (

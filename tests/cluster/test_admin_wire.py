@@ -9,7 +9,6 @@ import pytest
 from wire import Wire, batch_of
 
 from embedlog.cluster import Broker, BrokerSettings
-from embedlog.wire import NO_UUID, ErrorCode, Request
 from embedlog.wire.apis import alter_configs
 from embedlog.wire.apis import incremental_alter_configs as incremental
 from embedlog.wire.apis.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
@@ -38,7 +37,10 @@ from embedlog.wire.apis.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from embedlog.wire.error_codes import ErrorCode
+from embedlog.wire.messages import Request
 from embedlog.wire.operations import UNKNOWN_OPERATIONS
+from embedlog.wire.schema import NO_UUID
 
 T = 1_700_000_000_000
 TOPIC = 2

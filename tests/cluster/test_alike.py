@@ -12,14 +12,6 @@ from wire import Wire, batch_of, produce
 
 from embedlog.cluster import Broker
 from embedlog.codec import encode_batch
-from embedlog.wire import (
-    ErrorCode,
-    ProtocolError,
-    decode_request_header,
-    encode_request,
-    encode_response_chunks,
-    template_of,
-)
 from embedlog.wire.apis.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -28,6 +20,10 @@ from embedlog.wire.apis.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from embedlog.wire.error_codes import ErrorCode
+from embedlog.wire.errors import ProtocolError
+from embedlog.wire.frames import decode_request_header, encode_request, encode_response_chunks
+from embedlog.wire.request_template import template_of
 
 T = "t"
 FIRST = 5

@@ -20,11 +20,11 @@ from zookeepers import WAIT_S, Znodes, eventually
 import embedlog
 from embedlog.cluster.zookeeper import contents, paths
 from embedlog.cluster.zookeeper.running import ZooKeepers
-from embedlog.wire import ErrorCode
 from embedlog.wire.apis.find_coordinator import FindCoordinatorRequest
 from embedlog.wire.apis.heartbeat import HeartbeatRequest
 from embedlog.wire.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from embedlog.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
+from embedlog.wire.error_codes import ErrorCode
 
 SESSION_MS = 3_000
 SHORT = ("--set", f"zookeeper.session.timeout.ms={SESSION_MS}")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from wire import Wire
 
-from embedlog.wire import APIS
+from embedlog.wire.apis import APIS
 from embedlog.wire.apis.api_versions import ApiVersionsRequest
 
 HERE = Path(__file__).parent

@@ -11,8 +11,8 @@ from wire import Wire, batch_of, fetch, records_of
 
 from embedlog.cluster import Broker
 from embedlog.codec import scan
-from embedlog.wire import ErrorCode
 from embedlog.wire.apis.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from embedlog.wire.error_codes import ErrorCode
 
 T = "t"
 FOREVER_MS = 600_000

@@ -20,7 +20,6 @@ from embedlog.cluster import Broker
 from embedlog.files.filesystem import FileSystem
 from embedlog.store.read_only_store import ReadOnlyStore
 from embedlog.store.store import Store
-from embedlog.wire import ErrorCode
 from embedlog.wire.apis.delete_groups import DeleteGroupsRequest
 from embedlog.wire.apis.describe_groups import DescribeGroupsRequest
 from embedlog.wire.apis.heartbeat import HeartbeatRequest
@@ -41,6 +40,7 @@ from embedlog.wire.apis.offset_fetch import (
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
+from embedlog.wire.error_codes import ErrorCode
 
 COMMIT_MAX = FETCH_MAX = 10
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -16,10 +16,10 @@ import embedlog
 from embedlog.backends.local import WriterBackend
 from embedlog.cluster import Broker
 from embedlog.errors import GroupNotFound
-from embedlog.wire import ErrorCode
 from embedlog.wire.apis.find_coordinator import FindCoordinatorRequest
 from embedlog.wire.apis.join_group import JoinGroupRequestProtocol
 from embedlog.wire.apis.leave_group import LeaveGroupRequest, MemberIdentity
+from embedlog.wire.error_codes import ErrorCode
 
 
 class Table:

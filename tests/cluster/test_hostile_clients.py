@@ -16,10 +16,10 @@ from wire import TIMEOUT_S, Wire, batch_of, fetch, produce
 
 from embedlog.cluster import Broker
 from embedlog.cluster.connection import Answer, Connection
-from embedlog.wire import encode_request
 from embedlog.wire.apis.api_versions import ApiVersionsRequest
 from embedlog.wire.apis.fetch import FetchRequest
 from embedlog.wire.apis.produce import ProduceRequest
+from embedlog.wire.frames import encode_request
 
 SMALL = b"".join(map(bytes, encode_request(ApiVersionsRequest(), 0, 1, "flood")))  # type: ignore[arg-type]
 

@@ -9,7 +9,6 @@ import pytest
 from wire import TIMEOUT_S, Wire, batch_of, fetch, records_of
 
 from embedlog.cluster import Broker
-from embedlog.wire import ErrorCode, Request
 from embedlog.wire.apis.api_versions import ApiVersionsRequest
 from embedlog.wire.apis.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from embedlog.wire.apis.describe_groups import DescribeGroupsRequest
@@ -24,6 +23,8 @@ from embedlog.wire.apis.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from embedlog.wire.apis.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from embedlog.wire.error_codes import ErrorCode
+from embedlog.wire.messages import Request
 
 T = "t"
 MANY = 20_000

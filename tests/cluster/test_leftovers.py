@@ -13,9 +13,9 @@ from wire import Wire, batch_of, fetch, produce, records_of
 import embedlog
 from embedlog.cluster import Broker
 from embedlog.cluster.handlers.fetch import Purgatory, Waiting
-from embedlog.wire import encode_request
 from embedlog.wire.apis.fetch import FetchRequest
 from embedlog.wire.apis.produce import ProduceRequest
+from embedlog.wire.frames import encode_request
 
 T = "t"
 FOREVER_MS = 600_000

@@ -15,7 +15,7 @@ from wire import Wire, batch_of, produce
 from embedlog import LogFull
 from embedlog.cluster import Broker
 from embedlog.cluster.meter import finder
-from embedlog.wire import APIS
+from embedlog.wire.apis import APIS
 from embedlog.wire.apis.metadata import MetadataRequest
 from embedlog.wire.apis.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 

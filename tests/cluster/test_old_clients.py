@@ -15,9 +15,11 @@ from wire import Wire, records_of
 
 from embedlog.cluster import Broker
 from embedlog.codec.message_set import MAGIC_POS, decode_message_set
-from embedlog.wire import APIS, Message, Response, decode_request_header, decode_response_header
+from embedlog.wire.apis import APIS
 from embedlog.wire.apis.fetch import FetchRequest, FetchResponse, PartitionData
 from embedlog.wire.apis.offset_fetch import OffsetFetchResponse
+from embedlog.wire.frames import decode_request_header, decode_response_header
+from embedlog.wire.messages import Message, Response
 
 with warnings.catch_warnings():
     # On its import kafka-python uses what Python 3.11 deprecates (and later versions take back).

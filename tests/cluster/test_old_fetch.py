@@ -23,8 +23,8 @@ from embedlog.cluster.down_conversion import Conversion, as_message_set
 from embedlog.codec import encode_batch, encode_control_batch, scan
 from embedlog.codec.message_set import decode_message_set, iter_messages
 from embedlog.model import Record, TopicPartition
-from embedlog.wire import ErrorCode
 from embedlog.wire.apis.fetch import FetchRequest
+from embedlog.wire.error_codes import ErrorCode
 
 MIB = 1 << 20
 ROWS = [(b"k%d" % i if i % 3 else None, b"v" * i if i % 4 else None, T + 9 - i) for i in range(10)]

@@ -21,7 +21,7 @@ from embedlog.cluster.problems import ApiError
 from embedlog.codec import decode, scan
 from embedlog.codec.message_set import encode_message_set
 from embedlog.config import TopicSettings
-from embedlog.wire import ErrorCode
+from embedlog.wire.error_codes import ErrorCode
 
 MIB = 1 << 20
 ROWS = [(b"k%d" % i if i % 3 else None, b"v%d" % i * i if i % 4 else None, T + 9 - i) for i in range(10)]

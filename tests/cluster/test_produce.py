@@ -18,9 +18,9 @@ from embedlog.cluster import batch_validation as produced
 from embedlog.codec import crc32c, decode_pieces, encode_batch, encode_control_batch, scan
 from embedlog.codec.message_set import encode_message_set
 from embedlog.model import Record
-from embedlog.wire import ErrorCode
 from embedlog.wire.apis.init_producer_id import InitProducerIdRequest
 from embedlog.wire.apis.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from embedlog.wire.error_codes import ErrorCode
 
 T = "t"
 

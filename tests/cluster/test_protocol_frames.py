@@ -15,13 +15,13 @@ from kio.schema.response_header.v1.header import ResponseHeader as KioResponseHe
 from kio.serial import entity_writer
 from protocol_messages import EVERY_MESSAGE, name_of
 
-from embedlog.wire import (
-    APIS,
-    ErrorCode,
-    Message,
-    ProtocolError,
-    Request,
-    Response,
+from embedlog.wire.apis import APIS
+from embedlog.wire.apis.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from embedlog.wire.apis.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from embedlog.wire.apis.heartbeat import HeartbeatRequest
+from embedlog.wire.error_codes import ErrorCode
+from embedlog.wire.errors import ProtocolError
+from embedlog.wire.frames import (
     decode_request_header,
     decode_response_header,
     encode_request,
@@ -29,9 +29,7 @@ from embedlog.wire import (
     frame_size,
     unsupported_api_versions,
 )
-from embedlog.wire.apis.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from embedlog.wire.apis.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
-from embedlog.wire.apis.heartbeat import HeartbeatRequest
+from embedlog.wire.messages import Message, Request, Response
 
 
 def joined(chunks: list[object]) -> bytes:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from protocol_messages import EVERY_MESSAGE, messages, name_of
 
-from embedlog.wire import APIS, Message, ProtocolError
+from embedlog.wire.apis import APIS
 from embedlog.wire.apis.api_versions import ApiVersionsRequest
 from embedlog.wire.apis.fetch import FetchPartition, FetchRequest, FetchTopic
 from embedlog.wire.apis.find_coordinator import FindCoordinatorRequest
@@ -21,6 +21,8 @@ from embedlog.wire.apis.join_group import JoinGroupRequest, JoinGroupRequestProt
 from embedlog.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
 from embedlog.wire.apis.offset_fetch import OffsetFetchRequest
 from embedlog.wire.apis.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from embedlog.wire.errors import ProtocolError
+from embedlog.wire.messages import Message
 from embedlog.wire.schema import wire_of
 
 LARGE = (b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\xff\x07", b"\x7f\xff", b"\x80\0\0\0")

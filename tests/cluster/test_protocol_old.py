@@ -9,8 +9,8 @@ from protocol_messages import EVERY_MESSAGE, messages, name_of
 from protocol_old import BYTES, MESSAGES
 from test_protocol_oracle import ORACLE
 
-from embedlog.wire import Message
 from embedlog.wire.apis.describe_log_dirs import DescribeLogDirsRequest
+from embedlog.wire.messages import Message
 
 OLD = [case for case in EVERY_MESSAGE if case not in ORACLE]
 BY_CLASS = {type(message): message for message, _ in MESSAGES}

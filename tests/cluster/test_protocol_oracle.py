@@ -18,7 +18,9 @@ from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import i32Timedelta, i64Timedelta
 from protocol_messages import EVERY_CLASS, EVERY_MESSAGE, messages, name_of
 
-from embedlog.wire import APIS, ErrorCode, Message
+from embedlog.wire.apis import APIS
+from embedlog.wire.error_codes import ErrorCode
+from embedlog.wire.messages import Message
 from embedlog.wire.schema import wire_of
 
 

@@ -28,7 +28,7 @@ from embedlog.backends.remote import RemoteBackend
 from embedlog.backends.remote.connection import Connection
 from embedlog.backends.remote.settings import addresses
 from embedlog.cluster import Broker
-from embedlog.wire import Request
+from embedlog.wire.messages import Request
 
 TP = TopicPartition("t", 0)
 

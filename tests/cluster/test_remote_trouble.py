@@ -29,8 +29,9 @@ from embedlog.backends.remote.connection import SPOKEN
 from embedlog.backends.remote.metadata import Metadata
 from embedlog.cluster import Broker
 from embedlog.storage import producer_state_manager as producer_ledger
-from embedlog.wire import APIS, decode_request_header, encode_response_chunks
+from embedlog.wire.apis import APIS
 from embedlog.wire.apis.api_versions import ApiVersion, ApiVersionsResponse
+from embedlog.wire.frames import decode_request_header, encode_response_chunks
 
 
 def at(port: int, **settings: object) -> Log:

@@ -23,11 +23,11 @@ import embedlog
 from embedlog.cluster import AddressInUse, Broker, processor
 from embedlog.cluster.poll import Selected
 from embedlog.cluster.server import listen, listening
-from embedlog.wire import encode_request
 from embedlog.wire.apis.api_versions import ApiVersionsRequest
 from embedlog.wire.apis.fetch import FetchRequest
 from embedlog.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
 from embedlog.wire.apis.produce import ProduceRequest
+from embedlog.wire.frames import encode_request
 
 T = "t"
 

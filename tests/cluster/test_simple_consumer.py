@@ -16,10 +16,12 @@ from embedlog.cluster import Broker
 from embedlog.cluster.classic import EARLIEST_TIME, LATEST_TIME, FetchRequest, MessageSet, SimpleConsumer
 from embedlog.codec import encode_batch
 from embedlog.codec.message_set import encode_message_set
-from embedlog.wire import ErrorCode, Response, decode_request_header, encode_response_chunks
 from embedlog.wire.apis.api_versions import ApiVersion, ApiVersionsResponse
 from embedlog.wire.apis.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from embedlog.wire.apis.fetch import FetchRequest as WireFetch
+from embedlog.wire.error_codes import ErrorCode
+from embedlog.wire.frames import decode_request_header, encode_response_chunks
+from embedlog.wire.messages import Response
 
 T = 1_700_000_000_000
 CODECS = ("none", "gzip", "snappy", "lz4")

@@ -16,7 +16,7 @@ from kio.schema.index import api_key_map, schema_name_map
 from protocol_messages import messages
 from test_protocol_oracle import check_against_kio
 
-from embedlog.wire import APIS
+from embedlog.wire.apis import APIS
 
 
 def test_the_declarations_are_what_the_script_writes(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from typing import Any, Protocol, TypeVar
 from embedlog.codec import decode, encode_batch, scan
 from embedlog.model import Record
 from embedlog.runtime.closing import Closing
-from embedlog.wire import Request, Response, decode_response_header, encode_request
 from embedlog.wire.apis import APIS
 from embedlog.wire.apis.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from embedlog.wire.apis.produce import (
@@ -20,6 +19,8 @@ from embedlog.wire.apis.produce import (
     ProduceResponse,
     TopicProduceData,
 )
+from embedlog.wire.frames import decode_response_header, encode_request
+from embedlog.wire.messages import Request, Response
 
 TIMEOUT_S = 60.0  # what never comes fails a test; nothing is measured by it
 

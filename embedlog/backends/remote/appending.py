@@ -32,7 +32,6 @@ from ...errors import (
     UnsupportedByBackend,
 )
 from ...model import Appended, AppendedInPieces, RecordMetadata, TopicPartition
-from ...wire import ErrorCode
 from ...wire.apis.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from ...wire.apis.produce import (
     PartitionProduceData,
@@ -41,6 +40,7 @@ from ...wire.apis.produce import (
     ProduceResponse,
     TopicProduceData,
 )
+from ...wire.error_codes import ErrorCode
 from .brokers import Again, Brokers, check_code
 from .connection import NotKafka
 from .metadata import Metadata

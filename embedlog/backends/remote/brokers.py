@@ -17,7 +17,8 @@ from contextlib import contextmanager
 from typing import Final, TypeVar
 
 from ...errors import BrokerUnavailable, Closed, EmbedlogError, ForkedHandle
-from ...wire import ErrorCode, Request, Response
+from ...wire.error_codes import ErrorCode
+from ...wire.messages import Request, Response
 from .connection import Connection, NotKafka
 from .error_mapping import error_of
 from .settings import Address, RemoteSettings, shown_address

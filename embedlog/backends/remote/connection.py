@@ -20,18 +20,12 @@ from collections.abc import Mapping
 from typing import Final, TypeVar
 
 from ...errors import BrokerUnavailable, InvalidArgument, RequestTimedOut, UnsupportedByBackend
-from ...wire import (
-    APIS,
-    Chunk,
-    ErrorCode,
-    ProtocolError,
-    Request,
-    Response,
-    decode_response_header,
-    encode_request,
-    frame_size,
-)
+from ...wire.apis import APIS
 from ...wire.apis.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from ...wire.error_codes import ErrorCode
+from ...wire.errors import ProtocolError
+from ...wire.frames import decode_response_header, encode_request, frame_size
+from ...wire.messages import Chunk, Request, Response
 from .settings import Address, RemoteSettings, shown_address
 
 R = TypeVar("R", bound=Response)

@@ -7,8 +7,9 @@ from typing import Final, TypeVar
 
 from ...errors import BrokerUnavailable
 from ...validation import check_group
-from ...wire import ErrorCode, Request, Response
 from ...wire.apis.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from ...wire.error_codes import ErrorCode
+from ...wire.messages import Request, Response
 from .brokers import Brokers, check_code
 from .settings import Address
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from ... import errors
-from ...wire import ErrorCode
+from ...wire.error_codes import ErrorCode
 
 _OWN: Final[dict[ErrorCode, tuple[type[errors.EmbedlogError], str]]] = {
     ErrorCode.OFFSET_OUT_OF_RANGE: (

@@ -21,8 +21,8 @@ from ...codec.rules import ANY_OFFSET
 from ...config import MAX_INT32, MAX_INT64
 from ...errors import BrokerUnavailable, LogTruncated, OffsetOutOfRange
 from ...model import NO_EPOCH, AbortedTransaction, Fetched, TopicPartition
-from ...wire import ErrorCode
 from ...wire.apis.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from ...wire.error_codes import ErrorCode
 from ..port import Interrupt
 from .brokers import Again, Brokers, check_code
 from .connection import Connection, NotKafka

@@ -18,7 +18,6 @@ from ...files.names import check_topic_name
 from ...groups.events import GroupDescription, MemberDescription, State
 from ...model import CommittedOffset, JoinResult, TopicPartition
 from ...validation import as_topic_partition, as_topic_partitions, check_committed
-from ...wire import ErrorCode
 from ...wire.apis.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from ...wire.apis.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from ...wire.apis.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -40,6 +39,7 @@ from ...wire.apis.offset_delete import (
 from ...wire.apis.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic, OffsetFetchResponse
 from ...wire.apis.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 from ...wire.consumer_protocol import PROTOCOL_TYPE
+from ...wire.error_codes import ErrorCode
 from .brokers import Brokers, check_code
 from .connection import NotKafka
 from .coordinators import Coordinators

@@ -9,7 +9,6 @@ from typing import Final, NoReturn
 from ...config import MAX_INT64
 from ...errors import UnsupportedByBackend
 from ...model import OffsetAndTimestamp, PartitionOffsets, Piece, TopicPartition
-from ...wire import ErrorCode
 from ...wire.apis.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -17,6 +16,7 @@ from ...wire.apis.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+from ...wire.error_codes import ErrorCode
 from .brokers import Brokers, check_code
 from .connection import NotKafka
 from .metadata import Metadata

@@ -24,7 +24,6 @@ from ...errors import (
 )
 from ...files.names import check_topic_name
 from ...model import TopicDescription, TopicPartition
-from ...wire import NO_UUID, ErrorCode
 from ...wire.apis.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -37,6 +36,8 @@ from ...wire.apis.metadata import (
     MetadataResponse,
     MetadataResponseTopic,
 )
+from ...wire.error_codes import ErrorCode
+from ...wire.schema import NO_UUID
 from .brokers import Again, Brokers, check_code
 from .settings import Address
 

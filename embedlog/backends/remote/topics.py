@@ -27,7 +27,6 @@ from ...files.names import check_topic_name
 from ...model import TopicDescription, TopicPartition
 from ...store.topic import check_more_partitions, check_partition_count
 from ...synonyms import plain
-from ...wire import ErrorCode
 from ...wire.apis.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -52,6 +51,7 @@ from ...wire.apis.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from ...wire.error_codes import ErrorCode
 from .brokers import Brokers, check_code
 from .connection import NotKafka
 from .lookups import Lookups

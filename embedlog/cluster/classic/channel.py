@@ -20,8 +20,12 @@ from contextlib import contextmanager
 from typing import Final, TypeVar
 
 from ...errors import BrokerError, BrokerUnavailable, RequestTimedOut
-from ...wire import APIS, ErrorCode, ProtocolError, Request, Response, decode_response_header, encode_request
+from ...wire.apis import APIS
 from ...wire.apis.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from ...wire.error_codes import ErrorCode
+from ...wire.errors import ProtocolError
+from ...wire.frames import decode_response_header, encode_request
+from ...wire.messages import Request, Response
 
 _SIZE: Final = struct.Struct(">i")
 _PIECE: Final = 256 << 10

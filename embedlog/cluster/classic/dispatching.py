@@ -31,9 +31,9 @@ from ...errors import (
     TopicNotFound,
     shown,
 )
-from ...wire import ErrorCode
 from ...wire.apis.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from ...wire.apis.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from ...wire.error_codes import ErrorCode
 from .channel import Channel
 from .producer_data import BrokerPartition, Event, Partitioner, key_bytes, random_index
 from .producer_pool import ProducerPool

@@ -43,7 +43,6 @@ from ...validation import (
     check_int,
     check_text,
 )
-from ...wire import ErrorCode
 from ...wire.apis.fetch import FetchPartition, FetchResponse, FetchTopic, PartitionData
 from ...wire.apis.fetch import FetchRequest as WireFetch
 from ...wire.apis.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
@@ -60,6 +59,7 @@ from ...wire.apis.offset_commit import (
     OffsetCommitResponse,
 )
 from ...wire.apis.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic, OffsetFetchResponse
+from ...wire.error_codes import ErrorCode
 from ..coordination import BrokerAddress
 from .channel import Channel
 

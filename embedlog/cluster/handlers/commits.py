@@ -23,7 +23,6 @@ from ...errors import (
     UnknownMember,
 )
 from ...model import NO_EPOCH, CommittedOffset, TopicPartition
-from ...wire import NO_UUID, ErrorCode
 from ...wire.apis.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -47,6 +46,8 @@ from ...wire.apis.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from ...wire.error_codes import ErrorCode
+from ...wire.schema import NO_UUID
 from ..broker_context import BrokerContext, Handler, RequestContext
 from ..coordination import ConsumerOffsets
 from ..group_work import GroupWork

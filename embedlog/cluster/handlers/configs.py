@@ -15,7 +15,6 @@ from typing import Any, Final, TypeAlias, TypeVar
 from ...config import LogSettings, unknown_setting
 from ...errors import EmbedlogError, UnknownSetting
 from ...files.names import check_not_internal
-from ...wire import ErrorCode
 from ...wire.apis import alter_configs, incremental_alter_configs
 from ...wire.apis.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from ...wire.apis.describe_configs import (
@@ -30,6 +29,7 @@ from ...wire.apis.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from ...wire.error_codes import ErrorCode
 from ..broker_context import BrokerContext, Handler, RequestContext
 from ..problems import ApiError, code_of
 from ..settings import BrokerSettings

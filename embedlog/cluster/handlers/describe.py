@@ -8,7 +8,6 @@ from concurrent.futures import Future
 from ...errors import EmbedlogError
 from ...partition import Partition
 from ...storage.producer_state import Producer
-from ...wire import ErrorCode
 from ...wire.apis.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
@@ -23,6 +22,7 @@ from ...wire.apis.describe_producers import (
     ProducerState,
     TopicResponse,
 )
+from ...wire.error_codes import ErrorCode
 from ..broker_context import BrokerContext, Handler, RequestContext
 from ..problems import code_of
 

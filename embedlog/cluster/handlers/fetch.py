@@ -22,7 +22,6 @@ from ...errors import EmbedlogError
 from ...model import PartitionState
 from ...partition import Partition
 from ...storage.reader import Stretch
-from ...wire import ErrorCode, Records
 from ...wire.apis.fetch import (
     AbortedTransaction,
     EpochEndOffset,
@@ -32,6 +31,8 @@ from ...wire.apis.fetch import (
     LeaderIdAndEpoch,
     PartitionData,
 )
+from ...wire.error_codes import ErrorCode
+from ...wire.messages import Records
 from ..broker_context import BrokerContext, Handler, RequestContext, chained, check_epoch
 from ..connection import Connection, FileRegion
 from ..down_conversion import Conversion, as_message_set, size_before_zstd

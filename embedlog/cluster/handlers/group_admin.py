@@ -8,7 +8,6 @@ from typing import Final
 
 from ...errors import EmbedlogError, GroupNotFound
 from ...groups.registry import GroupDescription, State
-from ...wire import ErrorCode
 from ...wire.apis.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from ...wire.apis.describe_groups import (
     DescribedGroup,
@@ -17,6 +16,7 @@ from ...wire.apis.describe_groups import (
     DescribeGroupsResponse,
 )
 from ...wire.apis.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from ...wire.error_codes import ErrorCode
 from ...wire.operations import ON_A_GROUP
 from ..broker_context import BrokerContext, Handler, RequestContext
 from ..group_work import GroupWork

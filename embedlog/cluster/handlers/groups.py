@@ -14,12 +14,12 @@ from ...errors import EmbedlogError, MemberIdRequired
 from ...groups.coordinator import REMOTE
 from ...model import JoinResult
 from ...validation import check_group
-from ...wire import ErrorCode
 from ...wire.apis.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from ...wire.apis.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ...wire.apis.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 from ...wire.apis.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
 from ...wire.apis.sync_group import SyncGroupRequest, SyncGroupResponse
+from ...wire.error_codes import ErrorCode
 from ..broker_context import BrokerContext, Handler, RequestContext
 from ..coordination import BrokerAddress
 from ..group_work import GroupWork

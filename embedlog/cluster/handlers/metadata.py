@@ -8,7 +8,6 @@ from concurrent.futures import Future
 from ...errors import EmbedlogError, TopicExists, TopicNotFound
 from ...files.names import check_topic_name
 from ...model import TopicPartition
-from ...wire import NO_UUID, ErrorCode
 from ...wire.apis.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from ...wire.apis.describe_cluster import (
     DescribeClusterBroker,
@@ -23,7 +22,9 @@ from ...wire.apis.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from ...wire.error_codes import ErrorCode
 from ...wire.operations import ON_A_TOPIC, ON_THE_CLUSTER, UNKNOWN_OPERATIONS
+from ...wire.schema import NO_UUID
 from ..broker_context import BrokerContext, Handler, RequestContext
 from ..problems import code_of
 

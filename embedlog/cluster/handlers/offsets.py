@@ -16,7 +16,6 @@ from typing import Final
 from ...errors import EmbedlogError, OffsetOutOfRange
 from ...model import NO_OFFSET, NO_TIMESTAMP, OffsetAndTimestamp
 from ...partition import Partition
-from ...wire import ErrorCode
 from ...wire.apis.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
@@ -37,6 +36,7 @@ from ...wire.apis.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
+from ...wire.error_codes import ErrorCode
 from ..broker_context import BrokerContext, Handler, RequestContext
 from ..problems import ApiError, code_of
 

@@ -19,7 +19,6 @@ from typing import Final, cast
 from ...errors import EmbedlogError
 from ...model import Appended
 from ...partition import Partition
-from ...wire import ErrorCode
 from ...wire.apis.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from ...wire.apis.produce import (
     BatchIndexAndErrorMessage,
@@ -29,6 +28,7 @@ from ...wire.apis.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from ...wire.error_codes import ErrorCode
 from ..batch_validation import FIRST_WITH_BATCHES, checked, checked_at_once, header_of, ready
 from ..broker_context import BrokerContext, Handler, RequestContext, chained, gathered, then
 from ..connection import CloseConnection

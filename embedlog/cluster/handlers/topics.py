@@ -15,7 +15,6 @@ from typing import Final
 from ...errors import EmbedlogError, InvalidArgument, TopicExists
 from ...files.names import FORGETTING_OFFSETS, check_not_internal, check_topic_name
 from ...store.topic import check_more_partitions, check_partition_count
-from ...wire import NO_UUID, ErrorCode
 from ...wire.apis.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -35,6 +34,8 @@ from ...wire.apis.delete_topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
+from ...wire.error_codes import ErrorCode
+from ...wire.schema import NO_UUID
 from ..broker_context import BrokerContext, Handler, RequestContext
 from ..coordination import check_assignment
 from ..problems import ApiError, code_of
