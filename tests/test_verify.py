@@ -169,7 +169,7 @@ def test_a_wrong_offset_before_a_damaged_end_is_not_the_end(path: Path) -> None:
     flip(segment, last.pos + 70)
     with embedlog.open(path, mode="r") as log:
         assert log.offsets("t")[0].log_end_offset == RECORDS
-        with pytest.raises(CorruptRecord, match="base offset .* is expected"):
+        with pytest.raises(CorruptRecord, match=r"base offset .* is expected"):
             list(log.read("t", 0, start=victim.base_offset))
 
 
