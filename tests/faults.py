@@ -331,9 +331,7 @@ def crash(log: Log) -> None:
     backend = log.backend
     assert isinstance(backend, WriterBackend)
     backend._attendant.stop()
-    upkeep = store_of(log).upkeep
-    upkeep._cleaner.stop()
-    upkeep._flusher.stop()
+    store_of(log).background.stop()
     log._abandon()
     _open_logs.discard(log)
 

@@ -70,7 +70,7 @@ def written(path: Path, way: Callable[..., Any], records: list[Any], **settings:
             seen.append(follower.offsets("t"))
             seen.append(log.offsets("t"))
         seen += [log.offset_for_time("t", 0, NOW_MS + n) for n in range(5)]
-        seen += [log.health().bytes, store_of(log).upkeep.appends.number, len(woken)]
+        seen += [log.health().bytes, store_of(log).cleaner.appends.number, len(woken)]
         follower.close()
     with open_log(path, UnsyncedFileSystem(), clock=Clock(NOW_MS + 1), **settings) as log:
         assert log.recovery.clean

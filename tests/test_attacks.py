@@ -106,7 +106,7 @@ def test_a_clock_that_is_set_back_does_not_keep_records_from_being_flushed(tmp_p
     log.create_topic("t")
     log.append("t", b"1")
     clock.now_ms -= 3_600_000
-    store_of(log).upkeep._flush_cycle()
+    store_of(log).flusher.run_cycle()
     assert partition_of(log).offsets().flushed_offset == 1
     log.close()
 

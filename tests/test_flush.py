@@ -66,7 +66,7 @@ def test_flush_ms_is_kept_by_the_housekeeping(tmp_path: Path) -> None:
     with open_log(tmp_path, fs, clock=clock, flush_ms=500) as log:
         log.create_topic("t")
         log.append("t", b"x")
-        flush_cycle = store_of(log).upkeep._flush_cycle
+        flush_cycle = store_of(log).flusher.run_cycle
         clock.now_ms += 499
         assert flush_cycle() == 1, "it is due in one millisecond"
         assert fs.count("sync", SEGMENT) == 0
@@ -169,7 +169,7 @@ def test_recovery_point_is_written_after_a_flush_cycle_and_a_roll_and_never_per_
         assert fs.count("rename", RECOVERY_POINT_FILE) == 0, "an append writes no checkpoint"
         assert recovery_point(tmp_path) == 1
         log.append("t", b"x" * 900)  # rolls
-        store_of(log).upkeep._flush_cycle()
+        store_of(log).flusher.run_cycle()
         assert recovery_point(tmp_path) == 3, "the roll's; what came behind is not due yet"
         assert fs.count("rename", RECOVERY_POINT_FILE) == 1
         log.create_topic("u", partitions=3)

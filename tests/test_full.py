@@ -240,7 +240,7 @@ def test_an_append_goes_on_where_others_drop_what_it_chose_and_take_the_room(pat
             nonlocal count
             oldest.roll()
             oldest.advance_log_start(1)
-            store_of(log).upkeep.quota.unlink_due()
+            store_of(log).quota.unlink_due()
             taken = fill(log, partition=1)
             assert taken
             count += taken

@@ -132,6 +132,6 @@ def test_who_does_the_upkeep_himself_need_not_rest(path: Path, monkeypatch: pyte
         monkeypatch.setattr(time, "thread_time", itertools.count().__next__)  # each step takes a second
         store_of(log).housekeep()
         assert slept == []
-        store_of(log).upkeep.start()
-        store_of(log).upkeep.pace()()
+        store_of(log).background.start()
+        store_of(log).cleaner.pace()()
         assert len(slept) >= 1

@@ -247,13 +247,13 @@ def test_records_that_cannot_be_opened_are_found_by_a_deep_look(path: Path) -> N
 
 
 def _compact(log: Log) -> None:
-    store_of(log).upkeep.compact_partition(partition_of(log), None, store_of(log).upkeep.pace(), force=True)
-    store_of(log).upkeep.run_all()
+    store_of(log).cleaner.compact_partition(partition_of(log), None, store_of(log).cleaner.pace(), force=True)
+    store_of(log).housekeep()
 
 
 def _delete(log: Log) -> None:
     log.delete_records("t", 0, 30)
-    store_of(log).upkeep.run_all()
+    store_of(log).housekeep()
 
 
 @pytest.mark.slow

@@ -200,7 +200,7 @@ class WriterBackend(EngineBackend):
         self.flush = store.flush
         self.reopen = store.reopen
         self._attendant = Attendant(store, self.coordinator)
-        if store.upkeep.in_background:
+        if store.background.started:
             self._attendant.start()
 
     @property
@@ -277,9 +277,9 @@ class WriterBackend(EngineBackend):
                 f"topic {topic!r} is not compacted (cleanup_policy={settings.cleanup_policy!r}): "
                 'alter_topic(..., cleanup_policy="compact") first'
             )
-        pace = store.upkeep.pace()
+        pace = store.cleaner.pace()
         return sum(
-            store.upkeep.compact_partition(partition, None, pace, force=True)
+            store.cleaner.compact_partition(partition, None, pace, force=True)
             for partition in store.partitions_of(topic)
         )
 
@@ -302,10 +302,10 @@ class WriterBackend(EngineBackend):
 
     def _trouble(self) -> tuple[dict[TopicPartition, str], list[str], list[str]]:
         refusing = {name: why for name, (_, why) in self.store.trouble().items()}
-        return refusing, self.store.recovery.damage, self.store.upkeep.failures.reasons()
+        return refusing, self.store.recovery.damage, self.store.background.failures.reasons()
 
     def _disk(self) -> tuple[int, float, bool]:
-        quota = self.store.upkeep.quota
+        quota = self.store.quota
         return quota.used(), quota.used_fraction, quota.is_full
 
     def _bytes(self) -> int:

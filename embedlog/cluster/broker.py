@@ -296,7 +296,7 @@ def _connections(settings: BrokerSettings, store: Store) -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return settings.max_connections
-    return min(settings.max_connections, max(soft - store.max_open_files() - _OTHER_FILES, soft // 8))
+    return min(settings.max_connections, max(soft - store.max_open_files - _OTHER_FILES, soft // 8))
 
 
 def _is_own(host: str) -> bool:

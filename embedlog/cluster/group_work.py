@@ -45,7 +45,7 @@ class GroupWork:
     def start(self) -> None:
         """Load the groups, and let offsets expire from now on. Nothing is waited for."""
         self._begin_loading()
-        self._node.store.upkeep.timer("offset expiry", self._expire)
+        self._node.store.background.add_timer("offset expiry", self._expire)
 
     def stop(self) -> None:
         """Whoever waits for other members is sent away, and nobody else is let in."""

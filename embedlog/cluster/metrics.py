@@ -1,6 +1,6 @@
 """Prometheus metrics and health, over HTTP, at a port of their own.
 
-    GET /metrics    what the meter counted, and what the log, the server and upkeep say at that moment
+    GET /metrics    what the meter counted, and the state of the log and the server at that moment
     GET /health     200 and {"status": "ok"}; 503 and the reason if partitions refuse appends, max_bytes
                     leaves no room for them, or background work fails
 
@@ -125,17 +125,17 @@ class Collector:
             failed += partition.state in (PartitionState.FAILED, PartitionState.DAMAGED)
         yield from (start, end, flushed, size)
         yield _gauge("embedlog_partitions_failed", "Partitions that refuse appends.", failed)
-        upkeep = self._node.store.upkeep
+        store = self._node.store
         yield _gauge(
             "embedlog_flush_age_seconds",
             "For how long the oldest record that is not durable has waited.",
-            upkeep.unflushed_ms() / 1000,
+            store.flusher.unflushed_ms() / 1000,
         )
-        failing = len(upkeep.failures.reasons())
+        failing = len(store.background.failures.reasons())
         yield _gauge("embedlog_background_failures", "Background tasks whose last attempt failed.", failing)
-        if upkeep.quota.bounded:
-            yield _gauge("embedlog_disk_bytes", "Bytes that the log takes on disk.", upkeep.quota.used())
-            yield _gauge("embedlog_max_bytes", "Bytes that the log may take on disk.", upkeep.quota.limit)
+        if store.quota.bounded:
+            yield _gauge("embedlog_disk_bytes", "Bytes that the log takes on disk.", store.quota.used())
+            yield _gauge("embedlog_max_bytes", "Bytes that the log may take on disk.", store.quota.limit)
 
     def _of_cluster(self) -> Iterator[Metric]:
         coordination, own = self._node.coordination, self._node.coordination.node_id
@@ -214,11 +214,11 @@ class MetricsServer:
         if trouble:
             refusing = {str(name): why for name, (_, why) in trouble.items()}
             return 503, {"status": "failing", "why": "partitions refuse appends", "partitions": refusing}
-        upkeep = self._node.store.upkeep
-        if failing := upkeep.failures.reasons():
+        store = self._node.store
+        if failing := store.background.failures.reasons():
             return 503, {"status": "failing", "why": "background work fails", "background": failing}
-        if upkeep.quota.is_full:
-            told = {"disk_bytes": upkeep.quota.used(), "max_bytes": upkeep.quota.limit}
+        if store.quota.is_full:
+            told = {"disk_bytes": store.quota.used(), "max_bytes": store.quota.limit}
             return 503, {"status": "full", "why": "max_bytes leaves no room for appends", **told}
         return 200, {"status": "ok", "partitions": len(self._node.store.partitions())}
 

@@ -66,8 +66,8 @@ class GroupCoordinator:
         self._wakers_of_joins: dict[object, Callable[[], object]] = {}
         self._wakers: dict[str, dict[str, Callable[[], object]]] = {}
         self._closed = False
-        self._wake_timer = store.upkeep.timer("groups", self._tick)
-        store.upkeep.when_topic_deleted(self._forget_topic)
+        self._wake_timer = store.background.add_timer("groups", self._tick)
+        store.deletions.listen(self._forget_topic)
 
     # -- membership ------------------------------------------------------------------------------------
 

@@ -52,6 +52,11 @@ class Scheduler:
                 self._wakeup.signal()
                 self._due[name] = due
 
+    @property
+    def started(self) -> bool:
+        """Was `start` called?"""
+        return self._thread is not None
+
     def start(self) -> None:
         """Start the thread."""
 

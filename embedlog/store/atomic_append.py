@@ -53,6 +53,7 @@ from ..partition import Partition
 from ..validation import as_topic_partition, check_flag, check_int, check_text, is_several
 from . import staging
 from .catalog import Catalog
+from .quota import Quota
 
 logger = logging.getLogger(__name__)
 
@@ -64,25 +65,19 @@ _SPARE_BYTES: Final = 16 << 20  # what a publication leaves free on the disk, fo
 _Append: TypeAlias = Callable[[bytearray], Appended]
 
 
-class _Room(Protocol):
-    def make_room(self, size: int) -> None: ...
-
-
 class Published(Protocol):
     """The store, as far as publishing knows it."""
 
     fs: FileSystem
     catalog: Catalog
     topics_lock: threading.RLock
+    quota: Quota
 
     @property
     def path(self) -> str: ...
 
     @property
     def clock_ms(self) -> Callable[[], int]: ...
-
-    @property
-    def upkeep(self) -> _Room: ...
 
     def partition(self, topic: str, number: int) -> Partition: ...
 
@@ -288,7 +283,7 @@ def _examined(store: Published, named: Mapping[TopicPartition, Iterable[str]]) -
             "nothing was published",
             path=store.path,
         )
-    store.upkeep.make_room(total)
+    store.quota.make_room(total)
     return offsets
 
 

@@ -98,7 +98,7 @@ class _Copy:
         topics = {name: self._store.topic(name) for name in self._store.topics()}
         partitions = [partition for name in topics for partition in self._store.partitions_of(name)]
         checkpoints = {partition.name: partition.checkpoint_for_copy() for partition in partitions}
-        self._store.upkeep.advance_recovery_points({name: at for name, (at, _) in checkpoints.items()})
+        self._store.checkpointer.save_recovery_points({name: at for name, (at, _) in checkpoints.items()})
         self._total = sum(size for each in partitions for _, size in each.readable_segments())
         for partition in partitions:
             with partition.upkeep_lock:

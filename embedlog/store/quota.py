@@ -24,8 +24,8 @@ from ..errors import EmbedlogError, LogFull
 from ..files.filesystem import FileSystem
 from ..files.names import INTERNAL_TOPICS
 from ..partition import Partition
-from ..runtime.background_failures import BackgroundFailures
 from ..segment import Segment
+from .background import Background
 from .disk_usage import CountingFileSystem, blocks, measure_others
 
 logger = logging.getLogger(__name__)
@@ -52,14 +52,13 @@ class Quota:
     """What a store may take on disk. All methods are safe between threads.
 
     Args:
-        failures: records what cannot be unlinked or dropped.
-        wake: schedules a call of `unlink_due` after that many milliseconds.
+        background: runs `unlink_due`, and records what cannot be unlinked or dropped.
     """
 
-    def __init__(self, store: Bounded, failures: BackgroundFailures, wake: Callable[[float], None]) -> None:
+    def __init__(self, store: Bounded, background: Background) -> None:
         self._store = store
-        self._failures = failures
-        self._wake = wake
+        self._failures = background.failures
+        self._scheduler = background.cleaner
         self._lock = threading.Lock()
         self._waiting: list[tuple[float, str, Callable[[], None]]] = []
         self._room_lock = threading.Lock()  # held while room is made
@@ -168,7 +167,7 @@ class Quota:
             self._waiting.append((time.monotonic() + delay_ms / 1000, path, remove))
         while self.bounded and self.used() > self.limit and self._unlink_oldest():
             pass
-        self._wake(delay_ms)
+        self._scheduler.wake("unlink", delay_ms)
 
     def unlink_due(self) -> int | None:
         """Remove what has waited long enough. Returns after how many milliseconds there is more to do."""

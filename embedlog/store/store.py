@@ -28,11 +28,9 @@ from typing import Any
 from ..config import LogSettings, TopicSettings
 from ..errors import (
     Closed,
-    CorruptCheckpoint,
     EmbedlogError,
     ForkedHandle,
     NotALog,
-    PartitionFailed,
     PartitionNotFound,
     StorageError,
     TopicExists,
@@ -42,9 +40,6 @@ from ..errors import (
 from ..files.filesystem import Descriptors, FileSystem, default_open_files, storage_error
 from ..files.names import (
     FORGETTING_OFFSETS,
-    INTENT_FILE,
-    LOG_START_FILE,
-    RECOVERY_POINT_FILE,
     WRITER_STATE_FILE,
     check_not_internal,
     check_topic_name,
@@ -59,20 +54,24 @@ from ..model import (
     TopicPartition,
 )
 from ..partition import Partition
-from ..recovery import CleanEnd, Progress, open_partition
+from ..recovery import CleanEnd, Progress
 from ..retention import name_policies
 from ..runtime.parallel import run_parallel, uncollected
 from ..runtime.uninterruptible import whole
 from ..segment import Files
-from ..storage.appender import Opened
-from ..storage.checkpoints import read_offsets
 from ..storage.writer_state import WriterState
 from .atomic_append import roll_forward
-from .background import Upkeep
+from .background import Background
 from .catalog import Catalog
+from .checkpointer import Checkpointer
+from .cleaner import Cleaner
 from .disk_usage import blocks, counting
+from .flusher import Flusher
+from .partition_host import StoreHost
+from .partition_opener import LastRun, PartitionOpener
+from .quota import Quota
 from .topic import Topic, check_more_partitions, check_partition_count, new_id
-from .topic_lifecycle import TopicDirectories
+from .topic_lifecycle import TopicDeletions, TopicDirectories
 
 logger = logging.getLogger(__name__)
 
@@ -121,22 +120,28 @@ class Store:
         self.fs: FileSystem = self.disk or uncounted
         self.clock_ms = clock_ms
         self.topics_lock = threading.RLock()  # held while topics come, change or go
-        self._progress = progress
         self._topics: dict[str, Topic] = {}
         self.by_topic: dict[str, tuple[Partition, ...]] = {}
         self._closed = self._forked = False
         self.recovery = RecoveryReport()
         self.catalog = Catalog(self.fs, path)
         self._directories = TopicDirectories(self.fs, self.catalog)
+        self.deletions = TopicDeletions()
         self._writer_state = WriterState(self.fs, self.catalog.file(WRITER_STATE_FILE))
-        self.upkeep = Upkeep(self)
-        self.descriptors = Descriptors(self.fs, max(self.max_open_files() // 4, 8))
+        self.max_open_files = self.settings.max_open_files
+        if self.max_open_files <= 0:
+            self.max_open_files = default_open_files()
+        self.descriptors = Descriptors(self.fs, max(self.max_open_files // 4, 8))
+        self._compose()
         self.catalog.create(layout)
         self.catalog.load(layout)
         self._lock_fd = self.catalog.lock()
         try:
             self.catalog.note_writer(self.clock_ms(), passing=passing, max_bytes=self.settings.max_bytes)
-            self._files = Files(self.fs, self.descriptors, IndexCache(), self.catalog.layout)
+            files = Files(self.fs, self.descriptors, IndexCache(), self.catalog.layout)
+            self._opener = PartitionOpener(
+                self.fs, self.catalog, self._directories, files, self.clock_ms, self.host, progress
+            )
             self._open()
         except BaseException as error:
             self._release()
@@ -144,7 +149,7 @@ class Store:
                 raise storage_error(f"{path} cannot be opened", error, path) from error
             raise
         if background:
-            self.upkeep.start()
+            self.background.start()
 
     def __repr__(self) -> str:
         return f"<Store {self.path}>"
@@ -153,24 +158,32 @@ class Store:
     def path(self) -> str:
         return self.catalog.path
 
-    def max_open_files(self) -> int:
-        """How many descriptors the log may hold: the setting, or half of what the process may."""
-        return self.settings.max_open_files if self.settings.max_open_files > 0 else default_open_files()
+    def _compose(self) -> None:
+        """Create the parts that work in the background, and connect them."""
+        clock_ms, partitions = self.clock_ms, self.partitions
+        self.background = background = Background()
+        self.checkpointer = checkpointer = Checkpointer(self.fs, self.catalog, partitions, background)
+        self.flusher = Flusher(partitions, checkpointer, background, clock_ms)
+        self.quota = Quota(self, background)
+        self.cleaner = Cleaner(partitions, checkpointer, self.quota, background, self.settings, clock_ms)
+        max_append_files = max(self.max_open_files * 3 // 4, 8)
+        self.host = StoreHost(
+            self.flusher, checkpointer, self.cleaner, self.quota, clock_ms, self.check_open, max_append_files
+        )
 
     # -- opening ---------------------------------------------------------------------------------------
 
     @uncollected()
     def _open(self) -> None:
         started = time.perf_counter()
-        self.upkeep.quota.measure()
+        self.quota.measure()
         self._topics = self.catalog.load_topics()
         clean = self.catalog.take_clean_shutdown()
         if not self._topics:
             clean = {}
         self.recovery.clean = clean is not None
         flushed = self._writer_state.take_over() if clean is None else {}
-        recovery_points = self._checkpoint(RECOVERY_POINT_FILE)
-        log_starts = self._checkpoint(LOG_START_FILE)
+        last = LastRun(clean, *self.checkpointer.load(), flushed)
         for topic in list(self.catalog.deleting.values()):
             self._finish_deletion(topic)
         self.catalog.fold_journal(self._topics)
@@ -179,20 +192,13 @@ class Store:
         settings = {topic.name: self.settings_of(topic) for topic in self._topics.values()}
 
         def open_one(name: TopicPartition) -> tuple[Partition, PartitionRecovery | None]:
-            topic = self._topics[name.topic]
-            end, point = (clean or {}).get(name), recovery_points.get(name)
-            if end is not None and end.log_end_offset != point:
-                # Closing wrote both. Neither file has a checksum: each is the other's.
-                point = min(end.log_end_offset, end.log_end_offset if point is None else point)
-                end = None
-            start, durable = log_starts.get(name), flushed.get(name, 0)
-            return self._open_partition(name, topic, settings[name.topic], end, point or 0, start, durable)
+            return self._opener.open(name, self._topics[name.topic], settings[name.topic], last)
 
         names = [name for topic in self._topics.values() for name in topic.names()]
         try:
             found = run_parallel(open_one, names) if clean is None else list(map(open_one, names))
         except NotALog:
-            if clean is not None:  # so that the next open finds what this one did
+            if clean is not None:  # so that the next open finds the same
                 with contextlib.suppress(OSError):
                     self.catalog.note_clean_shutdown(clean)
             raise
@@ -201,7 +207,7 @@ class Store:
             self.by_topic[topic.name] = tuple(opened[name][0] for name in topic.names())
         self.recovery.partitions += [report for _, report in opened.values() if report is not None]
         self.catalog.keep_manifests()
-        self.upkeep.adopt(self.partitions())
+        self.checkpointer.add(self.partitions())
         roll_forward(self)
         for text in self.recovery.damage:
             logger.error("damaged: %s", text)
@@ -214,49 +220,6 @@ class Store:
         if compacting:
             self._topics.update({topic.name: replace(topic, gaps=True) for topic in compacting})
             self.catalog.save_topics(self._topics)
-
-    def _checkpoint(self, name: str) -> dict[TopicPartition, int]:
-        try:
-            return read_offsets(self.fs, self.catalog.file(name))
-        except CorruptCheckpoint as error:
-            # Without it everything is checked from the start: slower, and nothing is lost.
-            logger.warning("passing over a checkpoint: %s", error)
-            return {}
-
-    def _open_partition(
-        self,
-        name: TopicPartition,
-        topic: Topic,
-        settings: TopicSettings,
-        clean: CleanEnd | None,
-        recovery_point: int,
-        log_start_offset: int | None,
-        flushed_offset: int = 0,
-    ) -> tuple[Partition, PartitionRecovery | None]:
-        directory = self.directory(name)
-        gaps = topic.gaps or settings.compacts
-        try:
-            opened, report = open_partition(
-                name,
-                directory,
-                self._files,
-                settings,
-                clean=clean,
-                recovery_point=recovery_point,
-                flushed_offset=flushed_offset,
-                log_start_offset=log_start_offset,
-                may_have_gaps=gaps,
-                now_ms=self.clock_ms(),
-                progress=self._progress,
-                manifest_trusted=self.catalog.keeps_manifests,
-            )
-        except FileNotFoundError:
-            if self.fs.exists(directory):
-                raise
-            raise self._directories.missing(name, topic) from None
-        partition = Partition(name, directory, self._files, settings, self.upkeep, opened)
-        partition.may_have_gaps = gaps
-        return partition, report
 
     # -- topics ----------------------------------------------------------------------------------------
 
@@ -299,7 +262,7 @@ class Store:
         check_partition_count(partitions)
         checked = TopicSettings.parse(settings)
         while not self._create_topic(name, partitions, checked, exist_ok, topic_id):
-            self.upkeep.tell_of_deletions()
+            self.deletions.notify()
         return self.describe_topic(name)
 
     @whole
@@ -310,7 +273,7 @@ class Store:
         with self.topics_lock:
             self.check_open()
             if name in self._topics and exist_ok:
-                self.upkeep.settings_changed()  # the program may just have named the topic's delete_policy
+                self.cleaner.settings_changed()  # the program may just have named the topic's delete_policy
                 return True
             if name in self._topics:
                 raise TopicExists(
@@ -323,7 +286,7 @@ class Store:
                     "messages, and try again",
                     path=self.path,
                 )
-            if self.upkeep.has_to_tell_of(name):
+            if self.deletions.is_pending(name):
                 return False
             compacts = self.defaults.with_changes(checked).compacts
             self._add_partitions(Topic(name, topic_id or new_id(), partitions, checked, compacts), 0)
@@ -346,11 +309,11 @@ class Store:
         begun: dict[TopicPartition, Partition] = {}
 
         def begin(name: TopicPartition) -> None:
-            begun[name], _ = self._open_partition(name, topic, settings, None, 0, None)
+            begun[name], _ = self._opener.open(name, topic, settings)
 
-        self.upkeep.make_room(blocks(1) * (topic.partitions - first))  # of their directories
+        self.quota.make_room(blocks(1) * (topic.partitions - first))  # of their directories
         try:
-            self.upkeep.forget(topic.names()[first:])
+            self.checkpointer.purge(topic.names()[first:])
             for name in topic.names()[first:]:
                 made.append(self._directories.make(name, topic.topic_id))
             run_parallel(begin, topic.names()[first:])
@@ -370,7 +333,7 @@ class Store:
         added = [begun[name] for name in topic.names()[first:]]
         self.by_topic[topic.name] = (*self.by_topic.get(topic.name, ()), *added)
         self._topics[topic.name] = topic
-        self.upkeep.adopt(added)
+        self.checkpointer.add(added)
         self._writer_state.replace(self.partitions())
 
     def _save_topics(self, topics: Mapping[str, Topic], deleting: Mapping[str, Topic] | None = None) -> None:
@@ -393,7 +356,7 @@ class Store:
             for partition in self.by_topic[name]:
                 partition.settings = resolved
                 partition.may_have_gaps = altered.gaps
-        self.upkeep.settings_changed()
+        self.cleaner.settings_changed()
         return self.describe_topic(name)
 
     @whole
@@ -409,7 +372,7 @@ class Store:
     def delete_topic(self, name: str) -> None:
         """Delete a topic: gone, durably, on return; its files go after file_delete_delay_ms."""
         self._delete_topic(name)
-        self.upkeep.tell_of_deletions()
+        self.deletions.notify()
 
     @whole
     def _delete_topic(self, name: str) -> None:
@@ -422,17 +385,19 @@ class Store:
             for partition in self.by_topic.pop(name):
                 partition.publish_through(None)  # the file they have slots in goes
                 partition.close()
-                self.upkeep.dismiss(partition)
+                self.host.forget(partition)
+                self.checkpointer.remove(partition.name)
+                self.background.failures.forget(partition.name)
             self._writer_state.replace(self.partitions())
             self._finish_deletion(topic)
-            self.upkeep.topic_deleted(name)
+            self.deletions.add(name)
 
     def _finish_deletion(self, topic: Topic) -> bool:
         """The directories of a deleted topic lose its name now, and go later. False: some kept it."""
         retired = self._directories.retire(topic)
         for path in retired:
             delay_ms = self.settings_of(topic).file_delete_delay_ms
-            self.upkeep.quota.remove_later(path, delay_ms, functools.partial(self._directories.remove, path))
+            self.quota.remove_later(path, delay_ms, functools.partial(self._directories.remove, path))
         if len(retired) < topic.partitions:
             return False
         left = {name: other for name, other in self.catalog.deleting.items() if name != topic.name}
@@ -474,47 +439,23 @@ class Store:
     def reopen(self, topic: str, number: int) -> PartitionRecovery | None:
         """Recover a partition that refuses appends since a write or fsync failed. Raises StorageError."""
         partition = self.partition(topic, number)
-        if self.fs.exists(self.catalog.file(INTENT_FILE)):
-            raise PartitionFailed(
-                f"{partition.name}: a publication was interrupted; close the log and open it again",
-                path=partition.directory,
-            )
-        reports: list[PartitionRecovery] = []
-
-        def recover(recovery_point: int) -> Opened:
-            opened, report = open_partition(
-                partition.name,
-                partition.directory,
-                self._files,
-                partition.settings,
-                clean=None,
-                recovery_point=recovery_point,
-                log_start_offset=partition.offsets().log_start_offset,
-                may_have_gaps=partition.may_have_gaps,
-                now_ms=self.clock_ms(),
-            )
-            if report is not None:
-                reports.append(report)
-            return opened
-
-        try:
-            partition.reopen(recover)
-        except OSError as error:
-            message = f"{partition.name} cannot be reopened"
-            raise storage_error(message, error, partition.directory) from error
-        self.upkeep.recovered(partition)
-        return reports[0] if reports else None
+        report = self._opener.reopen(partition)
+        self.background.failures.forget(partition.name)
+        self.host.forget(partition)
+        self.checkpointer.set_recovery_point(partition.name, partition.recovery_point)
+        return report
 
     # -- the whole -------------------------------------------------------------------------------------
 
     def flush(self) -> None:
         """Everything appended before the call is durable on return. Raises FlushFailed (the first)."""
         self.check_open()
-        self.upkeep.flush()
+        self.flusher.flush()
 
     def housekeep(self) -> None:
         """Do now, in this thread, what the background threads do when it is due."""
-        self.upkeep.run_all()
+        self.flusher.expire_delays()
+        self.background.run_all()
 
     def check_open(self) -> None:
         if self._forked:
@@ -530,7 +471,10 @@ class Store:
         with self.topics_lock:
             if self._closed:
                 return
-            self.upkeep.stop()
+            self.cleaner.interrupt()
+            self.background.stop()
+            with contextlib.suppress(StorageError):  # closing the partition finds it out
+                self.flusher.flush()
             self._closed = True
             ends: dict[TopicPartition, CleanEnd] = {}
             for partition in self.partitions():
@@ -540,8 +484,7 @@ class Store:
                         end, active.base_offset, active.size, active.created_ms, int(partition.begins_epoch)
                     )
             try:
-                points = {partition.name: partition.recovery_point for partition in self.partitions()}
-                self.upkeep.write_recovery_points(points)
+                self.checkpointer.save_at_close()
                 self.catalog.fold_journal(self._topics)
                 self.catalog.note_clean_shutdown(ends)
             except OSError:

@@ -18,7 +18,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from ..errors import CorruptCheckpoint, counted
@@ -33,6 +34,38 @@ logger = logging.getLogger(__name__)
 
 _DELETED: Final = "-delete"
 _FOUND: Final = "-found"
+
+
+class TopicDeletions:
+    """Tells listeners which topics were deleted."""
+
+    def __init__(self) -> None:
+        self._listeners: list[Callable[[str], None]] = []  # only grows, without a lock
+        self._pending: list[str] = []  # appended to under Store.topics_lock, removed from under _notifying
+        self._notifying = threading.Lock()
+
+    def listen(self, listener: Callable[[str], None]) -> None:
+        """Call the listener with the name of each topic deleted from now on, before delete_topic returns.
+
+        If Ctrl-C ends `delete_topic`, it is called before a topic of that name is created again.
+        """
+        self._listeners.append(listener)
+
+    def add(self, name: str) -> None:
+        """A topic was deleted: the next `notify` tells of it."""
+        self._pending.append(name)
+
+    def is_pending(self, name: str) -> bool:
+        """Was a topic of that name deleted, and the listeners have not been told?"""
+        return name in self._pending
+
+    def notify(self) -> None:
+        """Tell the listeners. The caller holds no lock that they may need."""
+        with self._notifying:
+            for name in tuple(self._pending):
+                for listener in self._listeners:
+                    listener(name)
+                self._pending.remove(name)
 
 
 class TopicDirectories:

@@ -151,7 +151,7 @@ def test_a_log_that_is_full_says_so() -> None:
 
 def test_what_fails_in_the_background_shows() -> None:
     with Broker(metrics_port=0) as broker:
-        failures = broker.node.store.upkeep.failures
+        failures = broker.node.store.background.failures
         with failures.tolerated("trying", "something", OSError):
             raise OSError(28, "No space left on device")
         status, text = get(broker, "/health")

@@ -1,0 +1,161 @@
+"""Cleaning: segments roll by age, retention deletes them, compaction rewrites them, manifests summarize them.
+
+Every task visits all partitions; one that fails does not keep the others from theirs. Invariant: nothing is
+deleted except by a policy that the user set, or by max_bytes (quota.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Final
+
+from ..compaction import compact, should_compact
+from ..config import LogSettings
+from ..errors import EmbedlogError
+from ..fast_append import ApproximateCounter
+from ..partition import Partition
+from ..retention import apply_retention
+from ..runtime.throttle import Pace, Throttle
+from .background import Background
+from .checkpointer import Checkpointer
+from .quota import Quota
+
+_ROLL_CHECK_MS: Final = 60_000
+_RECHECK_MS: Final = 1_000
+_SUMMARY_BYTES_PER_SECOND: Final = 64 << 20  # not urgent, and a log of an older version may be large
+
+
+class Cleaner:
+    """Cleans a store's partitions. All methods are safe between threads; the tasks run one at a time.
+
+    Args:
+        partitions: lists the partitions of the store.
+        background: runs the tasks.
+    """
+
+    def __init__(
+        self,
+        partitions: Callable[[], list[Partition]],
+        checkpointer: Checkpointer,
+        quota: Quota,
+        background: Background,
+        settings: LogSettings,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._partitions = partitions
+        self._checkpointer = checkpointer
+        self._quota = quota
+        self._settings = settings
+        self._clock_ms = clock_ms
+        self._scheduler = scheduler = background.cleaner
+        self._failures = background.failures
+        self.appends = ApproximateCounter()
+        """How many appends there were: background work rests for them (runtime/throttle.py)."""
+        self._stopping = False  # set once, without a lock
+        self._throttle = Throttle(settings.log_cleaner_io_max_bytes_per_second)
+        self._summary_throttle = Throttle(_SUMMARY_BYTES_PER_SECOND)
+        scheduler.add("roll", self._roll_old)
+        scheduler.add("retention", self._apply_retention)
+        scheduler.add("compaction", self._compact)
+        scheduler.add("unlink", quota.unlink_due)
+        scheduler.add("summaries", self._summarize)
+
+    def interrupt(self) -> None:
+        """End the running task soon; the next open resumes its work."""
+        self._stopping = True
+        self._throttle.wake()
+        self._summary_throttle.wake()
+
+    def segment_sealed(self) -> None:
+        """There may be something to delete, compact or summarize."""
+        for task in ("retention", "compaction", "summaries"):
+            self._scheduler.wake(task, _RECHECK_MS)
+
+    def settings_changed(self) -> None:
+        """Apply a topic's new settings now."""
+        for task in ("roll", "retention", "compaction"):
+            self._scheduler.wake(task)
+
+    def pace(self) -> Pace:
+        """A thread calls the result between the small steps of its background work."""
+        # Without background threads, the caller waits for the work: it must not sleep.
+        return Pace(lambda: self.appends.number, sleep=time.sleep if self._scheduler.started else _no_sleep)
+
+    def compact_partition(
+        self, partition: Partition, throttle: Throttle | None, pace: Pace, *, force: bool
+    ) -> int:
+        """Compact one partition, if it is dirty enough or forced. Returns the bytes freed."""
+        first_dirty = self._checkpointer.cleaned_up_to(partition.name)
+        now = self._clock_ms()
+        if not force and not should_compact(partition, partition.settings, now, first_dirty):
+            return 0
+        result = compact(
+            partition,
+            partition.settings,
+            now,
+            dedupe_buffer_bytes=self._settings.log_cleaner_dedupe_buffer_size,
+            throttle=throttle,
+            first_dirty_offset=first_dirty,
+            pace=pace,
+            stopped=lambda: self._stopping,
+        )
+        self._checkpointer.set_cleaned_up_to(partition, result.first_dirty_offset)
+        return result.bytes_read - result.bytes_written
+
+    # -- tasks -----------------------------------------------------------------------------------------
+
+    def _roll_old(self) -> int:
+        now = self._clock_ms()
+        wait = _ROLL_CHECK_MS
+        pace = self.pace()
+        for partition in self._partitions():
+            pace()
+            settings = partition.settings
+            age_ms = settings.segment_ms
+            if settings.compacts:
+                age_ms = min(age_ms, settings.max_compaction_lag_ms)
+            with self._tolerated("rolling", partition):
+                partition.roll_if_older(now - age_ms)
+            wait = min(wait, max(age_ms, _RECHECK_MS))
+        return wait
+
+    def _apply_retention(self) -> int:
+        now = self._clock_ms()
+        pace = self.pace()
+        for partition in self._partitions():
+            pace()
+            with self._tolerated("retention of", partition):
+                apply_retention(partition, now)
+        self._quota.measure()
+        return self._settings.log_retention_check_interval_ms
+
+    def _compact(self) -> int:
+        pace = self.pace()
+        for partition in self._partitions():
+            pace()
+            if partition.settings.compacts:
+                with self._tolerated("compaction of", partition):
+                    self.compact_partition(partition, self._throttle, pace, force=False)
+        return self._settings.log_cleaner_backoff_ms
+
+    def _summarize(self) -> None:
+        pace = self.pace()
+        throttle = self._summary_throttle if self._scheduler.started else None
+
+        def step(size: int) -> None:
+            pace()
+            if throttle is not None:
+                throttle(size)
+
+        for partition in self._partitions():
+            pace()
+            partition.summarize(step, lambda: self._stopping)
+
+    def _tolerated(self, doing: str, partition: Partition) -> contextlib.AbstractContextManager[None]:
+        return self._failures.tolerated(doing, partition.name, EmbedlogError, OSError)
+
+
+def _no_sleep(_: float) -> None:
+    pass
