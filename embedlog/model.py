@@ -6,10 +6,9 @@ Timestamps are milliseconds since the epoch (UTC), as in Kafka; -1 means none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 NO_TIMESTAMP = -1
@@ -270,18 +269,25 @@ class RecoveryReport:
         return [text for partition in self.partitions for text in partition.damage]
 
 
-class JoinResult(NamedTuple):
-    """A completed join: `members` is filled in for the leader only (member id -> subscription bytes).
+class JoinedMember(NamedTuple):
+    """A member as its group's leader sees it: metadata is its subscription for the chosen protocol."""
 
-    instance_ids: of those members that are static, member id -> group_instance_id. skip_assignment: a static
-    leader came back to a group that goes on as it is; what it assigns is ignored.
+    member_id: str
+    group_instance_id: str | None
+    metadata: bytes
+
+
+class JoinResult(NamedTuple):
+    """A member's place in a generation. Only the leader gets `members`.
+
+    skip_assignment: a static leader rejoined a group whose assignment stands; the group ignores a new one.
+    (JoinGroup before version 9 cannot say so: name another leader there.)
     """
 
     member_id: str
     generation: int
+    protocol_type: str
     protocol: str
     leader_id: str
-    members: dict[str, bytes]
-    protocol_type: str = "consumer"
-    instance_ids: Mapping[str, str] = MappingProxyType({})
+    members: tuple[JoinedMember, ...] = ()
     skip_assignment: bool = False

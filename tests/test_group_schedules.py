@@ -26,14 +26,13 @@ from embedlog.groups.registry import (
     Group,
     JoinCompleted,
     JoinFailed,
-    JoinResult,
     MetadataChanged,
     RebalanceStarted,
     State,
     SyncCompleted,
     SyncFailed,
 )
-from embedlog.model import GroupMetadata, TopicPartition
+from embedlog.model import GroupMetadata, JoinResult, TopicPartition
 from embedlog.wire.consumer_protocol import (
     Assignment,
     Subscription,

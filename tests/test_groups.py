@@ -25,9 +25,7 @@ from embedlog.groups.registry import (
     Group,
     Groups,
     JoinCompleted,
-    JoinedMember,
     JoinFailed,
-    JoinResult,
     MetadataChanged,
     RebalanceStarted,
     State,
@@ -35,7 +33,7 @@ from embedlog.groups.registry import (
     SyncFailed,
     new_member_id,
 )
-from embedlog.model import GroupMemberMetadata, GroupMetadata
+from embedlog.model import GroupMemberMetadata, GroupMetadata, JoinedMember, JoinResult
 
 SESSION_MS, REBALANCE_MS = 10_000, 60_000
 

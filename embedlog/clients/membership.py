@@ -286,7 +286,7 @@ class Membership:
 
     def _assignments(self, joined: JoinResult) -> dict[str, bytes]:
         """The leader's task: member id -> assignment."""
-        subscriptions = {member: decode_subscription(data) for member, data in joined.members.items()}
+        subscriptions = {each.member_id: decode_subscription(each.metadata) for each in joined.members}
         partitions: dict[str, int] = {}
         for topic in {topic for subscription in subscriptions.values() for topic in subscription.topics}:
             try:

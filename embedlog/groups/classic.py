@@ -45,13 +45,12 @@ from ..errors import (
     RebalanceInProgress,
     UnknownMember,
 )
-from ..model import GroupMetadata
+from ..model import GroupMetadata, JoinResult
 from .events import (
     Effect,
     GroupDescription,
     JoinCompleted,
     JoinFailed,
-    JoinResult,
     MetadataChanged,
     RebalanceStarted,
     State,

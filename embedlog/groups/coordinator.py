@@ -450,19 +450,7 @@ def _completion(
         elif isinstance(effect, SyncCompleted):
             future.set_result(effect.assignment)
         else:
-            result = effect.result
-            future.set_result(
-                JoinResult(
-                    result.member_id,
-                    result.generation,
-                    result.protocol,
-                    result.leader_id,
-                    {member.member_id: member.metadata for member in result.members},
-                    result.protocol_type,
-                    {m.member_id: m.group_instance_id for m in result.members if m.group_instance_id},
-                    result.skip_assignment,
-                )
-            )
+            future.set_result(effect.result)
 
     return complete
 

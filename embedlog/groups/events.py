@@ -10,7 +10,7 @@ from enum import Enum
 from typing import NamedTuple, TypeAlias
 
 from ..errors import EmbedlogError
-from ..model import GroupMetadata
+from ..model import GroupMetadata, JoinResult
 
 
 class State(Enum):
@@ -21,30 +21,6 @@ class State(Enum):
     COMPLETING_REBALANCE = "CompletingRebalance"
     STABLE = "Stable"
     DEAD = "Dead"
-
-
-class JoinedMember(NamedTuple):
-    """What the leader is told of a member: metadata is its subscription for the chosen protocol."""
-
-    member_id: str
-    group_instance_id: str | None
-    metadata: bytes
-
-
-class JoinResult(NamedTuple):
-    """A member's place in a generation. Only the leader is told the members.
-
-    skip_assignment: the leader came back as the same static member and need not assign anything (for
-    JoinGroup before version 9, say that somebody else leads: the group is stable and ignores what it sends).
-    """
-
-    member_id: str
-    generation: int
-    protocol_type: str
-    protocol: str
-    leader_id: str
-    members: tuple[JoinedMember, ...] = ()
-    skip_assignment: bool = False
 
 
 class JoinCompleted(NamedTuple):

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from ..errors import GroupFull, InconsistentProtocol, InvalidArgument
-from ..model import GroupMemberMetadata
-from .events import JoinedMember, MemberDescription
+from ..model import GroupMemberMetadata, JoinedMember
+from .events import MemberDescription
 
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60 * 1000
 """How long a newcomer's join may wait: it has no session yet, and its client may be gone."""

@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 from ...errors import EmbedlogError, GroupNotFound, TopicNotFound, UnknownMember
 from ...files.names import check_topic_name
 from ...groups.events import GroupDescription, MemberDescription, State
-from ...model import CommittedOffset, JoinResult, TopicPartition
+from ...model import CommittedOffset, JoinedMember, JoinResult, TopicPartition
 from ...validation import as_topic_partition, as_topic_partitions, check_committed
 from ...wire.apis.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from ...wire.apis.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
@@ -120,9 +120,17 @@ class RemoteCoordinator:
             check_code(answer.error_code, f"joining group {group!r}")
             member.generation, member.protocol = answer.generation_id, answer.protocol_name or ""
             self._heartbeats.add(member)
-            members = {each.member_id: each.metadata for each in answer.members}
-            leader = "" if answer.skip_assignment else answer.leader
-            return JoinResult(member.member_id, member.generation, member.protocol, leader, members)
+            return JoinResult(
+                member.member_id,
+                member.generation,
+                PROTOCOL_TYPE,
+                member.protocol,
+                "" if answer.skip_assignment else answer.leader,
+                tuple(
+                    JoinedMember(each.member_id, each.group_instance_id, each.metadata)
+                    for each in answer.members
+                ),
+            )
 
         return _in_a_thread(join)
 

@@ -244,9 +244,11 @@ def _joined(call: RequestContext, joined: JoinResult) -> JoinGroupResponse:
         if hidden
         else [
             JoinGroupResponseMember(
-                member_id=member, group_instance_id=joined.instance_ids.get(member), metadata=metadata
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                metadata=member.metadata,
             )
-            for member, metadata in joined.members.items()
+            for member in joined.members
         ],
     )
 
