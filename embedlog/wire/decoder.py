@@ -1,14 +1,14 @@
-"""Compiles the decoder of one message in one version: a Python function made for it alone.
+"""Compiles the decoder of one version of one message: a Python function of its own.
 
-    compiled(data, pos) -> (message, pos behind it)
+    compiled(data, pos) -> (message, the pos after it)
 
-`data` is bytes, bytearray or memoryview and ends with the message. No recursion, no look-up of types at
-run time: nested arrays become nested loops, and a run of fixed-size fields, with the length of what follows
-them (or its first byte where lengths are varints), one Struct.unpack_from.
+`data` is bytes, bytearray or memoryview and ends with the message. The function neither recurses nor looks up
+types at run time: nested arrays become nested loops, and a run of fixed-size fields becomes one
+Struct.unpack_from, together with the length that follows them (or its first byte, if lengths are varints).
 
-Hostile bytes: unpack_from and indexing do not go past the end; each length and count is held against the
-bytes that are left before anything is made of it, a count times the smallest size that an element can have
-(never 0). So what a message costs is bounded by its own length. Whatever is wrong is a ProtocolError.
+Hostile bytes: unpack_from and indexing never read past the end. Each length is checked against the remaining
+bytes before anything is allocated; so is each count times the smallest size of an element, which is never 0.
+The cost of a message is therefore bounded by its own length. Any violation raises ProtocolError.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ __all__ = ["compile_decoder"]
 
 
 def compile_decoder(cls: type, version: int, flexible: bool) -> Callable[..., Any]:
-    """The decoder of this version of a message class."""
+    """The decoder for this version of a message class."""
     return _Decoder(cls, version, flexible).compiled()
 
 
 class _Decoder:
-    """Writes the source."""
+    """Writes the source of one decoder."""
 
     def __init__(self, cls: type, version: int, flexible: bool) -> None:
         self._cls = cls
@@ -39,7 +39,7 @@ class _Decoder:
         self._flexible = flexible
         self._source = Source(f"{cls.__name__} v{version}")
         self._run: list[tuple[str, str]] = []
-        """Formats and targets of the fixed-size fields gathered so far."""
+        """Formats and targets of the current run of fixed-size fields."""
         self._source.namespace.update(
             new=object.__new__,
             rest_of_varint=rest_of_varint,
@@ -51,7 +51,7 @@ class _Decoder:
         )
 
     def compiled(self) -> Callable[..., Any]:
-        """The function."""
+        """Writes and compiles the function."""
         source = self._source
         with source.block("def compiled(data, pos):"):
             source.line("end = len(data)")
@@ -65,7 +65,7 @@ class _Decoder:
     # -- messages and their fields ---------------------------------------------------------------------
 
     def _message(self, cls: type) -> str:
-        """Read a message of this class; the variable that has it. What is due to be read is read first."""
+        """Reads a message of this class, after the current run. Returns the variable that holds it."""
         source = self._source
         made = source.fresh("m")
         source.line(f"{made} = new({source.constant('C', cls)})")
@@ -80,7 +80,7 @@ class _Decoder:
         return made
 
     def _defaults(self, cls: type, made: str) -> None:
-        """What this version does not have, and what may be left out."""
+        """Sets the fields that this version lacks or may leave out."""
         for name, wire in wire_of(cls):
             if wire.tagged is not None or not wire.is_in(self._version):
                 default = repr(wire.default)
@@ -127,7 +127,7 @@ class _Decoder:
             source.line(f"{target} = {self._message(wire.element)}")
 
     def _length(self, classic: str) -> str:
-        """Read a length or count: the variable that has it, -1 for null."""
+        """Reads a length or count. Returns the variable that holds it, -1 for null."""
         source = self._source
         count = source.fresh("n")
         if not self._flexible:
@@ -145,7 +145,7 @@ class _Decoder:
             self._source.line(f"{target}, pos = rest_of_varint(data, pos, {target})")
 
     def _read_run(self) -> None:
-        """One unpack_from for the fields gathered."""
+        """Reads the current run by one unpack_from."""
         if not self._run:
             return
         formats = "".join(each for each, _ in self._run)
@@ -164,7 +164,7 @@ class _Decoder:
         source = self._source
         source.line(f"stop = pos + {count}")
         with source.block("if stop > end:"):
-            source.line(f"raise ProtocolError(f'{{{count}}} bytes where {{end - pos}} are left')")
+            source.line(f"raise ProtocolError(f'{{{count}}} bytes, {{end - pos}} remain')")
         value = {
             "string": "str(data[pos:stop], 'utf-8')",
             "bytes": "bytes(data[pos:stop])",
@@ -177,7 +177,7 @@ class _Decoder:
         source = self._source
         smallest = self._smallest_element(wire.element)
         with source.block(f"if {count} > (end - pos) // {smallest}:"):
-            source.line(f"raise ProtocolError(f'{{{count}}} elements where {{end - pos}} bytes are left')")
+            source.line(f"raise ProtocolError(f'{{{count}}} elements, {{end - pos}} bytes remain')")
         if wire.element in FIXED and wire.element != "uuid":
             format_character = FIXED[wire.element]
             source.line(f"{target} = list(unpack_many(f'>{{{count}}}{format_character}', data, pos))")
@@ -207,22 +207,22 @@ class _Decoder:
             if not tagged:
                 source.line(f"pos = skip_tagged(data, pos, {count})")
                 return
-            tag, size, behind = source.fresh("tag"), source.fresh("size"), source.fresh("behind")
+            tag, size, stop = source.fresh("tag"), source.fresh("size"), source.fresh("stop")
             with source.block(f"for _ in range({count}):"):
                 source.line(f"{tag}, pos = read_varint(data, pos)")
                 source.line(f"{size}, pos = read_varint(data, pos)")
-                source.line(f"{behind} = pos + {size}")
-                with source.block(f"if {behind} > end:"):
-                    source.line(f"raise ProtocolError(f'{{{size}}} bytes where {{end - pos}} are left')")
+                source.line(f"{stop} = pos + {size}")
+                with source.block(f"if {stop} > end:"):
+                    source.line(f"raise ProtocolError(f'{{{size}}} bytes, {{end - pos}} remain')")
                 word = "if"
                 for name, wire in tagged:
                     with source.block(f"{word} {tag} == {wire.tagged}:"), source.field(name):
                         self._value(wire.kind, wire, f"{made}.{name}")
                         self._read_run()
-                        with source.block(f"if pos != {behind}:"):
+                        with source.block(f"if pos != {stop}:"):
                             source.line(f"raise ProtocolError(f'not the {{{size}}} bytes it claims')")
                     word = "elif"
-                source.line(f"pos = {behind}")
+                source.line(f"pos = {stop}")
 
     # -- sizes -----------------------------------------------------------------------------------------
 
@@ -240,7 +240,7 @@ class _Decoder:
         return smallest
 
     def _smallest(self, kind: str) -> int:
-        """Bytes of a primitive; of what has a length, those of the length."""
+        """The size of a primitive; for kinds with a length, the size of the length."""
         if kind in FIXED:
             return struct.calcsize(">" + FIXED[kind])
         return 1 if self._flexible or kind == "struct" else 2 if kind == "string" else 4

@@ -1,14 +1,14 @@
-"""Compiles the encoder of one message in one version: a Python function made for it alone.
+"""Compiles the encoder of one version of one message: a Python function of its own.
 
     compiled(message, out: bytearray, chunks: list)
 
-appends to `out`. Records that are to stay where they are become chunks of their own: `out` as it is goes to
-`chunks`, then the records, and a fresh bytearray goes on; the last one is returned. Where records are copied,
-there are no chunks and `out` itself is returned.
+appends to `out`. If records are not to be copied, each of them becomes a chunk: the encoder moves `out` to
+`chunks`, appends the records, and continues with a new bytearray, which it returns at the end. If they are to
+be copied, it returns `out`.
 
-Runs of fixed-size fields, with the length of what follows where that has a fixed size too, are one
-Struct.pack. What a version does not have is not written, whatever it is. A value that does not fit, or a None
-that may not be one, is a ProtocolError.
+A run of fixed-size fields becomes one Struct.pack, together with the length that follows them if that has a
+fixed size, too. Fields that the version lacks are not written, whatever their value. A value out of range and
+a None that the version does not allow raise ProtocolError.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ __all__ = ["compile_encoder"]
 
 
 def compile_encoder(cls: type, version: int, flexible: bool, *, chunked: bool) -> Callable[..., Any]:
-    """The encoder of this version of a message class, records in chunks of their own or copied."""
+    """The encoder for this version of a message class. `chunked`: records become chunks instead of copies."""
     return _Encoder(cls, version, flexible, chunked).compiled()
 
 
 class _Encoder:
-    """Writes the source."""
+    """Writes the source of one encoder."""
 
     def __init__(self, cls: type, version: int, flexible: bool, chunked: bool) -> None:
         self._cls = cls
@@ -40,7 +40,7 @@ class _Encoder:
         self._chunked = chunked
         self._source = Source(f"{cls.__name__} v{version}")
         self._run: list[tuple[str, str]] = []
-        """Formats and expressions of the fixed-size fields gathered so far."""
+        """Formats and expressions of the current run of fixed-size fields."""
         self._source.namespace.update(
             varint=varint,
             small=SMALL_VARINTS,
@@ -49,7 +49,7 @@ class _Encoder:
         )
 
     def compiled(self) -> Callable[..., Any]:
-        """The function."""
+        """Writes and compiles the function."""
         source = self._source
         with source.block("def compiled(m, out, chunks):"):
             with source.block("try:"):
@@ -63,7 +63,7 @@ class _Encoder:
     # -- messages and their fields ---------------------------------------------------------------------
 
     def _message(self, cls: type, made: str) -> None:
-        """Write the fields of a message; the last run stays open."""
+        """Writes the fields of a message. The last run stays open."""
         plain, tagged = fields_in(cls, self._version)
         for name, wire in plain:
             with self._source.field(name):
@@ -133,7 +133,7 @@ class _Encoder:
         source.line(f"out += small[{count}] if {count} < 4096 else varint({count})")
 
     def _write_run(self) -> None:
-        """One pack for the fields gathered."""
+        """Writes the current run by one pack."""
         if not self._run:
             return
         formats = "".join(each for each, _ in self._run)
@@ -162,7 +162,7 @@ class _Encoder:
     # -- tagged fields ---------------------------------------------------------------------------------
 
     def _tagged_fields(self, tagged: list[tuple[str, Wire]], made: str) -> None:
-        """A zero where all are absent; else their number, and each as number, size and bytes."""
+        """Writes the count of tagged fields, then tag, size and bytes of each."""
         source = self._source
         self._write_run()
         here = [self._is_there(wire, f"{made}.{name}") for name, wire in tagged]

@@ -1,4 +1,4 @@
-"""Kafka's numeric error codes, as they stand in responses."""
+"""Kafka's numeric error codes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["ErrorCode"]
 
 
 class ErrorCode(IntEnum):
-    """What went wrong; 0 is nothing."""
+    """The error of a response; 0 is none."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -149,7 +149,7 @@ class ErrorCode(IntEnum):
 
     @property
     def retriable(self) -> bool:
-        """Whether the same request may succeed later, perhaps at another broker."""
+        """Whether the same request may succeed later or on another broker."""
         return self in _RETRIABLE
 
 

@@ -1,4 +1,4 @@
-"""The one error of this package: bytes that are not the message they are said to be."""
+"""The error of this package: bytes that are not the message they claim to be."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ __all__ = ["ProtocolError"]
 class ProtocolError(ValueError):
     """Bytes that cannot be decoded, or a message that cannot be encoded.
 
-    Says which message and version, which field, and at which byte. A server closes the connection: where
-    one frame is not understood, what follows cannot be trusted either.
+    Names the message, its version, the field and the byte. A server closes the connection: after a frame that
+    it cannot read, it cannot trust the next one.
     """

@@ -1,6 +1,6 @@
-"""Frames and headers: what stands around a message on a connection.
+"""Frames and headers: what surrounds a message on a connection.
 
-    size       int32    bytes behind it
+    size       int32    of header and body, in bytes
     header
     body                the message
 
@@ -10,14 +10,13 @@
     response header   v0  correlation_id int32
                       v1  the same, tagged fields
 
-Flexible versions of an API have request header v2 and response header v1, the others v1 and v0; but a
-response to ApiVersions has header v0 always, since a client reads it before it knows the broker. For the same
-reason a version of ApiVersions that the broker does not have is answered in version 0, with
-UNSUPPORTED_VERSION and the versions that it has. A request header v0 belongs to ControlledShutdown v0 alone,
-between brokers: it is not read.
+Flexible versions of an API have request header v2 and response header v1, all others v1 and v0. ApiVersions
+is an exception, because its client does not know the broker yet: its response always has header v0, and a
+request in a version that the broker lacks is answered in version 0, with UNSUPPORTED_VERSION and the versions
+that the broker has. Only ControlledShutdown v0, between brokers, has request header v0; it is not supported.
 
-A size is held against a limit before anything is allocated: the first four bytes of an HTTP request or a TLS
-hello would be frames of hundreds of megabytes, and they are told so.
+Each size is checked against a limit before anything is allocated. The first four bytes of an HTTP request or
+of a TLS hello would announce hundreds of megabytes; the error names them.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ _FLEXIBLE: Final = frozenset(
 
 
 class RequestHeader(NamedTuple):
-    """Which request this is, and of whom. `body_pos` is where its message begins in the frame."""
+    """The header of a request. `body_pos` is the pos of its message in the frame."""
 
     api_key: int
     api_version: int
@@ -70,9 +69,10 @@ class RequestHeader(NamedTuple):
 
 
 def decode_request_header(frame: Readable) -> RequestHeader:
-    """The header of a request whose frame (without its size) this is.
+    """The header of a request's frame (without its size).
 
-    Of an API or version that is not known here it is read as v1: enough to refuse it. Raises ProtocolError.
+    If the API or its version is unknown, it is read as header v1, which suffices to refuse it. Raises
+    ProtocolError.
     """
     try:
         key, version, correlation_id, length = _REQUEST.unpack_from(frame)
@@ -97,7 +97,7 @@ def decode_request_header(frame: Readable) -> RequestHeader:
 
 
 def encode_request(request: Request, version: int, correlation_id: int, client_id: str | None) -> list[Chunk]:
-    """A request's frame, size and header included, in pieces as `Message.encode_chunks` gives them."""
+    """A request's frame, with size and header, in the chunks of `Message.encode_chunks`."""
     api = request.api
     client = b"" if client_id is None else client_id.encode()
     length = -1 if client_id is None else len(client)
@@ -114,7 +114,7 @@ def encode_request(request: Request, version: int, correlation_id: int, client_i
 
 
 def decode_response_header(frame: Readable, api: Api, version: int) -> tuple[int, int]:
-    """The correlation id of a response's frame (without its size), and where its message begins.
+    """The correlation id of a response's frame (without its size), and the pos of its message.
 
     Raises ProtocolError.
     """
@@ -127,13 +127,13 @@ def decode_response_header(frame: Readable, api: Api, version: int) -> tuple[int
 
 
 def encode_response_chunks(response: Response, version: int, correlation_id: int) -> list[Chunk]:
-    """A response's frame, size and header included, in pieces as `Message.encode_chunks` gives them."""
+    """A response's frame, with size and header, in the chunks of `Message.encode_chunks`."""
     prefix = _RESPONSE_FRAMES[_has_tags(response.api, version)].pack(0, correlation_id)
     return _sized(response.encode_chunks(version, prefix))
 
 
 def unsupported_api_versions(offered: tuple[int, int]) -> ApiVersionsResponse:
-    """What a request for an unknown version of ApiVersions is answered with, encoded in version 0.
+    """The response to ApiVersions in an unknown version, to be encoded in version 0.
 
     `offered` are the versions of ApiVersions that the broker has: the client asks again in one of them.
     """
@@ -147,7 +147,7 @@ def _has_tags(api: Api, version: int) -> bool:
 
 def _skip_tags(frame: Readable, pos: int, of: str) -> int:
     try:
-        if frame[pos] == 0:  # as good as always
+        if frame[pos] == 0:  # nearly always
             return pos + 1
         count, pos = read_varint(frame, pos)
         return skip_tagged(frame, pos, count)
@@ -156,7 +156,7 @@ def _skip_tags(frame: Readable, pos: int, of: str) -> int:
 
 
 def _sized(chunks: list[Chunk]) -> list[Chunk]:
-    """With the size, for which the first chunk has room, put into it."""
+    """Writes the size into the room that the first chunk has for it."""
     first = chunks[0]
     assert isinstance(first, bytearray)
     size = sum(map(len, chunks)) - _SIZE.size
@@ -171,7 +171,7 @@ def _sized(chunks: list[Chunk]) -> list[Chunk]:
 
 
 def frame_size(data: Readable, pos: int, limit: int) -> int:
-    """The size that stands in the four bytes at pos. Raises ProtocolError if it is negative or too large."""
+    """The frame size in the four bytes at pos. Raises ProtocolError if it is negative or above the limit."""
     size: int = _SIZE.unpack_from(data, pos)[0]
     if 0 <= size <= limit:
         return size
@@ -181,7 +181,7 @@ def frame_size(data: Readable, pos: int, limit: int) -> int:
         hint = ": this is HTTP; the port speaks Kafka's protocol"
     elif start[:2] == b"\x16\x03":
         hint = ": this is a TLS hello; the port speaks plain text"
-    raise ProtocolError(f"a frame of {size} bytes, where at most {limit} are allowed{hint}")
+    raise ProtocolError(f"a frame of {size} bytes, at most {limit} are allowed{hint}")
 
 
 _HTTP: Final = frozenset({b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"DELE", b"PATC", b"CONN", b"PRI "})

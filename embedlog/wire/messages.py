@@ -1,7 +1,8 @@
-"""What every request and response can do: be decoded and encoded, in any of its versions.
+"""The base classes of messages: decoding and encoding, in any version.
 
-Each (class, version, direction) is compiled when it is first used, about a millisecond, and kept. Threads may
-share messages that nobody changes; two threads that compile the same function at once do it twice, no more.
+The first use of a (class, version, direction) compiles its function in about a millisecond and keeps it.
+Threads may share messages that none of them changes. Two threads that first use the same function at once
+both compile it, which is harmless.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ __all__ = ["Chunk", "Exchange", "Message", "Records", "Request", "Response"]
 
 
 class SizedRecords(Protocol):
-    """Record batches that are elsewhere: in a file, say. Its length is their number of bytes."""
+    """Record batches stored elsewhere, for example in a file. The length is their size in bytes."""
 
     def __len__(self) -> int: ...
 
 
 Records: TypeAlias = bytes | bytearray | memoryview | SizedRecords
-"""Record batches: of a decoded message a memoryview of its input; to be encoded, anything with a length."""
+"""Record batches: decoded, a memoryview of the input; for encoding, anything that has a length."""
 
 Chunk: TypeAlias = bytes | bytearray | memoryview | SizedRecords
 
@@ -32,40 +33,39 @@ _compiled: dict[tuple[type, int, str], Any] = {}
 
 
 class Message:
-    """A request or a response: a dataclass of plain values, for all versions of its API."""
+    """A request or a response: a dataclass of plain values, one for all versions of its API."""
 
     __slots__ = ()
     api: ClassVar[Api]
 
     @classmethod
     def decode(cls, data: Readable, version: int, pos: int = 0) -> Self:
-        """The message that begins at pos and ends with the data; more bytes behind it are ignored.
+        """The message that begins at pos; bytes after it are ignored.
 
-        `records` of the message are views of `data`: they hold it in memory, and they change where the
-        caller writes into it anew. All else is copied. At worst, with millions of empty elements, a message
-        takes some forty times its bytes in memory. Raises ProtocolError where the bytes are not such a
-        message, or where the version is not known.
+        The message's `records` are views of `data`: they keep it in memory, and they change if the caller
+        overwrites it. All other values are copies. At worst, with millions of empty elements, a message
+        takes about forty times its encoded size in memory. Raises ProtocolError if the bytes are not such a
+        message, or if the version is unknown.
         """
         decoder = _compiled.get((cls, version, "decode")) or _compile(cls, version, "decode")
         message: Self = decoder(data, pos)[0]
         return message
 
     def encode(self, version: int, prefix: bytes = b"") -> bytes:
-        """The message's bytes, behind the prefix. Records are copied into them.
+        """The prefix, then the message's bytes, with copies of its records.
 
-        Fields that the version does not have are left out silently. Raises ProtocolError where a value does
-        not fit, or where the version is not known.
+        Fields that the version lacks are silently left out. Raises ProtocolError if a value is out of range,
+        or if the version is unknown.
         """
         key = (type(self), version, "encode")
         encoder = _compiled.get(key) or _compile(*key)
         return bytes(encoder(self, bytearray(prefix), None))
 
     def encode_chunks(self, version: int, prefix: bytes = b"") -> list[Chunk]:
-        """The message in pieces that are to be sent one behind the other; the prefix begins the first.
+        """The message in chunks, to be sent one after the other; the first starts with the prefix.
 
-        Each `records` that is not empty is a piece of its own, the very object: of it only `len()`, its size
-        in bytes, is asked, so that it may stand for bytes that are sent from elsewhere. Raises as encode
-        does.
+        Each `records` that is not empty is a chunk, the same object. Only its `len()` is used, its size in
+        bytes, so it may stand for bytes that are sent from a file. Raises like `encode`.
         """
         key = (type(self), version, "chunks")
         encoder = _compiled.get(key) or _compile(*key)
@@ -77,13 +77,13 @@ class Message:
 
 
 class Request(Message):
-    """What a client sends."""
+    """A message that a client sends."""
 
     __slots__ = ()
 
 
 class Response(Message):
-    """What a broker answers."""
+    """A message that a broker sends back."""
 
     __slots__ = ()
 

@@ -1,7 +1,7 @@
-"""Operations that a client is authorized for, as bit sets.
+"""The operations that a client is authorized for, as bit sets.
 
-Without authentication every client may do all that can be done with a resource. Source: KIP-430, and the
-operations that Kafka's documentation lists for each type of resource.
+Without authentication every client may perform every operation that a resource has. Source: KIP-430, and
+the operations that Kafka's documentation lists per type of resource.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _bits(*operations: Operation) -> int:
 
 
 UNKNOWN_OPERATIONS: Final = -(2**31)
-"""The set if the client did not ask for it."""
+"""The value if the client did not ask for the set."""
 
 ON_A_GROUP: Final = _bits(Operation.READ, Operation.DELETE, Operation.DESCRIBE)
 ON_A_TOPIC: Final = _bits(

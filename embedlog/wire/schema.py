@@ -1,4 +1,4 @@
-"""How a message is declared: a dataclass whose fields say their type on the wire and their versions.
+"""The language of declarations: a dataclass whose fields state their wire type and their versions.
 
     @message
     class FetchPartition:
@@ -6,14 +6,14 @@
         current_leader_epoch: int = int32(since=9, default=-1)
         records: Records | None = records(nullable=0)
 
-The order of the fields is their order on the wire. A field is there in the versions `since` to `until`, both
-included; in others it is neither read (it has its default then) nor written (whatever it has). `nullable=N`
-allows null from version N on. `tagged=N` makes it a tagged field: behind the others, by number, written only
-where it is not the default. A tagged struct is None where it is absent.
+Fields are declared in wire order. Versions `since` to `until`, both included, have the field; in other
+versions it is not written, and reading gives its default. `nullable=N` allows null from version N on.
+`tagged=N` makes it a tagged field: after the others, ordered by tag, written only if it differs from its
+default. A tagged struct that is absent is None.
 
 To a type checker `int32()` is an int and the class an ordinary dataclass: keyword arguments, each with a
-default (0, "", b"", [], sixteen zeros, None for what may always be null). In truth these functions give a
-`Wire`, which `message` turns into the field's default and keeps for the compilers (decoder.py, encoder.py).
+default (0, "", b"", [], sixteen zeros, None if every version allows null). At run time these functions
+return a `Wire`. `message` replaces it by the field's default and keeps it for the compilers.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 NO_UUID: Final = bytes(16)
-"""The id that means none."""
+"""Kafka's null uuid."""
 
 _T = TypeVar("_T")
 _Required: Final[Any] = object()
@@ -60,9 +60,9 @@ _EMPTY: Final[dict[str, Any]] = {
 
 
 class Api(NamedTuple):
-    """What request and response of an API have in common.
+    """What the request and the response of an API share.
 
-    `flexible_since` is the first version with compact lengths and tagged fields; None where there is none.
+    `flexible_since` is the first version with compact lengths and tagged fields; None if there is none.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Api(NamedTuple):
 
 
 class Wire(NamedTuple):
-    """One field on the wire: its kind (int32, string, array ...), its versions, what is in an array."""
+    """One declared field: its kind (int32, string, array ...), its versions, the elements of an array."""
 
     kind: str
     since: int
@@ -89,9 +89,9 @@ class Wire(NamedTuple):
     tagged: int | None
     nullable: int | None
     default: Any
-    """The value itself, or `list` or a message class to be called for it."""
+    """The value, or `list` or a message class, which returns one when called."""
     element: Any
-    """A message class, or the kind of a primitive; None except in arrays and structs."""
+    """Of arrays and structs: a message class, or the kind of a primitive. Otherwise None."""
 
     def is_in(self, version: int) -> bool:
         """Whether messages of this version have the field."""
@@ -120,7 +120,7 @@ def _wire(
 def boolean(
     *, since: int = 0, until: int | None = None, tagged: int | None = None, default: bool = False
 ) -> bool:
-    """A byte, 0 or 1."""
+    """One byte, 0 or 1."""
     return _wire("bool", since, until, tagged, default=default)  # type: ignore[no-any-return]
 
 
@@ -157,7 +157,7 @@ def float64(
 
 
 def uuid(*, since: int = 0, until: int | None = None, tagged: int | None = None) -> bytes:
-    """Sixteen bytes; all zeros for none."""
+    """Sixteen bytes; all zeros for null."""
     return _wire("uuid", since, until, tagged)  # type: ignore[no-any-return]
 
 
@@ -177,7 +177,7 @@ def string(
     tagged: int | None = None,
     default: Any = _Required,
 ) -> Any:
-    """UTF-8 behind its length in bytes."""
+    """A length in bytes, then UTF-8."""
     return _wire("string", since, until, tagged, nullable=nullable, default=default)
 
 
@@ -186,14 +186,14 @@ def byte_string(*, since: int = 0, until: int | None = None) -> bytes: ...
 @overload
 def byte_string(*, nullable: int, since: int = 0, until: int | None = None) -> bytes | None: ...
 def byte_string(*, nullable: int | None = None, since: int = 0, until: int | None = None) -> Any:
-    """Bytes behind their number; decoded to bytes of their own."""
+    """A length, then bytes. The decoder copies them."""
     return _wire("bytes", since, until, None, nullable=nullable)
 
 
 def records(*, nullable: int | None = None) -> Any:
-    """Record batches behind their length in bytes: never copied.
+    """A length in bytes, then record batches. They are never copied.
 
-    Decoded, a memoryview of the input; for encoding anything with a length in bytes, see
+    The decoder returns a memoryview of its input. The encoder takes anything that has a length in bytes; see
     `Message.encode_chunks`.
     """
     return _wire("records", 0, None, None, nullable=nullable)
@@ -222,7 +222,7 @@ def array(
     tagged: int | None = None,
     default: Any = list,
 ) -> Any:
-    """A count and as many elements: of a message class, or of a primitive (`array(int32)`)."""
+    """A count, then elements of a message class or of a primitive type (`array(int32)`)."""
     of = element if isinstance(element, type) else element().kind
     return _wire("array", since, until, tagged, nullable=nullable, default=default, element=of)
 
@@ -241,14 +241,14 @@ def struct(
     until: int | None = None,
     tagged: int | None = None,
 ) -> Any:
-    """A message within a message. A nullable one has a byte before it, -1 for null, else 1."""
+    """A message within a message. If it may be null, a byte precedes it: -1 for null, else 1."""
     default = element if nullable is None and tagged is None else None
     return _wire("struct", since, until, tagged, nullable=nullable, default=default, element=element)
 
 
 @dataclass_transform(kw_only_default=True)
 def message(cls: type[_T]) -> type[_T]:
-    """Make a dataclass with slots of a declaration, every field with its default."""
+    """Turns a declaration into a dataclass with slots and a default for each field."""
     wires: list[tuple[str, Wire]] = []
     for name in inspect.get_annotations(cls):
         wire = cls.__dict__.get(name)
@@ -258,7 +258,7 @@ def message(cls: type[_T]) -> type[_T]:
                 setattr(cls, name, dataclasses.field(default_factory=wire.default))
             else:
                 setattr(cls, name, wire.default)
-    # These three as dataclass writes them would take half of the package's import time.
+    # dataclass would compile these anew for each class, which takes a third of the package's import time.
     cls.__doc__ = cls.__doc__ or cls.__name__
     cls.__repr__ = _repr  # type: ignore[method-assign]
     cls.__eq__ = _equal  # type: ignore[method-assign]
@@ -279,6 +279,6 @@ def _equal(self: object, other: object) -> bool:
 
 
 def wire_of(cls: type) -> tuple[tuple[str, Wire], ...]:
-    """The fields of a message class, in their order on the wire."""
+    """The fields of a message class, in wire order."""
     fields: tuple[tuple[str, Wire], ...] = cls._wire  # type: ignore[attr-defined]
     return fields

@@ -1,8 +1,8 @@
-"""Python source in the making: what the two compilers share.
+"""Builds the source of a compiled function, for both compilers.
 
-A compiled function is built line by line; each line remembers which field it reads or writes, so that an
-error, whose traceback has the line's number, can say the field without any cost where nothing is wrong.
-Fixed-size fields that follow each other are gathered into one struct.Struct (a run).
+A function is built line by line, and each line remembers which field it reads or writes. The traceback of an
+error has the line's number, so the error names the field; valid input pays nothing for that. Consecutive
+fixed-size fields (a run) share one struct.Struct.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ FIXED: Final = {
     "float64": "d",
     "uuid": "16s",
 }
-"""The struct format of what has a fixed size."""
+"""The struct formats of the kinds with a fixed size."""
 
 
 class Source:
-    """Lines of one function, with the names it uses."""
+    """The lines of one function, and the names that it uses."""
 
     def __init__(self, name: str) -> None:
         self.namespace: dict[str, Any] = {}
@@ -44,13 +44,13 @@ class Source:
         self._made = 0
 
     def line(self, text: str) -> None:
-        """Append a line at the present depth."""
+        """Appends a line at the current indentation."""
         self._lines.append("    " * self._indent + text)
         self._paths.append(".".join(self._path))
 
     @contextmanager
     def block(self, text: str) -> Iterator[None]:
-        """A line ending in a colon, and what is appended meanwhile under it."""
+        """Appends a line that ends in a colon; lines appended within the context are its block."""
         self.line(text)
         self._indent += 1
         yield
@@ -58,18 +58,18 @@ class Source:
 
     @contextmanager
     def field(self, name: str) -> Iterator[None]:
-        """What is appended meanwhile belongs to this field."""
+        """Lines appended within the context belong to this field."""
         self._path.append(name)
         yield
         self._path.pop()
 
     def fresh(self, stem: str) -> str:
-        """A variable's name that nothing else has."""
+        """A new variable name."""
         self._made += 1
         return f"{stem}{self._made}"
 
     def constant(self, stem: str, value: object) -> str:
-        """A name by which the function knows this value."""
+        """A name for this value in the function's globals."""
         for name, known in self.namespace.items():
             if known is value:
                 return name
@@ -78,24 +78,24 @@ class Source:
         return name
 
     def struct(self, formats: str, method: str) -> tuple[str, int]:
-        """A name for the method of a Struct of these big-endian formats, and the Struct's size."""
+        """A name for a method of the Struct with these big-endian formats, and the Struct's size."""
         name = f"{method}_{formats.replace('?', 'o')}"
         made = struct.Struct(">" + formats)
         self.namespace.setdefault(name, getattr(made, method))
         return name, made.size
 
     def build(self) -> Callable[..., Any]:
-        """Compile what was written: a function called as the source calls it."""
+        """Compiles the lines and returns the function `compiled` that they define."""
         paths = self._paths
 
-        def where(trace: TracebackType | None) -> str:
+        def field_at(trace: TracebackType | None) -> str:
             while trace is not None and trace.tb_frame.f_code.co_filename != filename:
                 trace = trace.tb_next
             return paths[trace.tb_lineno - 1] if trace is not None else ""
 
         def failed(error: Exception, pos: int | None) -> ProtocolError:
             at = "" if pos is None else f" at byte {pos}"
-            field = where(error.__traceback__)
+            field = field_at(error.__traceback__)
             reason = "too short" if isinstance(error, IndexError) else str(error)
             if isinstance(error, struct.error) and pos is not None:
                 reason = "too short"
@@ -109,7 +109,7 @@ class Source:
 
 
 def fields_in(cls: type, version: int) -> tuple[list[tuple[str, Wire]], list[tuple[str, Wire]]]:
-    """The fields that this version of a message has: those in line, and the tagged ones by their number."""
+    """The fields of one version of a message: the untagged ones in wire order, the tagged ones by tag."""
     there = [(name, wire) for name, wire in wire_of(cls) if wire.is_in(version)]
     plain = [each for each in there if each[1].tagged is None]
     tagged = [each for each in there if each[1].tagged is not None]

@@ -1,7 +1,7 @@
-"""What compiled code calls where the straight way ends: long varints, unknown tagged fields, errors.
+"""Unsigned varints and unknown tagged fields: the slow paths of compiled code.
 
-An unsigned varint has seven bits a byte, the lowest first, the top bit set on all but the last: at most five
-bytes, of which the last holds four bits. Compiled code looks at the first byte itself.
+An unsigned varint has seven bits per byte, the lowest first; all bytes but the last have the top bit set. It
+takes at most five bytes, and the fifth holds four bits. Compiled code handles a first byte below 128 itself.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ def _encode(value: int) -> bytes:
 
 
 SMALL_VARINTS: Final = tuple(_encode(value) for value in range(4096))
-"""The varints of most lengths, made once."""
+"""The varints of common lengths, precomputed."""
 
 
 def varint(value: int) -> bytes:
-    """An unsigned varint of at most 32 bits. Raises ProtocolError for what does not fit."""
+    """An unsigned varint. Raises ProtocolError if the value does not fit 32 bits."""
     if 0 <= value < 4096:
         return SMALL_VARINTS[value]
     if not 0 <= value < 1 << 32:
@@ -38,9 +38,10 @@ def varint(value: int) -> bytes:
 
 
 def rest_of_varint(data: Readable, pos: int, first: int) -> tuple[int, int]:
-    """The value, and the pos behind it, of a varint whose first byte, before pos, has its top bit set.
+    """The value of a varint, and the pos after it. `first` is its first byte, which has the top bit set; pos
+    is that of the second.
 
-    Raises IndexError where the data ends, ProtocolError where it has more than 32 bits.
+    Raises IndexError at the end of the data, ProtocolError for more than 32 bits.
     """
     value = first & 0x7F
     for shift in (7, 14, 21, 28):
@@ -55,17 +56,17 @@ def rest_of_varint(data: Readable, pos: int, first: int) -> tuple[int, int]:
 
 
 def read_varint(data: Readable, pos: int) -> tuple[int, int]:
-    """A varint and the pos behind it. Raises as rest_of_varint does."""
+    """A varint, and the pos after it. Raises like `rest_of_varint`."""
     first = data[pos]
     return (first, pos + 1) if first < 0x80 else rest_of_varint(data, pos + 1, first)
 
 
 def skip_tagged(data: Readable, pos: int, count: int) -> int:
-    """The pos behind so many tagged fields, whatever they are. `count` is not trusted."""
+    """The pos after `count` tagged fields of any kind. `count` may be hostile."""
     for _ in range(count):
         _, pos = read_varint(data, pos)
         size, pos = read_varint(data, pos)
         if size > len(data) - pos:
-            raise ProtocolError(f"a tagged field of {size} bytes where {len(data) - pos} are left")
+            raise ProtocolError(f"a tagged field of {size} bytes, {len(data) - pos} remain")
         pos += size
     return pos

@@ -186,7 +186,7 @@ def test_a_frame_has_room_for_two_gigabytes_less_one() -> None:
     ("start", "reason"),
     [
         (b"\xff\xff\xff\xff", "a frame of -1 bytes"),
-        (b"\x7f\xff\xff\xff", "a frame of 2147483647 bytes, where at most 1000 are allowed$"),
+        (b"\x7f\xff\xff\xff", "a frame of 2147483647 bytes, at most 1000 are allowed$"),
         (b"\0\0\x03\xe9", "a frame of 1001 bytes"),
         (b"GET ", "this is HTTP"),
         (b"POST", "this is HTTP"),

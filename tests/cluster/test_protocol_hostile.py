@@ -170,14 +170,14 @@ def test_an_error_says_which_field_and_where() -> None:
     encoded = request.encode(4)
     assert len(encoded) == 17 + 4 + 8 + 4 + 16 * 2
     assert refused(FetchRequest, 4, encoded[:-1]) == (
-        "FetchRequest v4, topics.partitions at byte 33: 2 elements where 31 bytes are left"
+        "FetchRequest v4, topics.partitions at byte 33: 2 elements, 31 bytes remain"
     )
     assert refused(FetchRequest, 4, encoded[:20]) == "FetchRequest v4, topics at byte 0: too short"
     assert refused(FetchRequest, 4, encoded[:26]) == (
-        "FetchRequest v4, topics at byte 21: 1 elements where 5 bytes are left"
+        "FetchRequest v4, topics at byte 21: 1 elements, 5 bytes remain"
     )
     assert refused(HeartbeatRequest, 0, b"\0\x07billin") == (
-        "HeartbeatRequest v0, group_id at byte 2: 7 bytes where 6 are left"
+        "HeartbeatRequest v0, group_id at byte 2: 7 bytes, 6 remain"
     )
 
 
@@ -229,7 +229,7 @@ def test_unknown_tagged_fields_are_skipped(case: tuple[type[Message], int]) -> N
     assert plain[-1] == 0
     unknown = b"\x03" + b"\x63\x03abc" + b"\xff\xff\x7f\x80\x01" + bytes(128) + b"\x64\x00"
     assert cls.decode(plain[:-1] + unknown, version) == cls()
-    assert "bytes where" in refused(cls, version, plain[:-1] + b"\x01\x63\x03ab")
+    assert "bytes, " in refused(cls, version, plain[:-1] + b"\x01\x63\x03ab")
 
 
 def test_a_tagged_field_has_the_size_it_claims() -> None:
@@ -239,7 +239,7 @@ def test_a_tagged_field_has_the_size_it_claims() -> None:
     assert FetchRequest.decode(head + b"\x04\x04abc", 12).cluster_id == "abc"
     assert "cluster_id" in refused(FetchRequest, 12, head + b"\x05\x04abcd")
     assert "cluster_id" in refused(FetchRequest, 12, head + b"\x03\x04abc")
-    assert "are left" in refused(FetchRequest, 12, head + b"\x7f\x04abc")
+    assert "remain" in refused(FetchRequest, 12, head + b"\x7f\x04abc")
 
 
 def test_more_bytes_behind_a_message_are_ignored() -> None:
