@@ -22,7 +22,6 @@ import embedlog
 from embedlog import Log
 from embedlog.codec import encode_values, loops, scan
 from embedlog.errors import StorageError
-from embedlog.fast_append import Lock
 from embedlog.store.read_only_store import ReadOnlyStore
 from embedlog.store.verify import verify_log
 
@@ -37,7 +36,7 @@ compiled = pytest.mark.skipif(
 def test_what_is_ordinary_takes_it(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     log.create_topic("t", max_message_bytes=5000)
     log.append("t", b"0", flush=True)
-    for longer in ("log.append", "log.append_many", "appending.GrowingPartition.append"):
+    for longer in ("log.append", "log.append_many", "storage.appender.GrowingPartition.append"):
         monkeypatch.delattr(f"embedlog.{longer}")
     wheres = [log.append("t", b"1"), log.append("t", None, key=b"2"), log.append("t", b"3" * 4900)]
     assert [where[:3] for where in wheres] == [("t", 0, 1), ("t", 0, 2), ("t", 0, 3)]
@@ -266,44 +265,10 @@ def test_a_file_system_of_ones_own_is_asked_for_each_write(path: Path) -> None:
         assert fs.count("write", ".kafka") == 2
 
 
-# -- the lock ---------------------------------------------------------------------------------------------
-
-
-def test_the_lock_is_held_by_one_at_a_time() -> None:
-    lock, inside, most = Lock(), [0], [0]
-
-    def work() -> None:
-        for _ in range(300):
-            with lock:
-                inside[0] += 1
-                most[0] = max(most[0], inside[0])
-                time.sleep(0)
-                inside[0] -= 1
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert most == [1]
-    assert not lock.locked()
-    with pytest.raises(RuntimeError):
-        lock.release()
-
-
-def test_who_does_not_wait_for_the_lock_is_told() -> None:
-    lock = Lock()
-    assert lock.acquire()
-    assert lock.locked()
-    assert not lock.acquire(blocking=False)
-    lock.release()
-    assert lock.acquire(blocking=False)
-    with pytest.raises(ZeroDivisionError), Lock():
-        raise ZeroDivisionError
-
-
-def test_ctrl_c_ends_waiting_for_the_lock() -> None:
-    lock = Lock()
+def test_ctrl_c_ends_waiting_for_another_append(log: Log) -> None:
+    log.create_topic("t")
+    log.append("t", b"0")
+    lock = partition_of(log)._append_lock
     lock.acquire()
     waiting = threading.Event()
 
@@ -326,13 +291,13 @@ def test_ctrl_c_ends_waiting_for_the_lock() -> None:
     try:
         with pytest.raises(KeyboardInterrupt):
             waiting.set()
-            lock.acquire()
+            log.append("t", b"1")
     finally:
         thread.join()
         signal.signal(signal.SIGINT, before)
-    assert lock.locked(), "by who had it"
+    assert lock.locked(), "by its first holder"
     lock.release()
-    assert lock.acquire(blocking=False)
+    assert log.append("t", b"2").offset == 1
 
 
 def test_a_disk_that_is_full_after_the_first_of_several_batches(path: Path) -> None:

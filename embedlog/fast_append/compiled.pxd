@@ -2,7 +2,6 @@
 
 from cpython.buffer cimport PyBUF_WRITABLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_FromStringAndSize
-from cpython.exc cimport PyErr_CheckSignals
 from cpython.ref cimport Py_INCREF
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
@@ -30,18 +29,6 @@ cdef extern from "Python.h":
     void PyTuple_SET_ITEM(tuple o, Py_ssize_t i, object item)
 
 
-cdef extern from "pythread.h":
-    ctypedef void* PyThread_type_lock
-    ctypedef enum PyLockStatus:
-        PY_LOCK_FAILURE
-        PY_LOCK_ACQUIRED
-        PY_LOCK_INTR
-    PyThread_type_lock PyThread_allocate_lock()
-    void PyThread_free_lock(PyThread_type_lock lock)
-    PyLockStatus PyThread_acquire_lock_timed(PyThread_type_lock lock, long long microseconds, int interruptible) nogil
-    void PyThread_release_lock(PyThread_type_lock lock)
-
-
 cdef extern from "fast_append.h":
     tuple named_tuple(type kind, Py_ssize_t size)
 
@@ -51,14 +38,6 @@ cdef extern from "fast_append.h" nogil:
     uint32_t slots_crc32(const uint8_t* data, size_t size)
     void slots_store_u32(uint8_t* at, uint32_t number)
     void slots_store_u64(uint8_t* at, uint64_t number)
-
-
-cdef class Lock:
-    cdef PyThread_type_lock _lock
-    cdef bint _locked
-
-    cdef int _take(self) except -1
-    cdef int _let_go(self) except -1
 
 
 cdef class ApproximateCounter:
@@ -94,7 +73,7 @@ cdef class SegmentFields:
 
 
 cdef class FastAppend:
-    cdef public Lock _append_lock
+    cdef public object _append_lock
     cdef public ApproximateCounter _tally
     cdef public FileFields _active_file
     cdef public ProducerStateFields _ledger

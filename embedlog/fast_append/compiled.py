@@ -78,64 +78,6 @@ def _give_back(buffer):
 
 
 @cython.cclass
-class Lock:
-    """threading.Lock, which the short way takes without a call through Python."""
-
-    def __cinit__(self):
-        self._lock = PyThread_allocate_lock()
-        if self._lock == cython.NULL:
-            raise MemoryError
-
-    def __dealloc__(self):
-        if self._lock != cython.NULL:
-            if self._locked:
-                PyThread_release_lock(self._lock)
-            PyThread_free_lock(self._lock)
-
-    def _take(self):
-        status: PyLockStatus = PyThread_acquire_lock_timed(self._lock, 0, 0)
-        while status != PY_LOCK_ACQUIRED:
-            with cython.nogil:
-                status = PyThread_acquire_lock_timed(self._lock, -1, 1)
-            if status == PY_LOCK_INTR:
-                PyErr_CheckSignals()
-        self._locked = True
-        return 0
-
-    def _let_go(self):
-        if not self._locked:
-            raise RuntimeError("release unlocked lock")
-        self._locked = False
-        PyThread_release_lock(self._lock)
-        return 0
-
-    def acquire(self, blocking: cython.bint = True):
-        """As threading.Lock; without a time-out."""
-        if blocking:
-            self._take()
-            return True
-        if PyThread_acquire_lock_timed(self._lock, 0, 0) != PY_LOCK_ACQUIRED:
-            return False
-        self._locked = True
-        return True
-
-    def release(self):
-        """As threading.Lock."""
-        self._let_go()
-
-    def locked(self):
-        """As threading.Lock."""
-        return self._locked
-
-    def __enter__(self):
-        self._take()
-        return True
-
-    def __exit__(self, kind, error, traceback):
-        self._let_go()
-
-
-@cython.cclass
 class ProducerStateFields:
     """See `plain`."""
 
@@ -263,7 +205,7 @@ class FastAppend:
         view: Py_buffer
         PyObject_GetBuffer(batch, cython.address(view), PyBUF_WRITABLE)
         try:
-            self._append_lock._take()
+            self._append_lock.acquire()
             try:
                 if not self._is_ordinary(view.len, count):
                     return None
@@ -271,7 +213,7 @@ class FastAppend:
                 assign(cython.cast(Data, view.buf), base, self._epoch)
                 self._put(cython.cast(Data, view.buf), view.len, count, timestamp_ms)
             finally:
-                self._append_lock._let_go()
+                self._append_lock.release()
         finally:
             PyBuffer_Release(cython.address(view))
         for wake in self._listeners:
@@ -289,7 +231,7 @@ class FastAppend:
         buffer: Data = cython.cast(Data, small) if size <= _SMALL else _take_buffer(size)
         offset: int64_t
         try:
-            self._append_lock._take()
+            self._append_lock.acquire()
             try:
                 if not self._is_ordinary(size, 1):
                     return None
@@ -298,7 +240,7 @@ class FastAppend:
                 assign(buffer, offset, self._epoch)
                 self._put(buffer, size, 1, timestamp_ms)
             finally:
-                self._append_lock._let_go()
+                self._append_lock.release()
         finally:
             if size > _SMALL:
                 _give_back(buffer)
@@ -333,7 +275,7 @@ class FastAppend:
         try:
             if len(parts) == 1:
                 self._encode(buffer, records, are_pairs, size, timestamp_ms)
-            self._append_lock._take()
+            self._append_lock.acquire()
             try:
                 if not self._is_ordinary(size, count):
                     return None
@@ -344,7 +286,7 @@ class FastAppend:
                 elif not self._put_several(buffer, parts, are_pairs, sizes, timestamp_ms):
                     return None
             finally:
-                self._append_lock._let_go()
+                self._append_lock.release()
         finally:
             _give_back(buffer)
         for wake in self._listeners:

@@ -60,8 +60,6 @@ _ONLINE: Final = PartitionState.ONLINE
 
 F = TypeVar("F", bound=Callable[..., object])
 
-Lock = threading.Lock
-
 
 class ProducerStateFields:
     """What appends look at of their partition's producers (storage/producer_state_manager.py)."""

@@ -37,7 +37,7 @@ from ..errors import (
     UnexpectedOffset,
     shown,
 )
-from ..fast_append import FastAppend, Lock
+from ..fast_append import FastAppend
 from ..model import (
     AbortedTransaction,
     Appended,
@@ -105,7 +105,7 @@ class GrowingPartition(FastAppend, ReadablePartition):
         self._bounded = keeper.bounded
         self._tally = keeper.appends
         self._where = (name.topic, name.partition)
-        self._append_lock = Lock()
+        self._append_lock = threading.Lock()
         self._sync_lock = threading.Lock()
         self._group_commit = GroupCommit(self._serve, lambda: self._flushed.offset)
         self._publish_lock = threading.Lock()
