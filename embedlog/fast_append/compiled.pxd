@@ -123,9 +123,7 @@ cdef class FastPath:
 cdef int _add(IndexFields index, int64_t pos, int64_t last_offset, int64_t timestamp_ms) except -1
 cdef int _add_time_entry(IndexFields index) except -1
 cdef int64_t _now_ms() noexcept nogil
-cdef Data _take_buffer(Py_ssize_t size) except NULL
-cdef Py_ssize_t _room(Data buffer) noexcept
-cdef void _give_back(Data buffer) noexcept
+cdef Data _buffer(Py_ssize_t size) except NULL
 cdef int64_t _total(list records, bint are_pairs, int64_t* payload) noexcept
 cdef list _cut(list records, bint are_pairs, int64_t room, int64_t alone)
 cdef tuple _appended(int64_t base, int64_t count, int64_t timestamp_ms)

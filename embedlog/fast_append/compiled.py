@@ -31,13 +31,6 @@ _HEADER_SIZE = cython.declare(int64_t, 61)
 _SMALL = cython.declare(cython.Py_ssize_t, 4096)
 _APPEND_TIME = cython.declare(cython.int, 8)
 
-# One buffer is kept for the next batch: where two threads encode at once, one of them makes its own.
-# How large one is stands in front of it.
-_LEAST = cython.declare(cython.Py_ssize_t, 1 << 16)
-_MOST = cython.declare(cython.Py_ssize_t, 1 << 21)
-_FRONT = cython.declare(cython.Py_ssize_t, 16)
-_spare = cython.declare(Data, cython.NULL)
-
 slots_prepare()
 
 
@@ -47,34 +40,11 @@ def _now_ms():
     return cython.cast(int64_t, now.tv_sec) * 1000 + now.tv_nsec // 1_000_000
 
 
-def _take_buffer(size):
-    global _spare
-    if _spare != cython.NULL and size <= _room(_spare):
-        buffer: Data = _spare
-        _spare = cython.NULL
-        return buffer
-    size = max(size, _LEAST)
-    made: Data = cython.cast(Data, malloc(_FRONT + size))
+def _buffer(size):
+    made: Data = cython.cast(Data, malloc(size))
     if made == cython.NULL:
         raise MemoryError
-    memcpy(made, cython.address(size), cython.sizeof(cython.Py_ssize_t))
-    return made + _FRONT
-
-
-def _room(buffer):
-    size: cython.Py_ssize_t
-    memcpy(cython.address(size), buffer - _FRONT, cython.sizeof(cython.Py_ssize_t))
-    return size
-
-
-def _give_back(buffer):
-    global _spare
-    if _room(buffer) > _MOST or (_spare != cython.NULL and _room(_spare) >= _room(buffer)):
-        free(buffer - _FRONT)
-        return
-    if _spare != cython.NULL:
-        free(_spare - _FRONT)
-    _spare = buffer
+    return made
 
 
 @cython.cclass
@@ -228,7 +198,7 @@ class FastAppend:
         if size < 0 or size > self._max_message_bytes or self._state is not _ONLINE:
             return None
         small: uint8_t[4096]
-        buffer: Data = cython.cast(Data, small) if size <= _SMALL else _take_buffer(size)
+        buffer: Data = cython.cast(Data, small) if size <= _SMALL else _buffer(size)
         offset: int64_t
         try:
             self._append_lock.acquire()
@@ -243,7 +213,7 @@ class FastAppend:
                 self._append_lock.release()
         finally:
             if size > _SMALL:
-                _give_back(buffer)
+                free(buffer)
         for wake in self._listeners:
             wake()
         where: tuple = named_tuple(_METADATA, 5)
@@ -270,7 +240,7 @@ class FastAppend:
                 return None
             sizes = [_total(part, are_pairs, cython.address(payload)) for part in parts]
             size = sum(sizes)
-        buffer: Data = _take_buffer(max(sizes))
+        buffer: Data = _buffer(max(sizes))
         base: int64_t
         try:
             if len(parts) == 1:
@@ -288,7 +258,7 @@ class FastAppend:
             finally:
                 self._append_lock.release()
         finally:
-            _give_back(buffer)
+            free(buffer)
         for wake in self._listeners:
             wake()
         return _appended(base, count, timestamp_ms)
