@@ -15,7 +15,10 @@ from setuptools.command.build_ext import build_ext
 WANTED = os.environ.get("EMBEDLOG_LOOPS", "")
 CODEC = "embedlog/codec"
 SHARED = [
-    *(f"{CODEC}/{name}" for name in ("crc32c.h", "fields.h", "parsing.pxd", "compiled_encoding.pxd")),
+    *(
+        f"{CODEC}/{name}"
+        for name in ("crc32c.h", "fields.h", "named_tuple.h", "parsing.pxd", "compiled_encoding.pxd")
+    ),
     "embedlog/fast_append/fast_append.h",
 ]
 LOOPS = ("compiled_encoding", "compiled_decoding", "compiled_columns", "compiled_scanning")

@@ -206,3 +206,15 @@ def test_a_reader_cannot_append(log: Log, path: Path) -> None:
     log.create_topic("t")
     with embedlog.open(path, mode="r") as reader, pytest.raises(embedlog.ReadOnly):
         reader.append("t", b"0")
+
+
+def test_what_equals_hashes_alike(tmp_path: Path) -> None:
+    """The compiled loops make named tuples by themselves, down to where a tuple keeps its hash."""
+    with open_log(tmp_path) as log:
+        log.create_topic("t")
+        metadata = log.append("t", b"value", key=b"key")
+        appended = log.append_many("t", [b"value"]).by_partition[0]
+        for made in (metadata, appended, *log.read("t")):
+            copied = type(made)(*made)
+            assert made == copied
+            assert hash(made) == hash(copied)

@@ -2,9 +2,6 @@
 
 from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.object cimport PyTypeObject
-from cpython.ref cimport Py_INCREF
-from cpython.tuple cimport PyTuple_SET_ITEM
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 
 from .parsing cimport (
@@ -34,8 +31,12 @@ from .parsing cimport (
 
 
 cdef extern from "Python.h":
-    object PyType_GenericAlloc(PyTypeObject* type, Py_ssize_t items)
     void PyObject_GC_UnTrack(object o)
+
+
+cdef extern from "named_tuple.h":
+    tuple named_tuple(type kind, Py_ssize_t size)
+    void set_item(tuple made, Py_ssize_t i, object item)
 
 
 cdef object _bytes(Reading data, int64_t size)

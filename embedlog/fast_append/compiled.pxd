@@ -2,7 +2,6 @@
 
 from cpython.buffer cimport PyBUF_WRITABLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_FromStringAndSize
-from cpython.ref cimport Py_INCREF
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
@@ -26,11 +25,11 @@ from ..codec.compiled_encoding cimport (
 
 cdef extern from "Python.h":
     bint PyUnicode_CheckExact(object o)
-    void PyTuple_SET_ITEM(tuple o, Py_ssize_t i, object item)
 
 
-cdef extern from "fast_append.h":
+cdef extern from "named_tuple.h":
     tuple named_tuple(type kind, Py_ssize_t size)
+    void set_item(tuple made, Py_ssize_t i, object item)
 
 
 cdef extern from "fast_append.h" nogil:
@@ -127,4 +126,3 @@ cdef Data _buffer(Py_ssize_t size) except NULL
 cdef int64_t _total(list records, bint are_pairs, int64_t* payload) noexcept
 cdef list _cut(list records, bint are_pairs, int64_t room, int64_t alone)
 cdef tuple _appended(int64_t base, int64_t count, int64_t timestamp_ms)
-cdef void _set_item(tuple items, Py_ssize_t i, object item) noexcept

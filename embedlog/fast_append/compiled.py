@@ -217,11 +217,11 @@ class FastAppend:
         for wake in self._listeners:
             wake()
         where: tuple = named_tuple(_METADATA, 5)
-        _set_item(where, 0, self._where[0])
-        _set_item(where, 1, self._where[1])
-        _set_item(where, 2, offset)
-        _set_item(where, 3, timestamp_ms)
-        _set_item(where, 4, False)
+        set_item(where, 0, self._where[0])
+        set_item(where, 1, self._where[1])
+        set_item(where, 2, offset)
+        set_item(where, 3, timestamp_ms)
+        set_item(where, 4, False)
         return where
 
     def _many(self, records, timestamp_ms):
@@ -469,13 +469,8 @@ def _cut(records, are_pairs, room, alone):
 
 def _appended(base, count, timestamp_ms):
     appended: tuple = named_tuple(_APPENDED, 4)
-    _set_item(appended, 0, base)
-    _set_item(appended, 1, base + count - 1)
-    _set_item(appended, 2, timestamp_ms)
-    _set_item(appended, 3, False)
+    set_item(appended, 0, base)
+    set_item(appended, 1, base + count - 1)
+    set_item(appended, 2, timestamp_ms)
+    set_item(appended, 3, False)
     return appended
-
-
-def _set_item(items, i, item):
-    Py_INCREF(item)
-    PyTuple_SET_ITEM(items, i, item)

@@ -1,23 +1,10 @@
-/* What fast_append/compiled.py needs of C: named tuples, and a slot of `writer-state` (storage/writer_state.py), which is
-   little-endian numbers and the CRC-32 of zlib. */
+/* A slot of `writer-state` (storage/writer_state.py) in C: little-endian numbers, and the CRC-32 of zlib. */
 
-#ifndef EMBEDLOG_SHORT_WAY_H
-#define EMBEDLOG_SHORT_WAY_H
+#ifndef EMBEDLOG_FAST_APPEND_H
+#define EMBEDLOG_FAST_APPEND_H
 
-#include <Python.h>
 #include <stddef.h>
 #include <stdint.h>
-
-/* An instance of a named tuple, whose items are still to be set. */
-static inline PyObject *named_tuple(PyTypeObject *type, Py_ssize_t size)
-{
-    PyObject *made = type->tp_alloc(type, size);
-#if PY_VERSION_HEX >= 0x030E0000
-    if (made != NULL)
-        ((PyTupleObject *)made)->ob_hash = -1; /* not known yet */
-#endif
-    return made;
-}
 
 static uint32_t slots_table[8][256];
 
