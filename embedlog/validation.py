@@ -192,10 +192,13 @@ def check_committed(name: TopicPartition, given: object, *, low: int = 0) -> Non
     for an offset below `low` or above MAX_INT64."""
     if not isinstance(given, CommittedOffset):
         raise InvalidType(f"a commit for {name} must be a CommittedOffset, not {_described(given)}")
-    check_int(f"the offset of a commit for {name}", given.offset)
-    check_int(f"the leader_epoch of a commit for {name}", given.leader_epoch, low=NO_EPOCH, high=MAX_INT32)
-    check_text(f"the metadata of a commit for {name}", given.metadata)
-    check_int("commit_timestamp_ms", given.commit_timestamp_ms, low=NO_TIMESTAMP, high=MAX_INT64)
+    try:
+        check_int("the offset", given.offset)
+        check_int("the leader_epoch", given.leader_epoch, low=NO_EPOCH, high=MAX_INT32)
+        check_text("the metadata", given.metadata)
+        check_int("commit_timestamp_ms", given.commit_timestamp_ms, low=NO_TIMESTAMP, high=MAX_INT64)
+    except (InvalidType, InvalidArgument) as error:
+        raise type(error)(f"a commit for {name}: {error}") from None
     if not low <= given.offset <= MAX_INT64:
         raise InvalidCommit(
             f"offset {shown(given.offset)} cannot be committed for {name}: offsets begin at 0"

@@ -21,9 +21,9 @@ from embedlog.errors import (
     RebalanceInProgress,
     UnknownMember,
 )
-from embedlog.groups.registry import (
+from embedlog.groups.classic import ClassicGroup
+from embedlog.groups.events import (
     Effect,
-    Group,
     JoinCompleted,
     JoinFailed,
     MetadataChanged,
@@ -78,7 +78,7 @@ class Simulation:
         ids = itertools.count()
         self.assignor = self.random.choice(list(ASSIGNORS.values()))
         self.known_ids_first = self.random.random() < 0.5
-        self.group = Group(
+        self.group = ClassicGroup(
             "g",
             initial_rebalance_delay_ms=self.random.choice([0, 0, 500]),
             make_member_id=lambda prefix: f"{prefix}-{next(ids)}",

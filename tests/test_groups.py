@@ -19,11 +19,9 @@ from embedlog.errors import (
     RebalanceInProgress,
     UnknownMember,
 )
-from embedlog.groups.registry import (
-    NEW_MEMBER_JOIN_TIMEOUT_MS,
+from embedlog.groups.classic import ClassicGroup
+from embedlog.groups.events import (
     Effect,
-    Group,
-    Groups,
     JoinCompleted,
     JoinFailed,
     MetadataChanged,
@@ -31,8 +29,9 @@ from embedlog.groups.registry import (
     State,
     SyncCompleted,
     SyncFailed,
-    new_member_id,
 )
+from embedlog.groups.member import NEW_MEMBER_JOIN_TIMEOUT_MS, new_member_id
+from embedlog.groups.registry import GroupRegistry
 from embedlog.model import GroupMemberMetadata, GroupMetadata, JoinedMember, JoinResult
 
 SESSION_MS, REBALANCE_MS = 10_000, 60_000
@@ -43,12 +42,12 @@ def numbered() -> Callable[[str], str]:
     return lambda prefix: f"{prefix}-{next(numbers)}"
 
 
-def make_group(**options: Any) -> Group:
-    return Group("g", make_member_id=numbered(), **options)
+def make_group(**options: Any) -> ClassicGroup:
+    return ClassicGroup("g", make_member_id=numbered(), **options)
 
 
 def join(
-    group: Group, request: object, member_id: str = "", *, now_ms: int = 0, **changes: Any
+    group: ClassicGroup, request: object, member_id: str = "", *, now_ms: int = 0, **changes: Any
 ) -> list[Effect]:
     options: dict[str, Any] = {
         "session_timeout_ms": SESSION_MS,
@@ -62,7 +61,7 @@ def join(
 
 
 def sync(
-    group: Group,
+    group: ClassicGroup,
     request: object,
     member_id: str,
     assignments: dict[str, bytes] | None = None,
@@ -88,7 +87,7 @@ def answers(effects: list[Effect]) -> dict[object, Any]:
     return found
 
 
-def stable(group: Group, count: int = 1, *, now_ms: int = 0, **changes: Any) -> list[str]:
+def stable(group: ClassicGroup, count: int = 1, *, now_ms: int = 0, **changes: Any) -> list[str]:
     """Brings the group to Stable with that many members; returns their ids, the leader's first."""
     ids = [answers(join(group, "j1", now_ms=now_ms, **changes))["j1"].member_id]
     while len(ids) < count:
@@ -702,7 +701,7 @@ def test_a_rebalance_after_the_assignment_could_not_be_stored() -> None:
 
 
 def test_groups_by_name() -> None:
-    groups = Groups(make_member_id=numbered())
+    groups = GroupRegistry(make_member_id=numbered())
     group = groups.get_or_create("g")
     assert groups.get_or_create("g") is groups.get("g") is group
     assert "g" in groups
@@ -722,11 +721,11 @@ def test_groups_by_name() -> None:
 @pytest.mark.parametrize("name", ["", None, 7, "x" * 32_768, "\ud800"])
 def test_impossible_names(name: Any) -> None:
     with pytest.raises(InvalidGroup):
-        Groups().get_or_create(name)
+        GroupRegistry().get_or_create(name)
 
 
 def test_time_passes_in_all_groups_and_closing_closes_all() -> None:
-    groups = Groups(initial_rebalance_delay_ms=1_000, make_member_id=numbered())
+    groups = GroupRegistry(initial_rebalance_delay_ms=1_000, make_member_id=numbered())
     assert groups.next_deadline_ms() is None
     join(groups.get_or_create("a"), "a", now_ms=0)
     join(groups.get_or_create("b"), "b", now_ms=500)

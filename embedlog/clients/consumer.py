@@ -282,7 +282,8 @@ class Consumer(Closing):
         """
         with self._using():
             if offsets is None:
-                self._commits.save_given(self._positions)
+                given = self._positions.given(unchanged=self._commits.standalone)
+                self._commits.save(given, self._positions)
                 return
             given = as_commits(offsets)
             for tp in given:

@@ -51,7 +51,7 @@ class Commits:
         self._store = store
         self._group = group or ""
         self._auto = auto if auto is not None else store is not None
-        self._standalone = standalone
+        self.standalone = standalone
         self._interval_s = as_seconds("auto_commit_interval_ms", interval_ms)
         self.due = time.monotonic() + self._interval_s if self._auto else _NEVER
 
@@ -77,17 +77,13 @@ class Commits:
             self._store.save(self._group, offsets)
             positions.committed(offsets)
 
-    def save_given(self, positions: Positions) -> None:
-        """Commit what was given out. Raises InvalidArgument without a group."""
-        self.save(positions.given(unchanged=self._standalone), positions)
-
     def auto(self, positions: Positions) -> None:
         """Commit what is done, if auto-commit is on."""
         if not self._auto:
             return
         self.due = time.monotonic() + self._interval_s
         try:
-            self.save(positions.done(unchanged=self._standalone), positions)
+            self.save(positions.done(unchanged=self.standalone), positions)
         except CommitFailed as error:
             _logger.warning("auto-commit: %s; those records will be read again", error)
 

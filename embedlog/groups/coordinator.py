@@ -1,12 +1,12 @@
-"""Consumer groups of one log: the state machine (groups.py), the offsets (offsets.py), and time.
+"""The coordinator of a log's consumer groups: drives the registry, stores offsets, keeps time.
 
-Embedded consumers and a broker's connections call the same methods from any thread. A join or a sync is
-answered by a future when the other members have done their part. One lock guards all groups; futures are
-completed, and members woken, after it is let go.
+Embedded consumers and a broker's connections call the same methods, from any thread. Joins and syncs return
+futures, since they depend on other members. One lock guards all groups; futures are completed, and members
+woken, after its release.
 
-Members of this process live as long as the log is open: when it is opened anew, groups are there with their
-offsets and their generation, and nobody is in them; whoever was joins again. Members that were a broker's
-clients live elsewhere: to the next broker they are still there, until their sessions say otherwise.
+Members of this process end with the open log: the next open restores groups with their offsets and
+generations, but without members, which join again. A broker's clients outlive the broker: the next broker
+restores them as members, and their sessions expire if they are gone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..errors import Closed, CorruptRecord, EmbedlogError, GroupNotEmpty, TooMan
 from ..files.names import check_topic_name
 from ..model import NO_TIMESTAMP, CommittedOffset, GroupMetadata, JoinResult, TopicPartition
 from ..store.store import Store
-from ..validation import as_topic_partition, check_committed, check_group, check_int
+from ..validation import as_topic_partition, check_committed, check_group
 from ..wire.consumer_protocol import PROTOCOL_TYPE, decode_subscription, same_topics
 from .events import (
     Effect,
@@ -36,33 +36,33 @@ from .events import (
     SyncFailed,
 )
 from .offsets import Offsets, positions
-from .registry import Group, Groups
+from .registry import Group, GroupRegistry
 
 logger = logging.getLogger(__name__)
 
 _LEAST_OFFSET: Final = -1 << 63
 
 REMOTE = "/"
-"""What the client_host of a broker's clients begins with, as Kafka writes it; other members are this
-machine's programs, and named by its name."""
+"""The prefix of the client_host of a broker's clients, as in Kafka. Other members are programs on this
+machine, and have its name."""
 
 _Completion = Callable[[], None]
 
 
 class GroupCoordinator:
-    """Implements `backend.Coordinator` over a store. Safe between threads."""
+    """Implements `backends.port.GroupAdmin` over a store. Thread-safe."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lock = threading.RLock()
         self._offsets = Offsets(store)
-        self._groups = Groups(
+        self._groups = GroupRegistry(
             initial_rebalance_delay_ms=store.settings.group_initial_rebalance_delay_ms,
             same_metadata=same_topics,
         )
         self._restored = False
-        # Who is to be woken when a group rebalances: first by the join that has not been answered yet,
-        # then by group and member. A member woken once joins again, and brings its waker along.
+        # Members' on_rebalance callbacks: keyed by the join until it is answered, then by group and member
+        # id. A callback is called once; the member brings it again with its next join.
         self._wakers_of_joins: dict[object, Callable[[], object]] = {}
         self._wakers: dict[str, dict[str, Callable[[], object]]] = {}
         self._closed = False
@@ -88,13 +88,13 @@ class GroupCoordinator:
         max_members: int | None = None,
         max_groups: int | None = None,
     ) -> Future[JoinResult]:
-        """See `backend.Coordinator`. What a broker says of its clients:
+        """See `port.Coordinator`. A broker adds, of its clients:
 
         Args:
-            protocol_type: what kind of group it is; of consumers, where nothing is said.
-            client_host: where the member is; None for this machine.
-            require_known_member: a newcomer that is not static only learns its id (MemberIdRequired).
-            max_members, max_groups: how many there may be. Raises TooManyGroups; GroupFull in the future.
+            protocol_type: "consumer", or what else the members call their protocol.
+            client_host: the member's host; None for this machine.
+            require_known_member: a new dynamic member only gets its id (MemberIdRequired).
+            max_members, max_groups: limits. Raises TooManyGroups; GroupFull is the future's exception.
         """
         joined: Future[JoinResult] = Future()
         with self._changing(group) as changes:
@@ -160,7 +160,7 @@ class GroupCoordinator:
             )
 
     def leave_group(self, group: str, member_id: str, *, group_instance_id: str | None = None) -> None:
-        """Leave. With member_id "" it is the static member of that group_instance_id, whoever it is now."""
+        """Leave. With member_id "" it is the current static member of that group_instance_id."""
         with self._changing(group) as changes:
             self._wakers.get(group, {}).pop(member_id, None)
             changes.extend(
@@ -188,7 +188,8 @@ class GroupCoordinator:
         TooManyGroups if the group would exceed max_groups, and whatever else a commit raises.
         """
         for name, committed in offsets.items():
-            _check_commit(name, committed, low=_LEAST_OFFSET if negative else 0)
+            check_topic_name(as_topic_partition(name).topic)
+            check_committed(name, committed, low=_LEAST_OFFSET if negative else 0)
         with self._lock:
             self._check_open()
             found = self._of_member(group, member_id) if member_id else self._group(group, max_groups)
@@ -211,9 +212,9 @@ class GroupCoordinator:
             return self._offsets.of(group, partitions)
 
     def delete_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
-        """Forget offsets of a group, unless its members read those topics.
+        """Delete offsets of a group, unless its members read those topics.
 
-        Raises GroupNotFound, GroupNotEmpty (then nothing is forgotten), StorageError.
+        Raises GroupNotFound, GroupNotEmpty (then nothing is deleted), StorageError.
         """
         partitions = list(partitions)
         with self._lock:
@@ -225,18 +226,18 @@ class GroupCoordinator:
             self._offsets.delete(group, partitions)
 
     def expire_offsets(self, retention_ms: int) -> None:
-        """Forget what nobody has used for so long, and the groups of which nothing is left (KIP-211).
+        """Delete offsets that have expired, and groups without members or offsets (KIP-211).
 
-        An offset's time runs from its commit; that of a group without members from when the last one left, if
-        that was later. Offsets of topics that members read do not expire. Raises StorageError.
+        An offset expires retention_ms after its commit, or after the last member left the group if that was
+        later. Offsets of topics that members read do not expire. Raises StorageError.
         """
         with self._lock:
             self._check_open()
             self._restore()
             now = self._store.clock_ms()
             for group in self._groups:
-                if group.is_unused and self._offsets.says_members(group.name):
-                    # Those of an earlier opening: their absence begins now, not when they joined.
+                if group.is_unused and self._offsets.has_stored_members(group.name):
+                    # Members of an earlier open: they left now, not when they joined.
                     self._offsets.save_metadata(group.name, group.metadata())
                 offsets = self._offsets.of(group.name, None)
                 read = _topics_read(group.describe())
@@ -254,7 +255,7 @@ class GroupCoordinator:
                     self._offsets.delete(group.name, expired)
 
     def _forget_topic(self, topic: str) -> None:
-        """A topic was deleted: one that gets its name later has nothing to do with it."""
+        """Delete a deleted topic's offsets: a later topic of that name is another one."""
         try:
             with self._lock:
                 if not self._closed:
@@ -278,16 +279,16 @@ class GroupCoordinator:
             return self._known(group).describe()
 
     def delete_group(self, group: str) -> None:
-        """Forget a group without members, and its offsets. Raises GroupNotFound, GroupNotEmpty."""
+        """Delete a group without members, and its offsets. Raises GroupNotFound, GroupNotEmpty."""
         with self._lock:
             self._check_open()
             self._known(group)
             self._forget(group)
 
     def adopt_group(self, group: str, metadata: GroupMetadata) -> None:
-        """Continue from the generation that a group without members had reached at another coordinator.
+        """Take over the generation of a group without members from another coordinator.
 
-        A group that has had members here stays as it is. Raises StorageError.
+        A group that has had members here stays unchanged. Raises StorageError.
         """
         with self._lock:
             self._check_open()
@@ -298,12 +299,14 @@ class GroupCoordinator:
 
     @property
     def is_loaded(self) -> bool:
-        """Have the groups and offsets of earlier times been read? If not, the next call that needs them waits
-        for that. Asking takes no lock."""
+        """Whether the stored groups and offsets have been read. If not, the next call reads them first.
+
+        Takes no lock.
+        """
         return self._restored
 
     def load(self, *, clients: bool = False) -> None:
-        """Read them now, with the members that were clients of a broker if `clients`.
+        """Read the stored groups and offsets now; with `clients` also members that are a broker's clients.
 
         Raises CorruptRecord, StorageError.
         """
@@ -315,12 +318,12 @@ class GroupCoordinator:
                 self._wake_timer(max(due - self._store.clock_ms(), 0))
 
     def abandon(self) -> None:
-        """In a forked child: nothing waits here, and the inherited lock may be held for ever."""
+        """In a forked child: replace the inherited lock, which may be held for ever."""
         self._lock = threading.RLock()
         self._closed = True
 
     def close(self) -> None:
-        """Everything that waits fails with Closed."""
+        """Fail outstanding joins and syncs with Closed."""
         with self._lock:
             self._closed = True
             completions = self._carry_out(self._groups.close(Closed("the log is closed")))
@@ -336,8 +339,8 @@ class GroupCoordinator:
             raise Closed("the log is closed")
 
     def _restore(self, clients: bool = False) -> None:
-        """The groups of earlier times: with their generation, so that none is used twice; nobody in them, but
-        for those whose members are all clients, if these are wanted."""
+        """Restore the stored groups with their generations, so that none is used twice. Without members,
+        except, with `clients`, groups whose members are all a broker's clients."""
         if self._restored:
             return
         loaded = self._offsets.load()
@@ -353,16 +356,17 @@ class GroupCoordinator:
     def _group(self, name: str, max_groups: int | None) -> Group:
         self._restore()
         if max_groups is not None and name not in self._groups and len(self._groups) >= max_groups:
-            raise TooManyGroups(f"there are {len(self._groups):,} groups: delete some that nobody uses")
+            raise TooManyGroups(f"there are {len(self._groups):,} groups: delete some that are not in use")
         return self._groups.get_or_create(name)
 
     def _of_member(self, name: str, member_id: str) -> Group:
-        """The group that a member believes itself to be in: it makes none."""
+        """The group of a member. Raises UnknownMember if there is none; a member id never creates one."""
         self._restore()
-        check_group(name)
-        if name not in self._groups:
+        group = self._groups.find(name)
+        if group is None:
+            check_group(name)
             raise UnknownMember(f"group {name!r} has no member {member_id!r}: join again")
-        return self._groups.get(name)
+        return group
 
     def _forget(self, name: str) -> None:
         """Raises GroupNotEmpty."""
@@ -370,12 +374,13 @@ class GroupCoordinator:
         self._offsets.forget_group(name)
 
     def _known(self, name: str) -> Group:
+        """Raises GroupNotFound."""
         self._restore()
         return self._groups.get(name)
 
     @contextmanager
     def _changing(self, group: str) -> Iterator[list[Effect]]:
-        """Collect a change's effects under the lock, store what must be stored, then tell who waits."""
+        """Collect effects under the lock and carry them out; complete futures after its release."""
         effects: list[Effect] = []
         with self._lock:
             self._check_open()
@@ -388,7 +393,7 @@ class GroupCoordinator:
             complete()
 
     def _carry_out(self, effects: Iterable[Effect], group: str = "") -> list[_Completion]:
-        """Do what must be done under the lock; returns what is to be told after it."""
+        """Carry out effects, lock held. Returns the completions to call after its release."""
         completions: list[_Completion] = []
         failed: EmbedlogError | None = None
         for effect in effects:
@@ -436,7 +441,7 @@ def _calling(wake: Callable[[], object]) -> _Completion:
 def _completion(
     effect: JoinCompleted | JoinFailed | SyncCompleted | SyncFailed, failed: EmbedlogError | None
 ) -> _Completion:
-    """What tells the caller its answer."""
+    """Completes the future of a join or sync."""
     future = effect.request
     assert isinstance(future, Future)
 
@@ -456,20 +461,13 @@ def _completion(
 
 
 def _topics_read(group: GroupDescription) -> frozenset[str] | None:
-    """The topics that the members read; None where only they know: any, then."""
+    """The topics that the members read; None if unknown, so that it may be any topic."""
     if not group.members:
         return frozenset()
     if group.protocol_type != PROTOCOL_TYPE:
         return None
     try:
         subscriptions = [decode_subscription(member.metadata) for member in group.members]
-    except CorruptRecord:  # or none yet, in the first join phase
+    except CorruptRecord:  # or empty, in the first join phase
         return None
     return frozenset(topic for subscription in subscriptions for topic in subscription.topics)
-
-
-def _check_commit(name: TopicPartition, committed: CommittedOffset, *, low: int) -> None:
-    topic, partition = as_topic_partition(name)
-    check_topic_name(topic)
-    check_int("partition", partition, low=0)
-    check_committed(name, committed, low=low)

@@ -1,7 +1,7 @@
-"""What the consumer-group state machine says: its states, the effects of an operation, its descriptions.
+"""The output of group state machines: states, effects, descriptions.
 
-An operation on a group returns effects, in the order in which the caller is to carry them out. The request
-in an effect is the object that the caller gave with the join or sync that it answers.
+An operation on a group returns effects, in the order in which the caller must carry them out. The request in
+an effect is the object that the caller gave with the join or sync that it answers.
 """
 
 from __future__ import annotations
@@ -13,8 +13,14 @@ from ..errors import EmbedlogError
 from ..model import GroupMetadata, JoinResult
 
 
+class GroupType(Enum):
+    """Which protocol the members of a group speak: each type has its own state machine. Kafka's names."""
+
+    CLASSIC = "classic"
+
+
 class State(Enum):
-    """Where a group stands; the values are Kafka's names."""
+    """The state of a classic group. Kafka's names."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -24,7 +30,7 @@ class State(Enum):
 
 
 class JoinCompleted(NamedTuple):
-    """The join succeeded; the member's next step is a sync."""
+    """The join succeeded; the member syncs next."""
 
     request: object
     result: JoinResult
@@ -38,7 +44,7 @@ class JoinFailed(NamedTuple):
 
 
 class SyncCompleted(NamedTuple):
-    """The member's assignment for its generation, as the leader wrote it; b"" if the leader forgot it."""
+    """The member's assignment in its generation, as the leader sent it; b"" if the leader sent none."""
 
     request: object
     assignment: bytes
@@ -52,17 +58,17 @@ class SyncFailed(NamedTuple):
 
 
 class RebalanceStarted(NamedTuple):
-    """These members must join again. They learn it by their next heartbeat; this is to wake them early."""
+    """These members must join again. Their next heartbeats tell them so; this wakes them earlier."""
 
     group: str
     member_ids: tuple[str, ...]
 
 
 class MetadataChanged(NamedTuple):
-    """What a restart must find. To be stored before the effects behind it are carried out.
+    """Metadata that a restart must find: store it before carrying out the effects after it.
 
-    Its state_timestamp_ms is -1, for the caller's wall clock to fill in. If storing fails, the caller fails
-    the requests behind it with that error and calls `rebalance`.
+    Its state_timestamp_ms is -1, for the caller to set. If the store fails, the caller fails the requests of
+    the later effects with that error and calls `rebalance`.
     """
 
     group: str
@@ -75,7 +81,7 @@ Effect: TypeAlias = (
 
 
 class MemberDescription(NamedTuple):
-    """A member as people see it; metadata is for the chosen protocol, assignment b"" unless Stable."""
+    """A member as an administrator sees it; metadata for the chosen protocol, no assignment unless Stable."""
 
     member_id: str
     group_instance_id: str | None
@@ -86,9 +92,10 @@ class MemberDescription(NamedTuple):
 
 
 class GroupDescription(NamedTuple):
-    """A group as people see it; protocol and leader_id are None while there is none chosen."""
+    """A group as an administrator sees it. protocol and leader_id are None until they are chosen."""
 
     group: str
+    type: GroupType
     state: State
     protocol_type: str
     protocol: str | None

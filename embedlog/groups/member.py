@@ -1,29 +1,29 @@
-"""A member inside the consumer-group state machine, and how members agree on a protocol.
+"""The members of a classic group, and how they agree on a protocol.
 
-An offer is what a member brings to a join; a member is an offer with an id, a session and at most one join
-and one sync outstanding. Used by classic.py alone.
+An offer is what a member brings to a join. A member is an offer with an id, a session, and at most one join
+and one sync outstanding.
 
-Invariants: as each member's offer is checked against those of all others when it joins, the members of a
-group always have at least one protocol in common.
+Invariant: each offer is checked against those of all members when it arrives, so the members of a group
+always have at least one protocol in common.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from ..errors import GroupFull, InconsistentProtocol, InvalidArgument
+from ..errors import FencedInstance, GroupFull, InconsistentProtocol, InvalidArgument, UnknownMember
 from ..model import GroupMemberMetadata, JoinedMember
 from .events import MemberDescription
 
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60 * 1000
-"""How long a newcomer's join may wait: it has no session yet, and its client may be gone."""
+"""How long the first join of a member may wait: it has no session yet, and its client may be gone."""
 
 
 def new_member_id(prefix: str) -> str:
-    """`<prefix>-<uuid4>`: unique without asking anyone, and the prefix says whose it is."""
+    """`<prefix>-<uuid4>`: unique without coordination; the prefix tells whose it is."""
     return f"{prefix}-{uuid.uuid4()}"
 
 
@@ -41,30 +41,32 @@ class Offer(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Member:
+    """One member of a classic group."""
+
     member_id: str
     offer: Offer
     deadline_ms: int = 0
-    is_new: bool = True  # has not been told a generation yet
+    is_new: bool = True  # knows no generation yet
     assignment: bytes = b""
     join_request: object | None = None
     sync_request: object | None = None
 
     def metadata(self, protocol: str | None) -> bytes:
-        """The subscription for a protocol; b"" where it has none."""
+        """The subscription for a protocol; b"" if the member does not support it."""
         return dict(self.offer.protocols).get(protocol or "", b"")
 
     def can_expire(self) -> bool:
-        """Whether silence counts: not while the member waits for us, a newcomer's join excepted."""
+        """Whether its session runs: not while it waits for an answer, unless to its first join."""
         return self.sync_request is None and (self.is_new or self.join_request is None)
 
     def renew(self, now_ms: int) -> None:
-        """The member has shown itself alive."""
+        """The member is alive: restart its session."""
         self.deadline_ms = now_ms + (
             NEW_MEMBER_JOIN_TIMEOUT_MS if self.is_new else self.offer.session_timeout_ms
         )
 
     def joined(self, protocol: str | None) -> JoinedMember:
-        """The member as the leader is told of it."""
+        """The member as the leader sees it."""
         return JoinedMember(self.member_id, self.offer.group_instance_id, self.metadata(protocol))
 
     def stored(self, protocol: str | None) -> GroupMemberMetadata:
@@ -81,7 +83,7 @@ class Member:
         )
 
     def described(self, protocol: str | None, *, stable: bool) -> MemberDescription:
-        """The member as people see it."""
+        """The member as an administrator sees it."""
         return MemberDescription(
             member_id=self.member_id,
             group_instance_id=self.offer.group_instance_id,
@@ -92,34 +94,87 @@ class Member:
         )
 
 
-def check_offer(offer: Offer, members: Collection[Member], protocol_type: str) -> None:
-    """Raises InvalidArgument or InconsistentProtocol if the offer is impossible in itself or among these."""
-    if offer.session_timeout_ms < 1 or offer.rebalance_timeout_ms < 1:
-        raise InvalidArgument("session_timeout_ms and rebalance_timeout_ms must be at least 1")
-    names = {name for name, _ in offer.protocols}
-    if not offer.protocol_type or not names:
-        raise InconsistentProtocol("a member must name a protocol type and at least one protocol")
-    if members and offer.protocol_type != protocol_type:
-        raise InconsistentProtocol(f"the group is of type {protocol_type!r}, not {offer.protocol_type!r}")
-    for member in members:
-        names.intersection_update(name for name, _ in member.offer.protocols)
-    if not names:
-        raise InconsistentProtocol("no protocol in common with the other members of the group")
+class Members:
+    """The members of a group, in the order in which they joined, and the ids given to members yet to join."""
 
+    def __init__(self, group: str) -> None:
+        self._group = group
+        self._by_id: dict[str, Member] = {}
+        self._static: dict[str, str] = {}  # group_instance_id -> member id
+        self.pending: dict[str, int] = {}  # ids handed out with MemberIdRequired -> deadline
 
-def check_room(group: str, members: int, max_members: int | None) -> None:
-    """Raises GroupFull where a group with so many members takes no more."""
-    if max_members is not None and members >= max_members:
-        raise GroupFull(f"group {group!r} takes no more than {max_members:,} members")
+    def __len__(self) -> int:
+        return len(self._by_id)
 
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self._by_id.values())
 
-def elected_protocol(members: Collection[Member], leader: Member) -> str:
-    """The protocol with most votes, each member voting for its first that all have.
+    def get(self, member_id: str | None) -> Member | None:
+        return self._by_id.get(member_id or "")
 
-    Of equals, the one that the leader likes best.
-    """
-    common = set.intersection(*({name for name, _ in m.offer.protocols} for m in members))
-    votes = dict.fromkeys((name for name, _ in leader.offer.protocols if name in common), 0)
-    for member in members:
-        votes[next(name for name, _ in member.offer.protocols if name in common)] += 1
-    return max(votes, key=votes.__getitem__)
+    def static_id(self, group_instance_id: str | None) -> str | None:
+        """The member id of a static member, if there is one of that group_instance_id."""
+        return None if group_instance_id is None else self._static.get(group_instance_id)
+
+    def current(self, member_id: str, group_instance_id: str | None) -> Member:
+        """The member. Raises UnknownMember, or FencedInstance if its group_instance_id is another's now."""
+        if group_instance_id is not None:
+            holder = self._static.get(group_instance_id)
+            if holder is not None and holder != member_id:
+                raise FencedInstance(f"another consumer took over group_instance_id {group_instance_id!r}")
+            if holder is None:
+                raise UnknownMember(f"group {self._group!r} has no group_instance_id {group_instance_id!r}")
+        member = self._by_id.get(member_id)
+        if member is None:
+            raise UnknownMember(f"group {self._group!r} has no member {member_id!r}: join again")
+        return member
+
+    def add(self, member: Member) -> None:
+        self._by_id[member.member_id] = member
+        if member.offer.group_instance_id is not None:
+            self._static[member.offer.group_instance_id] = member.member_id
+
+    def remove(self, member: Member) -> None:
+        del self._by_id[member.member_id]
+        if member.offer.group_instance_id is not None:
+            del self._static[member.offer.group_instance_id]
+
+    def clear(self) -> None:
+        self._by_id.clear()
+        self._static.clear()
+        self.pending.clear()
+
+    def check_room(self, max_members: int | None) -> None:
+        """Raises GroupFull if the group takes no more members; a pending id counts as one."""
+        if max_members is not None and len(self._by_id) + len(self.pending) >= max_members:
+            raise GroupFull(f"group {self._group!r} takes no more than {max_members:,} members")
+
+    def check_offer(self, offer: Offer, protocol_type: str) -> None:
+        """Raises InvalidArgument or InconsistentProtocol if no member of this group can offer that."""
+        if offer.session_timeout_ms < 1 or offer.rebalance_timeout_ms < 1:
+            raise InvalidArgument("session_timeout_ms and rebalance_timeout_ms must be at least 1")
+        names = {name for name, _ in offer.protocols}
+        if not offer.protocol_type or not names:
+            raise InconsistentProtocol("a member must name a protocol type and at least one protocol")
+        if self._by_id and offer.protocol_type != protocol_type:
+            raise InconsistentProtocol(f"the group is of type {protocol_type!r}, not {offer.protocol_type!r}")
+        for member in self:
+            names.intersection_update(name for name, _ in member.offer.protocols)
+        if not names:
+            raise InconsistentProtocol("no protocol in common with the other members of the group")
+
+    def elected_protocol(self, leader_id: str | None) -> str:
+        """The protocol with the most votes. Each member votes for its first that all members support.
+
+        A tie goes to the one that the leader prefers.
+        """
+        leader = self.get(leader_id) or next(iter(self))
+        common = set.intersection(*({name for name, _ in member.offer.protocols} for member in self))
+        votes = dict.fromkeys((name for name, _ in leader.offer.protocols if name in common), 0)
+        for member in self:
+            votes[next(name for name, _ in member.offer.protocols if name in common)] += 1
+        return max(votes, key=votes.__getitem__)
+
+    def rebalance_timeout_ms(self) -> int:
+        """The longest rebalance timeout of the members."""
+        return max((member.offer.rebalance_timeout_ms for member in self), default=0)

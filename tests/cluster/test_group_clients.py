@@ -22,7 +22,7 @@ from programs import Program
 from embedlog import TopicPartition
 from embedlog.cluster import Broker
 from embedlog.errors import GroupNotFound
-from embedlog.groups.registry import State
+from embedlog.groups.events import State
 
 G = "g"
 PARTITIONS = 4

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 from ...errors import EmbedlogError, GroupNotFound, TopicNotFound, UnknownMember
 from ...files.names import check_topic_name
-from ...groups.events import GroupDescription, MemberDescription, State
+from ...groups.events import GroupDescription, GroupType, MemberDescription, State
 from ...model import CommittedOffset, JoinedMember, JoinResult, TopicPartition
 from ...validation import as_topic_partition, as_topic_partitions, check_committed
 from ...wire.apis.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
@@ -360,7 +360,9 @@ class RemoteCoordinator:
                     for each in found.members
                 )
                 protocol = found.protocol_data or None
-                return GroupDescription(group, state, found.protocol_type, protocol, -1, None, members)
+                return GroupDescription(
+                    group, GroupType.CLASSIC, state, found.protocol_type, protocol, -1, None, members
+                )
             raise NotKafka(f"a broker was asked to describe group {group!r}, and did not")
 
         return self._coordinators.ask(

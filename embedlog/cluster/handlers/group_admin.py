@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import Final
 
 from ...errors import EmbedlogError, GroupNotFound
-from ...groups.registry import GroupDescription, State
+from ...groups.events import GroupDescription, State
 from ...wire.apis.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from ...wire.apis.describe_groups import (
     DescribedGroup,
@@ -22,7 +22,6 @@ from ..broker_context import BrokerContext, Handler, RequestContext
 from ..group_work import GroupWork
 from ..problems import group_code_of
 
-_TYPE: Final = "classic"
 _FIRST_THAT_MISSES_GROUPS: Final = 6  # DescribeGroups; before, a group that is not there is a Dead one
 
 
@@ -49,18 +48,17 @@ class GroupAdminHandlers:
 
         def listed() -> ListGroupsResponse:
             response = ListGroupsResponse()
-            if types and _TYPE not in types:
-                return response
             for name in self._node.groups.list_groups():
                 with contextlib.suppress(GroupNotFound):  # deleted meanwhile
                     group = self._node.groups.describe_group(name)
-                    if not states or group.state.value.casefold() in states:
+                    wanted = not types or group.type.value in types
+                    if wanted and (not states or group.state.value.casefold() in states):
                         response.groups.append(
                             ListedGroup(
                                 group_id=name,
                                 protocol_type=group.protocol_type,
                                 group_state=group.state.value,
-                                group_type=_TYPE,
+                                group_type=group.type.value,
                             )
                         )
             return response
