@@ -1,8 +1,8 @@
-"""Writes embedlog/wire/apis from the schemas of the installed kio: `make wire`.
+"""Writes embedlog/wire/apis and embedlog/wire/error_codes.py from the installed kio: `make wire`.
 
 kio generates its classes from Kafka's own definitions, one per struct and version. This script merges the
-versions of each struct into one declaration in the language of embedlog/wire/schema.py, and
-writes one module per API. The modules are committed: kio is a dependency of the tests, never of embedlog.
+versions of each struct into one declaration in the language of embedlog/wire/schema.py, and writes one module
+per API. The modules are committed: kio is a dependency of the tests, never of embedlog.
 
 To add an API, add its line to APIS and run `make wire`.
 """
@@ -21,10 +21,11 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Final, NamedTuple, get_args, get_origin
 
+from kio.schema.errors import ErrorCode
 from kio.schema.index import schema_name_map
 
 ROOT: Final = Path(__file__).parent.parent
-TARGET: Final = ROOT / "embedlog/wire/apis"
+TARGET: Final = ROOT / "embedlog/wire"
 KIO: Final = version_of("kio")
 
 APIS: Final = {
@@ -396,14 +397,45 @@ APIS: Final[Mapping[int, Exchange]] = MappingProxyType({{each.api.key: each for 
 """
 
 
+def error_codes() -> str:
+    """The source of error_codes.py."""
+    codes = "\n".join(f"    {code.name.upper()} = {int(code)}" for code in ErrorCode)
+    retriable = "\n".join(f"        ErrorCode.{code.name.upper()}," for code in ErrorCode if code.retriable)
+    return f'''{notice("Kafka's error codes.")}
+from enum import IntEnum
+from typing import Final
+
+
+class ErrorCode(IntEnum):
+    """The error of a response; 0 is none."""
+
+{codes}
+
+    @property
+    def retriable(self) -> bool:
+        """Whether the same request may succeed later or on another broker."""
+        return self in _RETRIABLE
+
+
+_RETRIABLE: Final = frozenset(
+    {{
+{retriable}
+    }}
+)
+'''
+
+
 def write(target: Path) -> None:
-    """Write the package, and nothing else, to this directory."""
-    target.mkdir(parents=True, exist_ok=True)
-    for path in target.glob("*.py"):
+    """Write error_codes.py and the package apis, in place of those that are there."""
+    package = target / "apis"
+    package.mkdir(parents=True, exist_ok=True)
+    for path in package.glob("*.py"):
         path.unlink()
-    (target / "__init__.py").write_text(index_of())
+    written = {target / "error_codes.py": error_codes(), package / "__init__.py": index_of()}
     for api, (first, last) in APIS.items():
-        (target / f"{snake_case(api)}.py").write_text(module_of(api, first, last))
+        written[package / f"{snake_case(api)}.py"] = module_of(api, first, last)
+    for path, source in written.items():
+        path.write_text(source)
     for command in ("check --fix --select F401", "check --fix --select I", "format"):
         ruff = [
             sys.executable,
@@ -414,7 +446,7 @@ def write(target: Path) -> None:
             "--config",
             str(ROOT / "pyproject.toml"),
         ]
-        subprocess.run([*ruff, str(target)], check=True)
+        subprocess.run([*ruff, *map(str, written)], check=True)
 
 
 if __name__ == "__main__":
