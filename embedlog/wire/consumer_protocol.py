@@ -1,4 +1,4 @@
-"""Kafka's ConsumerProtocol: the bytes that consumers of a group exchange through their coordinator.
+"""Kafka's ConsumerProtocol: the bytes that a group's consumers exchange through their coordinator.
 
     subscription (JoinGroup)                     assignment (SyncGroup)
       int16 version                                int16 version
@@ -9,11 +9,11 @@
       2+: int32 generation_id
       3+: nullable string rack_id
 
-The coordinator itself never looks inside; it compares bytes. Versions only ever add fields at the end, so
-a newer version is read as the newest known one and what follows is left alone.
+The coordinator compares these bytes and does not decode them. New versions only add fields at the end, so a
+version that is too new is read as the newest known one, and the bytes after that are ignored.
 
-Invariants: what is written is read back equal (as far as the version has the field); no length is trusted
-before it is checked against what remains; bytes that do not fit are a CorruptRecord with their position.
+Invariants: decoding returns what was encoded (fields that the version lacks excepted); each length is checked
+against the remaining bytes before it is used; invalid bytes raise CorruptRecord with their pos.
 
 Source: Kafka's schemas ConsumerProtocolSubscription and ConsumerProtocolAssignment; KIP-429 (owned
 partitions), KIP-792 (generation), KIP-881 (rack).
@@ -37,10 +37,10 @@ _LEAST_TOPIC_BYTES: Final = 6  # an empty name and an empty array
 
 
 class Subscription(NamedTuple):
-    """What a member says of itself when it joins.
+    """What a member sends when it joins.
 
-    owned_partitions is what it had before the rebalance, generation the generation it had that in (-1
-    where unknown). group_instance_id comes from the join itself, not from the subscription's bytes.
+    owned_partitions are those it owned before the rebalance, in generation `generation` (-1 if unknown).
+    group_instance_id comes from the JoinGroup request, not from these bytes.
     """
 
     topics: tuple[str, ...]
@@ -52,16 +52,16 @@ class Subscription(NamedTuple):
 
 
 class Assignment(NamedTuple):
-    """What a member is given for a generation, in the order in which the leader wrote it."""
+    """The partitions of a member in one generation, in the order in which the leader wrote them."""
 
     partitions: tuple[TopicPartition, ...]
     user_data: bytes | None = None
 
 
 def encode_subscription(subscription: Subscription, *, version: int = SUBSCRIPTION_VERSION) -> bytes:
-    """The bytes of a subscription in a version 0 to 3; fields the version lacks are left out.
+    """A subscription's bytes in version 0 to 3, without the fields that the version lacks.
 
-    Raises InvalidArgument for another version or for a name past 32,767 bytes.
+    Raises InvalidArgument for another version, or for a name above 32,767 bytes.
     """
     if not 0 <= version <= SUBSCRIPTION_VERSION:
         raise InvalidArgument(f"subscription version {version}: known are 0 to {SUBSCRIPTION_VERSION}")
@@ -80,10 +80,10 @@ def encode_subscription(subscription: Subscription, *, version: int = SUBSCRIPTI
 
 
 def decode_subscription(data: bytes, *, group_instance_id: str | None = None) -> Subscription:
-    """A subscription of any version; a version past 3 is read as 3.
+    """A subscription of any version; versions above 3 are read as 3.
 
-    group_instance_id is passed on into the result: the join carries it beside these bytes. Raises
-    CorruptRecord for a negative version or bytes that do not fit.
+    group_instance_id, which the JoinGroup request carries, goes into the result. Raises CorruptRecord for a
+    negative version and for invalid bytes.
     """
     reader = Reader(data)
     version = _version(reader, SUBSCRIPTION_VERSION)
@@ -98,10 +98,10 @@ def decode_subscription(data: bytes, *, group_instance_id: str | None = None) ->
 
 
 def same_topics(one: bytes, other: bytes) -> bool:
-    """Whether two subscriptions ask for the same topics: then a restarted static member changes nothing.
+    """Whether two subscriptions have the same topics, so that a restarted static member needs no rebalance.
 
-    Owned partitions, generation and user data differ after every restart and do not count. Bytes that are
-    not subscriptions are the same only if they are equal.
+    Owned partitions, generation and user data differ after every restart and are ignored. Bytes that are not
+    subscriptions are compared as they are.
     """
     if one == other:
         return True
@@ -112,9 +112,9 @@ def same_topics(one: bytes, other: bytes) -> bool:
 
 
 def encode_assignment(assignment: Assignment, *, version: int = ASSIGNMENT_VERSION) -> bytes:
-    """The bytes of an assignment in version 0 or 1, which differ in nothing but the number.
+    """An assignment's bytes in version 0 or 1, which differ only in the version number.
 
-    Raises InvalidArgument for another version or for a name past 32,767 bytes.
+    Raises InvalidArgument for another version, or for a name above 32,767 bytes.
     """
     if not 0 <= version <= ASSIGNMENT_VERSION:
         raise InvalidArgument(f"assignment version {version}: known are 0 to {ASSIGNMENT_VERSION}")
@@ -122,9 +122,9 @@ def encode_assignment(assignment: Assignment, *, version: int = ASSIGNMENT_VERSI
 
 
 def decode_assignment(data: bytes) -> Assignment:
-    """An assignment of any version. No bytes at all is what a member gets that the leader forgot: nothing.
+    """An assignment of any version. No bytes are an empty assignment: the leader left the member out.
 
-    Raises CorruptRecord for a negative version or bytes that do not fit.
+    Raises CorruptRecord for a negative version and for invalid bytes.
     """
     if not data:
         return Assignment(())

@@ -1,4 +1,4 @@
-"""Keys and values of the records in `__consumer_offsets`: committed offsets and the state of groups.
+"""The keys and values of the records in `__consumer_offsets`: committed offsets and group metadata.
 
     key   0, 1   int16 version, string group, string topic, int32 partition       -> an offset commit
     key   2      int16 version, string group                                      -> a group's metadata
@@ -17,12 +17,12 @@
                    string client_host, [1+: int32 rebalance_timeout], int32 session_timeout,
                    bytes subscription, bytes assignment
 
-A null value (a tombstone) deletes what its key names; it never reaches this room. Keys are written as
-version 1 and 2, values as version 3, as Kafka does.
+A null value (a tombstone) deletes what its key names; callers handle it. Keys are written in versions 1 and
+2, values in version 3, which Kafka reads.
 
-Invariants: what this room writes it reads back equal; the key of a commit or group is always the same
-bytes, so that compaction keeps one record of each; an unknown version or bytes that do not fit are a
-CorruptRecord, found without allocating more than the record's own size.
+Invariants: decoding returns what was encoded; the key of a commit or a group is always the same bytes, so
+that compaction keeps one record of each; an unknown version and invalid bytes raise CorruptRecord, before
+more than the record's own size is allocated.
 
 Source: Kafka's schemas OffsetCommitKey, OffsetCommitValue, GroupMetadataKey and GroupMetadataValue.
 """
@@ -60,10 +60,10 @@ class GroupKey(NamedTuple):
 
 
 def partition_for(group: str, num_partitions: int) -> int:
-    """The partition of `__consumer_offsets` that holds everything about a group.
+    """The partition of `__consumer_offsets` that holds the records of a group.
 
-    Kafka's Utils.abs(group.hashCode()) % num_partitions: Java's hash is over UTF-16 code units, and
-    abs of the least integer is 0. Raises InvalidArgument if num_partitions is below 1.
+    Kafka's Utils.abs(group.hashCode()) % num_partitions: Java hashes UTF-16 code units, and its abs of the
+    smallest int is 0. Raises InvalidArgument if num_partitions is below 1.
     """
     if num_partitions < 1:
         raise InvalidArgument(f"num_partitions is {num_partitions}, must be at least 1")
@@ -76,22 +76,22 @@ def partition_for(group: str, num_partitions: int) -> int:
 
 
 def encode_offset_key(group: str, topic: str, partition: int) -> bytes:
-    """The key of the commits of one group for one partition (version 1).
+    """The key of a group's commits for one partition (version 1).
 
-    Raises InvalidArgument for a name past 32,767 bytes.
+    Raises InvalidArgument for a name above 32,767 bytes.
     """
     return int16(OFFSET_KEY_VERSION) + string(group) + string(topic) + int32(partition)
 
 
 def encode_group_key(group: str) -> bytes:
-    """The key of a group's metadata (version 2). Raises InvalidArgument for a name past 32,767 bytes."""
+    """The key of a group's metadata (version 2). Raises InvalidArgument for a name above 32,767 bytes."""
     return int16(GROUP_KEY_VERSION) + string(group)
 
 
 def decode_key(key: bytes | None) -> OffsetKey | GroupKey:
-    """What a record of `__consumer_offsets` is about.
+    """The key of a record of `__consumer_offsets`.
 
-    Raises CorruptRecord for no key, an unknown version, bytes that do not fit or bytes left over.
+    Raises CorruptRecord for a missing key, an unknown version, and invalid or trailing bytes.
     """
     if key is None:
         raise CorruptRecord("a record of __consumer_offsets has no key")
@@ -109,7 +109,7 @@ def decode_key(key: bytes | None) -> OffsetKey | GroupKey:
 
 
 def encode_offset_value(committed: CommittedOffset) -> bytes:
-    """A committed offset (version 3). Raises InvalidArgument for metadata past 32,767 bytes."""
+    """A committed offset (version 3). Raises InvalidArgument for metadata above 32,767 bytes."""
     return b"".join(
         (
             int16(OFFSET_VALUE_VERSION),
@@ -122,9 +122,9 @@ def encode_offset_value(committed: CommittedOffset) -> bytes:
 
 
 def decode_offset_value(value: bytes) -> CommittedOffset:
-    """A committed offset of any version 0 to 4; version 1's own expiry time is read over.
+    """A committed offset of version 0 to 4; the expiry time of version 1 is ignored.
 
-    Raises CorruptRecord for an unknown version, bytes that do not fit or bytes left over.
+    Raises CorruptRecord for an unknown version, and for invalid or trailing bytes.
     """
     reader = Reader(value)
     version = _version(reader, _NEWEST_OFFSET_VALUE, "an offset commit")
@@ -141,7 +141,7 @@ def decode_offset_value(value: bytes) -> CommittedOffset:
 
 
 def encode_group_value(group: GroupMetadata) -> bytes:
-    """A group's metadata (version 3). Raises InvalidArgument for a string past 32,767 bytes."""
+    """A group's metadata (version 3). Raises InvalidArgument for a string above 32,767 bytes."""
     return b"".join(
         (
             int16(GROUP_VALUE_VERSION),
@@ -156,10 +156,10 @@ def encode_group_value(group: GroupMetadata) -> bytes:
 
 
 def decode_group_value(value: bytes) -> GroupMetadata:
-    """A group's metadata of any version 0 to 3.
+    """A group's metadata of version 0 to 3.
 
-    Version 0 kept no rebalance timeout: the session timeout serves, as in Kafka. Raises CorruptRecord
-    for an unknown version, bytes that do not fit or bytes left over.
+    Version 0 has no rebalance timeout: like Kafka, this takes the session timeout. Raises CorruptRecord for
+    an unknown version, and for invalid or trailing bytes.
     """
     reader = Reader(value)
     version = _version(reader, GROUP_VALUE_VERSION, "a group's metadata")

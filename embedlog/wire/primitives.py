@@ -1,15 +1,15 @@
-"""Kafka's primitive types, read within bounds: integers, strings, bytes and arrays of the classic encoding;
+"""Reads and writes Kafka's primitive types: integers, strings, bytes and arrays of the classic encoding,
 compact strings and tagged fields of the flexible one.
 
     int16, int32, int64     big-endian, signed
-    string                  int16 length, UTF-8 bytes; length -1 is null where null is allowed
-    bytes                   int32 length, bytes; length -1 is null where null is allowed
+    string                  int16 length, UTF-8 bytes; length -1 is null, if null is allowed
+    bytes                   int32 length, bytes; length -1 is null, if null is allowed
     array of T              int32 count, T, T, ...; count -1 is null and reads as empty
     compact string          unsigned varint of length + 1 (0: null), UTF-8 bytes
     tagged fields           unsigned varint count; each: varint tag, varint length, bytes
 
-Every length is checked against what remains before anything is allocated, so a hostile length costs
-nothing; whatever does not fit is a CorruptRecord that names its byte position.
+Every length is checked against the remaining bytes before anything is allocated, so a hostile length costs
+nothing. Invalid bytes raise CorruptRecord with their pos.
 
 Source: Kafka protocol guide, "Protocol Primitive Types".
 """
@@ -35,7 +35,7 @@ _INT64 = struct.Struct(">q")
 
 
 class Reader:
-    """Reads one value after another from a buffer; `pos` is the next byte. For one thread at a time."""
+    """Reads values from a buffer in order; `pos` is that of the next byte. Not thread-safe."""
 
     __slots__ = ("_data", "pos")
 
@@ -45,7 +45,7 @@ class Reader:
 
     @property
     def remaining(self) -> int:
-        """Bytes not yet read."""
+        """The number of unread bytes."""
         return len(self._data) - self.pos
 
     def int16(self, what: str) -> int:
@@ -82,7 +82,7 @@ class Reader:
         return text
 
     def skip_tagged_fields(self) -> None:
-        """Skip fields that a newer version may have added. Raises CorruptRecord."""
+        """Skips tagged fields, which newer versions may have added. Raises CorruptRecord."""
         for _ in range(self._unsigned()):
             pos = self.pos
             self._unsigned()
@@ -102,14 +102,14 @@ class Reader:
         return self._sized(self.int32(what), what, pos)
 
     def array(self, read: Callable[[], T], what: str, *, item_bytes: int) -> list[T]:
-        """An array, each item read by `read`; item_bytes is the least an item can take (at least 1).
+        """An array, each item read by `read`. item_bytes is the smallest size of an item, at least 1.
 
         Raises CorruptRecord if the count cannot fit in what remains, before any item is read.
         """
         pos = self.pos
         count = self.int32(what)
         if count < -1 or count * item_bytes > self.remaining:
-            raise CorruptRecord(f"{what} counts {count} items where {self.remaining} bytes remain", pos=pos)
+            raise CorruptRecord(f"{what} counts {count} items, {self.remaining} bytes remain", pos=pos)
         return [read() for _ in range(count)]
 
     def _unsigned(self) -> int:
