@@ -1,8 +1,8 @@
-"""Settings: one table that names, types, bounds and explains each; Kafka's names in Python's spelling.
+"""Settings: their names, types, bounds and defaults. Kafka's names in Python's spelling.
 
-A setting may be typed with dots (`retention.ms`), as Kafka writes it, with underscores (`retention_ms`), as a
-Python keyword needs it, or by one of the other names in synonyms.py. A topic's own settings win over those
-given to `embedlog.open`, which win over the defaults here.
+A name may be written with dots as in Kafka (`retention.ms`), with underscores as a Python keyword
+(`retention_ms`), or as one of the synonyms in synonyms.py. A topic's own settings override those given to
+`embedlog.open`, which override the defaults here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 MAX_INT32 = (1 << 31) - 1
 MAX_INT64 = (1 << 63) - 1
-MAX_STRING_BYTES = (1 << 15) - 1  # Kafka's formats give a name's length 16 bits
+MAX_STRING_BYTES = (1 << 15) - 1  # Kafka's strings have a length of 16 bits
 
 COMPRESSION_TYPES = ("producer", "none", "uncompressed", "gzip", "snappy", "lz4", "zstd")
 
@@ -44,7 +44,7 @@ _RULES: dict[str, dict[str, Any]] = {
     "flush_ms": _between(1, MAX_INT64),
     "index_interval_bytes": _between(0, MAX_INT32),
     "max_compaction_lag_ms": _between(1, MAX_INT64),
-    # What a reader is willing to decompress (codec.DEFAULT_MAX_BYTES) must hold what an appender may write.
+    # At most what a reader agrees to decompress (codec.DEFAULT_MAX_BYTES).
     "max_message_bytes": _between(61, 128 * MIB),
     "message_timestamp_type": _choice("CreateTime", "LogAppendTime"),
     "min_cleanable_dirty_ratio": _between(0, 1),
@@ -69,7 +69,7 @@ _RULES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the two kinds of settings share: reading, checking and showing them."""
+    """Parses, checks and lists settings: the base of all kinds."""
 
     rules: ClassVar[Mapping[str, Mapping[str, Any]]] = _RULES
     synonyms: ClassVar[Synonyms] = {}
@@ -81,9 +81,9 @@ class Settings:
 
     @classmethod
     def resolved(cls, typed: str, value: Any) -> tuple[str, Any] | None:
-        """The setting that a name as users type it stands for, and the value in the setting's unit.
+        """The canonical name of a setting, and its value in the setting's unit; None for an unknown name.
 
-        None for an unknown name. Raises InvalidType for a value that cannot be converted.
+        Raises InvalidType if the value cannot be converted.
         """
         name = plain(typed)
         meant = cls.synonyms.get(name)
@@ -96,11 +96,10 @@ class Settings:
 
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Check settings as users give them: names as `resolved` knows them, values of the right type.
+        """Check and convert settings as users write them; returns them by canonical name.
 
-        Text is accepted for numbers and truth values (a command line has nothing else). Returns them under
-        their own names. Raises UnknownSetting, InvalidType; InvalidSetting, also for a setting that is given
-        under two names.
+        Numbers and booleans may be text, as on a command line. Raises UnknownSetting, InvalidType,
+        InvalidSetting (also if a setting is given under two names).
         """
         defaults = {f.name: f.default for f in fields(cls)}
         parsed: dict[str, Any] = {}
@@ -116,27 +115,27 @@ class Settings:
 
     @classmethod
     def parse_changes(cls, given: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
-        """As `parse`, and the names of the settings whose value is None: these return to their defaults."""
+        """As `parse`, plus the names of settings with the value None, which reset to their defaults."""
         (changes,) = sorted_settings(given, cls)
         removed = frozenset(name for name, value in changes.items() if value is None)
         return cls.parse({typed: value for typed, value in given.items() if value is not None}), removed
 
     def with_changes(self, given: Mapping[str, Any]) -> Self:
-        """These settings with others on top (checked by `parse`)."""
+        """A copy with some settings replaced, after `parse`."""
         return replace(self, **self.parse(given))
 
     def as_dict(self) -> dict[str, Any]:
-        """Name -> value, in the order of the table."""
+        """Name -> value, in order of definition."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
 
 @dataclass(frozen=True)
 class TopicSettings(Settings):
-    """A topic's settings. Times in milliseconds, sizes in bytes, -1 for no limit."""
+    """The settings of a topic. Times are in milliseconds, sizes in bytes; -1 means no limit."""
 
     synonyms: ClassVar[Synonyms] = TOPIC
 
-    # What follows from them and each append asks for: worked out once, and no settings themselves.
+    # Derived from the settings, once, for every append; not settings themselves.
     append_time: ClassVar[bool]
     compresses: ClassVar[bool]
 
@@ -161,17 +160,17 @@ class TopicSettings(Settings):
 
     @property
     def compacts(self) -> bool:
-        """The last record of each key is kept, the others go."""
+        """Whether compaction keeps only the last record of each key."""
         return "compact" in self.cleanup_policy
 
     @property
     def deletes(self) -> bool:
-        """Whole segments go, by the delete policies."""
+        """Whether the delete policies delete old segments."""
         return "delete" in self.cleanup_policy
 
     def __post_init__(self) -> None:
-        """append_time: records carry the time of their append, whatever the producer said. compresses:
-        they are compressed, where whoever appends them does not ask for something else."""
+        """append_time: records get the time of their append. compresses: appends compress unless they specify
+        a codec."""
         stated = self.compression_type not in ("producer", "none", "uncompressed")
         object.__setattr__(self, "append_time", self.message_timestamp_type == "LogAppendTime")
         object.__setattr__(self, "compresses", stated)
@@ -179,7 +178,7 @@ class TopicSettings(Settings):
 
 @dataclass(frozen=True, slots=True)
 class LogSettings(Settings):
-    """A whole log's settings."""
+    """The settings of a log as a whole."""
 
     synonyms: ClassVar[Synonyms] = LOG
 
@@ -200,10 +199,10 @@ _TRUTHS = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no
 
 
 def sorted_settings(given: Mapping[str, Any], *kinds: type[Settings]) -> tuple[dict[str, Any], ...]:
-    """Settings as users give them, sorted by kind, with their own names and units.
+    """Settings as users write them, separated by kind, with canonical names and units.
 
-    The first kind that knows a name gets it. Raises UnknownSetting for a name that none of them knows,
-    InvalidSetting for a setting that is given under two names, InvalidType.
+    A name belongs to the first kind that knows it. Raises UnknownSetting for a name that none knows,
+    InvalidSetting if a setting is given under two names, InvalidType.
     """
     found: tuple[dict[str, Any], ...] = tuple({} for _ in kinds)
     for typed, value in given.items():
@@ -226,7 +225,7 @@ def _resolved_by_one(
 
 
 def unknown_setting(typed: str, known: Iterable[str], synonyms: Iterable[str] = ()) -> str:
-    """The message for a name that is neither a known one nor a synonym."""
+    """The error message for a name that is neither a setting nor a synonym."""
     known = tuple(known)
     near = difflib.get_close_matches(plain(typed), (*known, *synonyms), n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"the settings are {', '.join(known)}"
@@ -234,10 +233,10 @@ def unknown_setting(typed: str, known: Iterable[str], synonyms: Iterable[str] = 
 
 
 def _checked(name: str, value: Any, wanted: type, rule: Mapping[str, Any]) -> Any:
-    """The value as `wanted`, within the rule; or an error that says what would be right."""
+    """The value converted to `wanted` and checked by the rule. Raises InvalidType, InvalidSetting."""
     value = _converted(name, value, wanted)
     if "allowed" in rule:
-        # "compact, delete" is one choice written with a space, as people do.
+        # Accept "compact, delete" with a space.
         value = value.replace(" ", "")
         if value not in rule["allowed"]:
             allowed = ", ".join(each or "'' (none)" for each in rule["allowed"])

@@ -1,8 +1,7 @@
-"""Every error embedlog raises, in one tree under EmbedlogError.
+"""Every error that embedlog raises, in one tree under EmbedlogError.
 
-An error says what happened, where (path, pos, offset) and what to do next. Errors that a Python
-programmer would catch under a built-in name (a wrong type, an unknown key) derive from that built-in
-too, so that `except TypeError` goes on working.
+An error says what happened, where (path, pos, offset) and what to do next. An error with a built-in
+counterpart (a wrong type, an unknown key) derives from that, too, so `except TypeError` works.
 """
 
 from __future__ import annotations
@@ -93,7 +92,7 @@ _SHOWN_BITS: Final = 128
 
 
 def shown(given: object) -> str:
-    """Somebody's value as a message shows it: short, and never an error of its own, whatever it is."""
+    """A value as a message shows it: shortened, and without raising, whatever the value is."""
     if type(given) is int:
         bits = given.bit_length()
         return f"{given:,}" if bits <= _SHOWN_BITS else f"a number of {bits:,} bits"
@@ -101,7 +100,7 @@ def shown(given: object) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """A number with its noun: 1 record, 1,200 records, 2 entries."""
+    """A number with its noun, singular or plural: 1 record, 1,200 records, 2 entries."""
     if count == 1:
         return f"1 {noun}"
     plural = noun[:-1] + "ies" if noun.endswith("ry") else noun + ("es" if noun.endswith("ch") else "s")
@@ -109,7 +108,7 @@ def counted(count: int, noun: str) -> str:
 
 
 class _Shortened(reprlib.Repr):
-    """Looks at the beginning of what is long, and survives what has no repr."""
+    """Shows the beginning of long values, and survives values whose repr raises."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -129,14 +128,14 @@ _shortened = _Shortened()
 
 
 class EmbedlogError(Exception):
-    """The root: `except embedlog.EmbedlogError` catches whatever embedlog raises on purpose."""
+    """The base class of all errors that embedlog raises on purpose."""
 
 
 # -- the caller's mistakes ---------------------------------------------------------------------------
 
 
 class InvalidArgument(EmbedlogError, ValueError):
-    """An argument has the right type and an impossible value."""
+    """An argument has the right type but an invalid value."""
 
 
 class InvalidType(EmbedlogError, TypeError):
@@ -144,19 +143,19 @@ class InvalidType(EmbedlogError, TypeError):
 
 
 class InvalidSetting(InvalidArgument):
-    """A setting has a value it cannot take."""
+    """A setting has an invalid value."""
 
 
 class UnknownSetting(InvalidArgument):
-    """No setting of that name; the message names the nearest one."""
+    """There is no setting of that name; the message suggests the nearest one."""
 
 
 class InvalidTopicName(InvalidArgument):
-    """The name is not 1 to 249 of the characters a-z A-Z 0-9 . _ - (or is `.` or `..`)."""
+    """The name is not 1 to 249 characters of a-z A-Z 0-9 . _ - (or it is `.` or `..`)."""
 
 
 class TopicNotFound(EmbedlogError, LookupError):
-    """No such topic in this log."""
+    """The log has no such topic."""
 
 
 class TopicExists(EmbedlogError):
@@ -168,13 +167,13 @@ class PartitionNotFound(EmbedlogError, LookupError):
 
 
 class RecordTooLarge(EmbedlogError):
-    """A record or batch exceeds max_message_bytes (or what one segment can hold)."""
+    """A record or batch exceeds max_message_bytes, or the size of a segment."""
 
 
 class UnexpectedOffset(EmbedlogError):
-    """A conditional append named another offset than the log's end; nothing was appended.
+    """The expected_offset of an append is not the log end offset. Nothing was appended.
 
-    `expected` is what the caller gave, `actual` the log end offset.
+    `expected` is the offset given, `actual` the log end offset.
     """
 
     def __init__(self, message: str, *, expected: int, actual: int) -> None:
@@ -196,10 +195,10 @@ class OffsetOutOfRange(EmbedlogError):
 
 
 class LogTruncated(EmbedlogError):
-    """The position lies past what survived a crash: those records are gone, others stand there now.
+    """The position lies past the records that survived a crash or a change of leader.
 
-    `offset` is the position asked for, `surviving_offset` the first one that did not survive: resuming
-    there reads what was written since, and skips nothing.
+    Other records may have these offsets now. `offset` is the requested position, `surviving_offset` the end
+    of the common history: resume there to read everything written since.
     """
 
     def __init__(self, message: str, *, offset: int, surviving_offset: int) -> None:
@@ -209,44 +208,44 @@ class LogTruncated(EmbedlogError):
 
 
 class RecordsLost(EmbedlogError):
-    """What a query or a load was to read, or has read, is not in the log any more: retention was faster, the
-    log lost its tail, or the topic was deleted. (Spark: failOnDataLoss; loads: allow_data_loss.)"""
+    """Records that a query or load needs are no longer in the log: retention deleted them, a crash truncated
+    them, or the topic was deleted. (Spark: failOnDataLoss; loads: allow_data_loss.)"""
 
 
 # -- the state of the handle -------------------------------------------------------------------------
 
 
 class Closed(EmbedlogError):
-    """The log, producer or consumer has been closed."""
+    """The log, producer or consumer is closed."""
 
 
 class ForkedHandle(EmbedlogError):
-    """This process was forked with the handle open: it must open the directory itself."""
+    """The handle was inherited through fork(): the child process must open the log itself."""
 
 
 class ReadOnly(EmbedlogError):
-    """The log was opened with mode="r", or the directory cannot be written."""
+    """The log was opened with mode="r", or the directory is not writable."""
 
 
 # -- over the wire -----------------------------------------------------------------------------------
 
 
 class UnsupportedByBackend(EmbedlogError):
-    """This cannot be done by a log of this kind: brokers have no request for it, say."""
+    """This kind of log does not support the operation: say, brokers have no request for it."""
 
 
 class BrokerUnavailable(EmbedlogError, ConnectionError):
-    """No connection to a broker, or it was lost before the answer came: what was asked may have been done."""
+    """No broker answers, or the connection broke before the response. The request may have taken effect."""
 
 
 class RequestTimedOut(BrokerUnavailable, TimeoutError):
-    """A broker did not answer in time: what was asked may have been done all the same."""
+    """A broker did not respond in time. The request may have taken effect."""
 
 
 class BrokerError(EmbedlogError):
-    """A broker refused a request, for a reason that has no error of its own here.
+    """A broker answered with an error code that has no class of its own here.
 
-    `code` is Kafka's number for it, `retriable` whether the same may succeed later.
+    `code` is Kafka's error code, `retriable` whether a retry may succeed.
     """
 
     def __init__(self, message: str, *, code: int, retriable: bool = False) -> None:
@@ -256,22 +255,22 @@ class BrokerError(EmbedlogError):
 
 
 class ConsumerTimeout(EmbedlogError, TimeoutError):
-    """No record came to a stream within its consumer_timeout_ms; it may be asked again."""
+    """A stream got no record within consumer_timeout_ms. It stays usable."""
 
 
 # -- ZooKeeper ---------------------------------------------------------------------------------------
 
 
 class ZooKeeperError(EmbedlogError):
-    """Something about ZooKeeper, or about what a cluster keeps there."""
+    """The base class of errors about ZooKeeper and the cluster's data there."""
 
 
 class ZooKeeperUnavailable(ZooKeeperError, ConnectionError):
-    """No session with ZooKeeper: no server answers, or the one there was is over."""
+    """No session with ZooKeeper: no server answers, or the session expired."""
 
 
 class CorruptZnode(ZooKeeperError):
-    """What stands in ZooKeeper cannot be understood."""
+    """The data of a znode cannot be decoded."""
 
 
 class BrokerIdInUse(ZooKeeperError):
@@ -283,14 +282,14 @@ class BrokerIdInUse(ZooKeeperError):
 
 
 class JavaNotFound(EmbedlogError):
-    """There is no Java on this machine, and something that was asked for needs one."""
+    """The operation needs Java, and this machine has none."""
 
 
 # -- the directory -----------------------------------------------------------------------------------
 
 
 class DirectoryError(EmbedlogError):
-    """The path cannot be opened as a log directory."""
+    """The directory cannot be opened as a log."""
 
     def __init__(self, message: str, *, path: Path | str | None = None) -> None:
         super().__init__(message)
@@ -298,18 +297,18 @@ class DirectoryError(EmbedlogError):
 
 
 class NotALog(DirectoryError):
-    """The directory holds something that embedlog did not write; it is left unchanged."""
+    """The directory holds files that embedlog did not write. It is left unchanged."""
 
 
 class UnsupportedFormat(DirectoryError):
-    """The directory was written by a version of embedlog that this one does not understand."""
+    """The directory has a format of another version of embedlog. It is left unchanged."""
 
 
 class DirectoryLocked(DirectoryError):
-    """Another process (or another handle in this one) has the directory open for writing.
+    """Another process, or another handle in this process, has the directory open for writing.
 
-    `pid`, `program` and `since_ms` describe the holder where it could be learned, else None; `broker` is the
-    "host:port" where it serves the directory, if it does.
+    `pid`, `program` and `since_ms` describe the holder if known, else they are None. `broker` is "host:port"
+    if the holder serves the directory as a broker.
     """
 
     def __init__(
@@ -333,7 +332,7 @@ class DirectoryLocked(DirectoryError):
 
 
 class StorageError(EmbedlogError):
-    """The operating system failed a read or a write; `__cause__` is the OSError."""
+    """A read or write failed; `__cause__` is the OSError."""
 
     def __init__(self, message: str, *, path: Path | str | None = None) -> None:
         super().__init__(message)
@@ -341,26 +340,27 @@ class StorageError(EmbedlogError):
 
 
 class DiskFull(StorageError):
-    """No room on the disk. Nothing was changed and no offset used; try again once there is room."""
+    """The disk is full. Nothing was appended, no offset was used: retry once there is space."""
 
 
 class LogFull(StorageError):
-    """The log's own max_bytes is reached, and nothing may be dropped (on_full). Nothing was appended."""
+    """The log has reached max_bytes, and on_full forbids dropping old records. Nothing was appended."""
 
 
 class FlushFailed(StorageError):
-    """fsync failed: what it was to make durable may be lost. The partition refuses appends."""
+    """An fsync failed: records that are not durable may be lost. The partition refuses appends."""
 
 
 class PartitionFailed(StorageError):
-    """The partition refuses appends since a write or fsync failed; `log.reopen(topic, partition)`."""
+    """A write or fsync failed earlier: the partition refuses appends until `log.reopen(topic, partition)`."""
 
 
 class PartialAppend(EmbedlogError):
-    """append_many failed for some partitions. `landed` holds the metadata of what was appended.
+    """append_many failed for some partitions, not for all.
 
-    `__cause__` is the first failure; `failed` maps each failed partition to its error; `not_landed` are the
-    indexes, in the records given, of those that did not land: what to append again once the cause is gone.
+    `landed` is the metadata of the appended records; `failed` maps each failed partition to its error, the
+    first of which is `__cause__`; `not_landed` are the indexes of the input records that were not appended:
+    append those again once the cause is fixed.
     """
 
     def __init__(
@@ -378,7 +378,7 @@ class PartialAppend(EmbedlogError):
 
 
 class Located(EmbedlogError):
-    """An error about bytes: says in which file, at which byte, at which offset, and why."""
+    """The base class of errors about stored bytes: file, byte position, offset, reason."""
 
     def __init__(
         self,
@@ -410,7 +410,7 @@ class Located(EmbedlogError):
         return f"{' '.join(where)}: {self.reason}" if where else self.reason
 
     def at(self, **where: Any) -> Located:
-        """The same error with more of its place filled in (path, pos, offset, last_offset)."""
+        """Fill in the parts of the location that are missing (path, pos, offset, last_offset)."""
         for name, value in where.items():
             if getattr(self, name) is None:
                 setattr(self, name, value)
@@ -419,19 +419,19 @@ class Located(EmbedlogError):
 
 
 class CorruptRecord(Located):
-    """Bytes that should be a record batch are not: damage, never silently skipped."""
+    """The bytes are not a valid record batch. Damage is never skipped silently."""
 
 
 class UnknownMagic(CorruptRecord):
-    """The bytes are of another format (message set v0/v1, 0.7, or nothing known): see `embedlog import`."""
+    """The bytes have another format: message set v0 or v1, Kafka 0.7, or unknown. See `embedlog import`."""
 
 
 class CorruptIndex(Located):
-    """An index file contradicts its segment; it is rebuilt, so users see this only from `verify`."""
+    """An index contradicts its segment. Indexes are rebuilt, so only `verify` reports this."""
 
 
 class CorruptCheckpoint(Located):
-    """A checkpoint or metadata file cannot be understood."""
+    """A checkpoint or metadata file cannot be parsed."""
 
 
 class DecompressionError(CorruptRecord):
@@ -439,33 +439,33 @@ class DecompressionError(CorruptRecord):
 
 
 class DecompressedTooLarge(DecompressionError):
-    """Decompressing would exceed the allowed size: a decompression bomb, or a bound set too low."""
+    """The decompressed size exceeds the limit: a decompression bomb, or a limit set too low."""
 
 
 class CompressionUnavailable(EmbedlogError):
-    """No codec of that name or number."""
+    """There is no codec of that name or number."""
 
 
 # -- idempotent producers ----------------------------------------------------------------------------
 
 
 class OutOfOrderSequence(EmbedlogError):
-    """A batch does not continue its producer's sequence numbers: a gap, or an overlap."""
+    """A batch does not continue its producer's sequence numbers: there is a gap or an overlap."""
 
 
 class DuplicateSequence(EmbedlogError):
-    """A broker has these records already, but does not say where. Only brokers before Kafka 1.0 say so."""
+    """The broker already has these records, but does not tell their offsets. Only before Kafka 1.0."""
 
 
 class InvalidProducerEpoch(EmbedlogError):
-    """A newer incarnation of this producer exists: this one is fenced."""
+    """A newer instance of this producer exists: this one is fenced."""
 
 
 # -- consumer groups ---------------------------------------------------------------------------------
 
 
 class GroupError(EmbedlogError):
-    """Something about a consumer group."""
+    """The base class of errors about consumer groups."""
 
 
 class InvalidGroup(GroupError, ValueError):
@@ -473,11 +473,11 @@ class InvalidGroup(GroupError, ValueError):
 
 
 class GroupNotFound(GroupError, LookupError):
-    """No such group."""
+    """There is no such group."""
 
 
 class GroupFull(GroupError):
-    """The group has as many members as it may have."""
+    """The group has reached its maximum number of members."""
 
 
 class GroupNotEmpty(GroupError):
@@ -485,19 +485,19 @@ class GroupNotEmpty(GroupError):
 
 
 class TooManyGroups(GroupError):
-    """There are as many groups as there may be: delete some that nobody uses."""
+    """The maximum number of groups is reached: delete some that are not in use."""
 
 
 class UnknownMember(GroupError):
-    """The member is not (or no longer) in the group: join again."""
+    """The group has no such member, or no longer: join again."""
 
 
 class IllegalGeneration(GroupError):
-    """The member speaks of another generation than the group is in: join again."""
+    """The group is in another generation than the request says: join again."""
 
 
 class RebalanceFailed(GroupError):
-    """A consumer did not get its partitions: their former owners did not let go of them in time."""
+    """A consumer did not get its partitions: their former owners did not release them in time."""
 
 
 class RebalanceInProgress(GroupError):
@@ -509,7 +509,7 @@ class FencedInstance(GroupError):
 
 
 class MemberIdRequired(GroupError):
-    """The first join of a member gets its id with this error; `member_id` is to be used to join again."""
+    """The first join of a member is answered with its id: join again with `member_id`."""
 
     def __init__(self, message: str, *, member_id: str) -> None:
         super().__init__(message)
@@ -517,11 +517,11 @@ class MemberIdRequired(GroupError):
 
 
 class InconsistentProtocol(GroupError):
-    """The member supports none of the assignors that the group's members share."""
+    """The member shares no assignor with all other members of the group."""
 
 
 class CommitFailed(GroupError):
-    """The partitions were given to another member before the commit: those records may be read again."""
+    """The partitions were reassigned before the commit: their records may be read again."""
 
 
 class InvalidCommit(GroupError, ValueError):
@@ -540,18 +540,18 @@ class NotAssigned(EmbedlogError, LookupError):
 
 
 class ConcurrentUse(EmbedlogError, RuntimeError):
-    """A consumer is for one thread at a time; only close() and wakeup() may come from another."""
+    """Two threads used a consumer at once. Only close() and wakeup() may be called from another thread."""
 
 
 # -- warehouse tables --------------------------------------------------------------------------------
 
 
 class TableError(EmbedlogError):
-    """A warehouse table cannot be loaded or read as asked; it is as it was."""
+    """A warehouse table cannot be loaded or read as requested. It is unchanged."""
 
 
 class TableLocked(TableError):
-    """Another load of the table is going on; `pid` is its process, where that could be learned."""
+    """Another load of the table is in progress; `pid` is its process if known."""
 
     def __init__(self, message: str, *, pid: int | None = None) -> None:
         super().__init__(message)
@@ -559,4 +559,4 @@ class TableLocked(TableError):
 
 
 class LoadFailed(TableError):
-    """Spark failed; nothing was loaded, and the same load may be tried again."""
+    """Spark failed. Nothing was loaded; the same load may be retried."""

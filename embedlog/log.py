@@ -1,7 +1,7 @@
-"""The face of a log: what `embedlog.open` returns.
+"""The public face of a log: what `embedlog.open` returns.
 
-A thin room: it checks nothing that the rooms behind it check, and keeps only what must end with the log,
-its producers and consumers. Every method may be called from any thread.
+Delegates to the backend and to clients/, and closes the log's producers and consumers with it. Every method
+may be called from any thread.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ from .validation import as_path, check_flag, check_int
 if TYPE_CHECKING:
     import pyarrow
 
-# Not weak: a log that its program lost sight of is still to be closed at exit, and let go of after a fork.
+# Strong references: a log that the program no longer refers to is still closed at exit, abandoned after fork.
 _open_logs: set[Log] = set()
 
 
 class Log(Closing):
-    """A log, open. Made by `embedlog.open`; a context manager. Open until `close`, or the exit.
+    """An open log, from `embedlog.open`. A context manager; open until `close`, or the exit of the program.
 
-    Of a directory with mode="rw" it is the one writer; with mode="r" it reads what some process writes, and
-    every appending or altering method raises ReadOnly. Of brokers ("kafka://...") it is a client; what
-    cannot be done over the wire raises UnsupportedByBackend, which says what to do instead.
+    With mode="rw" it is the only writer of its directory. With mode="r" it reads what another process
+    writes, and methods that append or change anything raise ReadOnly. With "kafka://..." it is a client of
+    brokers; methods without a counterpart in Kafka's protocol raise UnsupportedByBackend, with advice.
     """
 
     def __init__(self, engine: Store | ReadOnlyStore | Backend) -> None:
@@ -98,7 +98,7 @@ class Log(Closing):
 
     @property
     def recovery(self) -> RecoveryReport:
-        """What opening found after a crash; `clean` where the last writer had closed in order."""
+        """What opening found after a crash; `clean` if the last writer closed the log."""
         return self.backend.maintenance.recovery
 
     # -- topics ----------------------------------------------------------------------------------------
@@ -106,12 +106,12 @@ class Log(Closing):
     def create_topic(
         self, name: str, partitions: int = 1, *, exist_ok: bool = False, **settings: Any
     ) -> TopicDescription:
-        """Make a topic: its directories and first segments are durable on return.
+        """Create a topic. Its directories and first segments are durable on return.
 
         Args:
-            name: 1 to 249 of a-z A-Z 0-9 . _ - (as Kafka).
-            partitions: how many.
-            exist_ok: where there is a topic of that name, leave it as it is, and describe it.
+            name: 1 to 249 characters of a-z A-Z 0-9 . _ - (as in Kafka).
+            partitions: the number of partitions.
+            exist_ok: return the description of an existing topic, unchanged, instead of raising TopicExists.
             settings: see config.TopicSettings, e.g. retention_ms=86_400_000, compression_type="zstd".
 
         Raises TopicExists, InvalidTopicName, InvalidSetting, UnknownSetting, StorageError, ReadOnly.
@@ -122,35 +122,35 @@ class Log(Closing):
         return admin.create_topic(name, partitions, settings, exist_ok=exist_ok)
 
     def topics(self, *, internal: bool = False) -> list[str]:
-        """The topics' names, sorted; internal ones (`__consumer_offsets`) only if asked for."""
+        """The names of the topics, sorted; with `internal` also `__consumer_offsets`."""
         check_flag("internal", internal)
         names = self.backend.topics()
         if internal:
             return names
         shown = []
         for name in names:
-            with contextlib.suppress(TopicNotFound):  # deleted since
+            with contextlib.suppress(TopicNotFound):  # deleted meanwhile
                 if not self.backend.describe_topic(name).internal:
                     shown.append(name)
         return shown
 
     def describe_topic(self, name: str) -> TopicDescription:
-        """A topic's id, number of partitions and own settings. Raises TopicNotFound."""
+        """A topic's id, partition count and own settings. Raises TopicNotFound."""
         description = self.backend.describe_topic(name)
         return description._replace(settings=dict(description.settings))
 
     def alter_topic(self, name: str, **settings: Any) -> TopicDescription:
-        """Change settings of a topic, durably; None returns one to its default.
+        """Change settings of a topic, durably; None resets a setting to its default.
 
-        Of `__consumer_offsets` only when it is flushed. Raises TopicNotFound, InvalidSetting, UnknownSetting,
-        InvalidTopicName, StorageError, ReadOnly.
+        Of `__consumer_offsets` only the flush settings may change. Raises TopicNotFound, InvalidSetting,
+        UnknownSetting, InvalidTopicName, StorageError, ReadOnly.
         """
         admin = self.backend.topic_admin
         name_policies(settings)
         return admin.alter_topic(name, settings)
 
     def create_partitions(self, name: str, partitions: int) -> TopicDescription:
-        """Raise the number of partitions to `partitions`. Keys may go to other partitions from then on.
+        """Raise the number of partitions. From then on keys may map to other partitions.
 
         Raises TopicNotFound, InvalidArgument (InvalidTopicName for `__consumer_offsets`), StorageError,
         ReadOnly.
@@ -158,7 +158,7 @@ class Log(Closing):
         return self.backend.topic_admin.create_partitions(name, partitions)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic, durably; its files go after file_delete_delay_ms.
+        """Delete a topic, durably. Its files are removed after file_delete_delay_ms.
 
         Raises TopicNotFound, InvalidTopicName (`__consumer_offsets`), StorageError, ReadOnly.
         """
@@ -179,19 +179,19 @@ class Log(Closing):
         flush: bool = False,
         expected_offset: int | None = None,
     ) -> RecordMetadata:
-        """Append one record and say where it landed; readable, and safe from this process's death, on return.
+        """Append one record. On return it is readable, and survives a crash of this process.
 
         Args:
             value, key: bytes-like or None; a null value with a key is a tombstone.
             headers: (name, value) pairs or a dict.
-            timestamp_ms: milliseconds since the epoch, now by default.
-            partition: by default murmur2 of the key; a random one, now and then, without a key.
-            flush: return only when it is durable, sharing the fsync with whoever else waits.
+            timestamp_ms: milliseconds since the epoch; now by default.
+            partition: by default murmur2 of the key; without a key one at random, for a batch at a time.
+            flush: return only when the record is durable; concurrent appends share the fsync.
             expected_offset: append only if the record gets this offset.
 
         Raises TopicNotFound, PartitionNotFound, InvalidType, InvalidArgument, RecordTooLarge,
-        UnexpectedOffset, DiskFull, LogFull, PartitionFailed, Closed, ReadOnly: nothing was appended then.
-        After FlushFailed it may have been.
+        UnexpectedOffset, DiskFull, LogFull, PartitionFailed, Closed, ReadOnly; then nothing was appended.
+        After FlushFailed the record may have been appended.
         """
         return append(
             self.backend,
@@ -216,17 +216,17 @@ class Log(Closing):
         compression: str | int | None = None,
         flush: bool = False,
     ) -> AppendedMany:
-        """Append many records, fast: all or nothing for each partition.
+        """Append many records in batches; all or nothing for each partition.
 
         Args:
-            records: values, (key, value) tuples or Records (of which key, value, headers and timestamp_ms
-                count), mixed as you like.
-            partition: for all of them; by default chosen for each, those without a key going together.
+            records: values, (key, value) tuples or Records (their key, value, headers and timestamp_ms), in
+                any mixture.
+            partition: for all records; by default chosen for each, with one for all that have no key.
             compression: "gzip", "snappy", "lz4", "zstd" or "none"; by default the topic's.
-            flush: return only when they are durable.
+            flush: return only when the records are durable.
 
-        Returns a lazy sequence of RecordMetadata, in the records' order. Raises what `append` raises where
-        nothing landed; PartialAppend, which tells what did, where some partitions failed.
+        Returns a lazy sequence of RecordMetadata in input order. Raises what `append` raises if nothing was
+        appended; PartialAppend, which tells what was, if only some partitions failed.
         """
         return append_many(
             self.backend,
@@ -239,7 +239,7 @@ class Log(Closing):
         )
 
     def producer(self, **options: Unpack[ProducerOptions]) -> Producer:
-        """A background sender, closed with the log; the options are those of embedlog.Producer.
+        """A producer, which sends in the background; closed with the log. For options see embedlog.Producer.
 
         Raises UnknownSetting, InvalidArgument, InvalidType, ReadOnly, Closed.
         """
@@ -262,18 +262,18 @@ class Log(Closing):
         follow: bool = False,
         isolation_level: str = "read_uncommitted",
     ) -> Iterator[Record]:
-        """Records of one partition in order, or of all partitions one after the other, without a group.
+        """Iterate over the records of one partition, or of all partitions in turn, without a group.
 
         Args:
             start: "earliest", "latest", an offset (of one partition), or a datetime: the first record at or
                 after it. Naive datetimes are local time.
-            end: where to stop, in the same kinds, not included; by default the end as it is now.
-            max_bytes: how much to fetch at a time; a larger batch still comes whole.
-            follow: wait at the end for what is yet to come (from all partitions as it comes).
-            isolation_level: "read_committed" leaves out records of aborted transactions.
+            end: where to stop, exclusive, given as `start`; by default the current end.
+            max_bytes: how much to fetch at a time; larger batches still come whole.
+            follow: wait for new records at the end, in all partitions at once.
+            isolation_level: "read_committed" omits records of aborted transactions.
 
-        Raises at once what is wrong with the arguments; while iterating CorruptRecord (behind the records
-        before the damage), OffsetOutOfRange, LogTruncated, StorageError, Closed.
+        Raises errors about arguments at once. While iterating raises CorruptRecord (after the records before
+        the damage), OffsetOutOfRange, LogTruncated, StorageError, Closed.
         """
         return read_records(
             self.backend,
@@ -296,9 +296,9 @@ class Log(Closing):
         max_bytes: int = DEFAULT_FETCH_BYTES,
         isolation_level: str = "read_uncommitted",
     ) -> Iterator[bytes | None]:
-        """The records' values, without making records of them: several times as fast as `read`.
+        """The values of the records, without creating Record objects: several times as fast as `read`.
 
-        Arguments and errors are those of `read`; it does not follow.
+        Arguments and errors as for `read`, without `follow`.
         """
         return read_values(
             self.backend,
@@ -311,11 +311,11 @@ class Log(Closing):
         )
 
     def read_at(self, topic: str, partition: int, offset: int) -> Record | None:
-        """The one record at an offset, by a look-up in the index.
+        """The record at an offset, by an index lookup.
 
-        None where there is none any more (compaction), or none for an application (a transaction's end).
-        Raises TopicNotFound, PartitionNotFound, InvalidType, OffsetOutOfRange (also at the log's end),
-        CorruptRecord, StorageError, Closed.
+        None if compaction removed it, or if the offset is that of a transaction marker. Raises
+        TopicNotFound, PartitionNotFound, InvalidType, OffsetOutOfRange (also at the log end), CorruptRecord,
+        StorageError, Closed.
         """
         return read_at(self.backend, topic, partition, offset)
 
@@ -333,9 +333,9 @@ class Log(Closing):
         """The records as Arrow record batches (needs pyarrow), decoded column by column.
 
         Args:
-            columns: which of a Record's fields, all by default; the others are not decoded.
+            columns: which fields of Record, all by default; the others are not decoded.
 
-        The other arguments and the errors are those of `read`; it does not follow.
+        Other arguments and errors as for `read`, without `follow`.
         """
         return read_arrow(
             self.backend,
@@ -351,15 +351,15 @@ class Log(Closing):
     def consumer(
         self, topics: Topics = (), group: str | None = None, **options: Unpack[ConsumerOptions]
     ) -> Consumer:
-        """A consumer of topics (names or a compiled pattern), alone or in a group, closed with the log.
+        """A consumer of topics (names or a compiled pattern), alone or in a group; closed with the log.
 
-        The options are those of embedlog.Consumer. Raises UnknownSetting, InvalidArgument, InvalidType,
+        For options see embedlog.Consumer. Raises UnknownSetting, InvalidArgument, InvalidType,
         InvalidGroup, TopicNotFound, Closed.
         """
         checked = consumer_options(options)
         if group is not None and self.backend.coordinator is None and checked.get("offset_store") is None:
             raise InvalidGroup(
-                "a process that only reads cannot join a group: its offsets need a store of their own, e.g. "
+                "a process that only reads cannot join a group: give its offsets a store of their own, e.g. "
                 'offset_store=embedlog.FileOffsetStore("billing.offsets")'
             )
         self.backend.check_open()
@@ -372,71 +372,75 @@ class Log(Closing):
         return self.backend.offsets(topic)
 
     def offsets_before(self, topic: str, partition: int, time_ms: int, max_offsets: int) -> list[int]:
-        """Offsets where reading may begin, newest first; see reading.ReadablePartition.offsets_before."""
+        """At most max_offsets offsets, newest first: the log end and the segments' base offsets.
+
+        Of segments last modified at time_ms or before; -1 stands for all, -2 for the first one. As Kafka's
+        ListOffsets version 0.
+        """
         check_int("partition", partition)
         check_int("time_ms", time_ms)
         check_int("max_offsets", max_offsets, low=0)
         return self.backend.splits.offsets_before(topic, partition, time_ms, max_offsets)
 
     def offset_for_time(self, topic: str, partition: int, time_ms: int) -> OffsetAndTimestamp | None:
-        """The first record whose timestamp is time_ms or later; None where there is none."""
+        """The first record whose timestamp is time_ms or later; None if there is none."""
         check_int("partition", partition)
         check_int("time_ms", time_ms)
         return self.backend.offset_for_time(topic, partition, time_ms)
 
-    # -- the whole -------------------------------------------------------------------------------------
+    # -- maintenance -------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Everything appended before the call is durable on return. Raises FlushFailed.
+        """Make everything appended before the call durable. Raises FlushFailed.
 
-        Records in a producer's buffer are not appended yet: `producer.flush()` first.
+        Records in a producer's buffer are not appended yet: call `producer.flush()` first.
         """
         self.backend.maintenance.flush()
 
     def reopen(self, topic: str, partition: int) -> PartitionRecovery | None:
-        """Recover a partition that refuses appends since a write or fsync failed; what recovery did."""
+        """Recover a partition that refuses appends after a failed write or fsync; returns what was done."""
         maintenance = self.backend.maintenance
         check_int("partition", partition)
         return maintenance.reopen(topic, partition)
 
     def delete_records(self, topic: str, partition: int, before_offset: int) -> int:
-        """Make records before an offset unreadable, durably; whole segments go. The new log start offset."""
+        """Delete the records before an offset, durably. Returns the new log start offset."""
         admin = self.backend.topic_admin
         check_int("partition", partition)
         check_int("before_offset", before_offset, low=0)
         return admin.delete_records(topic, partition, before_offset)
 
     def compact(self, topic: str) -> int:
-        """Compact a topic now, as far as its sealed segments go; the bytes freed."""
+        """Compact the sealed segments of a topic now. Returns the bytes freed."""
         return self.backend.maintenance.compact(topic)
 
     def backup(self, destination: str | os.PathLike[str]) -> None:
-        """A copy of the log, consistent by partition, group offsets included, while it is being written.
+        """Copy the log, group offsets included, while it is in use. The copy is consistent per partition.
 
-        Sealed segments are hard-linked where the destination is on the same file system (they never
-        change), the active ones copied. Everything appended before the call is in it, and durable. The
-        destination must not exist; it is a log directory of its own. Raises StorageError, DirectoryError,
+        Everything appended before the call is in the copy, and durable. Sealed segments are hard-linked if
+        the destination is on the same file system (they never change), active ones copied. The destination
+        must not exist; it becomes a log directory of its own. Raises StorageError, DirectoryError,
         InvalidArgument, InvalidType.
         """
         maintenance = self.backend.maintenance
         maintenance.backup(as_path(destination, "destination"))
 
     def health(self) -> Health:
-        """How the log is; cheap enough to be asked every second."""
+        """The condition of the log; cheap enough to call every second."""
         return self.backend.health()
 
     def close(self) -> None:
-        """Send what producers hold, leave groups, flush, release the lock. Safe to call twice."""
+        """Send what producers buffer, leave groups, flush, release the lock. Safe to call again."""
         if os.getpid() != self._pid:
             return
-        with contextlib.ExitStack() as last_first:  # each of them, whatever the others raise
+        with contextlib.ExitStack() as last_first:  # all of them, even if one raises
             last_first.callback(_open_logs.discard, self)
             last_first.callback(self.backend.close)
             for client in list(self._clients):
                 last_first.callback(client.close)
 
     def _writer(self) -> Store:
-        """The engine, for what needs all of it. Raises ReadOnly, Closed, UnsupportedByBackend."""
+        """The store, for tools that need all of it. Raises ReadOnly, Closed, UnsupportedByBackend."""
         maintenance = self.backend.maintenance
         assert isinstance(maintenance, WriterBackend)
         return maintenance.store
@@ -447,7 +451,7 @@ class Log(Closing):
 
 @atexit.register
 def _close_all() -> None:
-    """What a program leaves open is closed in order: the next open then reads directories only."""
+    """Close what the program left open, so that the next open need not recover."""
     for log in list(_open_logs):
         with contextlib.suppress(Exception):
             log.close()
@@ -455,7 +459,7 @@ def _close_all() -> None:
 
 def _abandon_all() -> None:
     for log in list(_open_logs):
-        with contextlib.suppress(Exception):  # of one that was half closed; all the others must refuse, too
+        with contextlib.suppress(Exception):  # one may be half closed; the others must be abandoned, too
             log._abandon()
     _open_logs.clear()
 

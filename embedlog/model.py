@@ -1,6 +1,6 @@
-"""The values that cross embedlog's rooms: records, metadata, positions, reports. No behaviour, no I/O.
+"""Value types shared by all rooms: records, metadata, positions, reports. No behaviour, no I/O.
 
-All are named tuples: immutable, cheap to make by the million, comparable, safe between threads.
+Most are named tuples: immutable, comparable, thread-safe, and cheap to create by the million.
 Timestamps are milliseconds since the epoch (UTC), as in Kafka; -1 means none.
 """
 
@@ -23,7 +23,7 @@ Headers: TypeAlias = tuple[Header, ...]
 
 
 class Record(NamedTuple):
-    """One entry of a log, as read; or as given to append_many (then topic, partition, offset are ignored).
+    """One entry of a log. append_many takes these, too, and ignores topic, partition and offset.
 
     timestamp_type is CREATE_TIME (0, set by the producer) or LOG_APPEND_TIME (1, set by the log).
     """
@@ -49,7 +49,7 @@ class TopicPartition(NamedTuple):
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record landed. `durable` says that it was fsynced before this was returned."""
+    """The place of an appended record. `durable`: it was fsynced before the append returned."""
 
     topic: str
     partition: int
@@ -59,7 +59,7 @@ class RecordMetadata(NamedTuple):
 
 
 class PartitionOffsets(NamedTuple):
-    """A partition's edges: first readable offset, next offset to be given, first offset not yet durable."""
+    """A partition's edges: first readable offset, next offset to assign, one past the last durable offset."""
 
     log_start_offset: int
     log_end_offset: int
@@ -75,7 +75,7 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Of a partition the offsets start..end-1, and how many bytes they take, about; -1 where nobody knows."""
+    """The offsets start..end-1 of a partition, and their approximate size in bytes; -1 if unknown."""
 
     start: int
     end: int
@@ -85,8 +85,8 @@ class Piece(NamedTuple):
 class CommittedOffset(NamedTuple):
     """A consumer's committed position: the offset of the next record to read.
 
-    leader_epoch is that of the last record consumed (-1 where unknown): it tells after a crash of the
-    machine whether the position still lies in the same history. commit_timestamp_ms is set by the store.
+    leader_epoch is that of the last record consumed (-1: unknown). After a crash of the machine it tells
+    whether the position lies in the surviving history. The store sets commit_timestamp_ms.
     """
 
     offset: int
@@ -105,7 +105,7 @@ class AbortedTransaction(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """What an append of encoded batches tells: its first and last offset, its time, whether it is durable."""
+    """The result of appending encoded batches: first and last offset, append time, durability."""
 
     base_offset: int
     last_offset: int
@@ -114,16 +114,16 @@ class Appended(NamedTuple):
 
 
 class AppendedInPieces(Appended):
-    """An append between whose batches others' records may lie: `pieces` are (base offset, number of records).
+    """An append whose batches may be interleaved with other producers' records, as over the wire.
 
-    No other backend than one over the wire has that.
+    `pieces` are the (base offset, number of records) of its batches.
     """
 
     pieces: tuple[tuple[int, int], ...]
 
     @classmethod
     def of(cls, batches: Sequence[Appended]) -> AppendedInPieces:
-        """Several appends to one partition, in their order, as one."""
+        """Consecutive appends to one partition as one."""
         first, last = batches[0], batches[-1]
         made = cls(
             first.base_offset, last.last_offset, last.timestamp_ms, all(each.durable for each in batches)
@@ -133,15 +133,15 @@ class AppendedInPieces(Appended):
 
 
 class Fetched(NamedTuple):
-    """A chunk of whole encoded batches, the first of which contains the offset asked for (or follows it).
+    """A chunk of whole encoded batches; the first one contains or follows the requested offset.
 
-    `data` is empty at the log's end; a view is one of the buffer that the fetch was given. `path` and `pos`
-    locate its first byte where the log is local.
-    `may_have_gaps` says that compaction may have removed offsets: otherwise a gap is damage.
-    `aborted` lists the aborted transactions that touch the chunk, and `last_stable_offset` is where
-    read_committed ends (only for read_committed; else none, and -1).
-    `leader_epochs` are the (epoch, start offset) pairs of the partition's history. `next_offset` is the one
-    behind the last batch where the log is local, else -1.
+    data: empty at the log's end; a memoryview refers to the buffer given to the fetch.
+    path, pos: the location of its first byte, for a local log.
+    may_have_gaps: compaction may have removed offsets; otherwise a gap is damage.
+    aborted, last_stable_offset: for read_committed, the aborted transactions that overlap the chunk, and
+    where reading ends; else () and -1.
+    leader_epochs: the (epoch, start offset) pairs of the partition's history.
+    next_offset: one past the last batch, for a local log; else -1.
     """
 
     data: bytes | memoryview
@@ -157,7 +157,7 @@ class Fetched(NamedTuple):
 
 
 class TopicDescription(NamedTuple):
-    """A topic: its name, id (22 characters, URL-safe base64 of a UUID), partitions, its own settings."""
+    """A topic: name, id (22 characters, URL-safe base64 of a UUID), partition count, its own settings."""
 
     name: str
     topic_id: str
@@ -167,7 +167,7 @@ class TopicDescription(NamedTuple):
 
 
 class GroupMemberMetadata(NamedTuple):
-    """A member of a consumer group as `__consumer_offsets` keeps it.
+    """A member of a consumer group as stored in `__consumer_offsets`.
 
     subscription and assignment are opaque bytes of the group's protocol (for consumers: Kafka's
     ConsumerProtocol). group_instance_id is None for a dynamic member.
@@ -184,10 +184,10 @@ class GroupMemberMetadata(NamedTuple):
 
 
 class GroupMetadata(NamedTuple):
-    """A consumer group between two rebalances: its generation, and who is in it with which assignment.
+    """A consumer group between two rebalances: its generation, its members and their assignments.
 
-    protocol is the chosen assignor's name, leader_id the member that assigns; both None where the group
-    has no members. state_timestamp_ms says when the group came into this state (-1 where unknown).
+    protocol is the chosen assignor's name, leader_id the member that assigns; both are None without members.
+    state_timestamp_ms is when the group entered this state (-1: unknown).
     """
 
     protocol_type: str
@@ -199,14 +199,14 @@ class GroupMetadata(NamedTuple):
 
 
 class Health(NamedTuple):
-    """How a log is.
+    """The condition of a log.
 
     `status` is "ok"; "degraded" if a partition refuses appends, data is damaged, or background work fails
-    (`failing` says what, and why: no space on disk, a delete policy that raises); "full" if max_bytes left no
-    room for an append, and still does not.
+    (`failing` says what and why: no space on disk, a delete policy that raises); "full" if max_bytes left no
+    room for an append, and still leaves none.
 
-    `bytes` counts records only. `disk_bytes` is everything the log takes on disk, and `used_fraction` is that
-    divided by max_bytes; -1 and 0.0 without max_bytes, and in a process that only reads.
+    `bytes` counts segments only. `disk_bytes` is all disk space that the log takes, `used_fraction` is its
+    ratio to max_bytes; -1 and 0.0 without max_bytes, and in a process that only reads.
     """
 
     status: str
@@ -225,7 +225,7 @@ class Health(NamedTuple):
 
 
 class PartitionState(IntEnum):
-    """What a partition can do."""
+    """The state of a partition."""
 
     ONLINE = 0
     FAILED = 1  # a write or fsync failed: no appends, reads up to the flushed offset
@@ -235,7 +235,7 @@ class PartitionState(IntEnum):
 
 @dataclass(slots=True)
 class PartitionRecovery:
-    """What recovery did to one partition. `cut_path` is None where nothing but zeros was cut."""
+    """What recovery did to one partition. `cut_path` is None if it truncated nothing but zeros."""
 
     topic: str
     partition: int
@@ -253,7 +253,7 @@ class PartitionRecovery:
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """What opening found: `clean` when the last writer had closed in order; else a line a partition."""
+    """What opening found: `clean` after an orderly close, else an entry for each partition."""
 
     clean: bool = True
     duration_ms: float = 0.0
@@ -265,7 +265,7 @@ class RecoveryReport:
 
     @property
     def damage(self) -> list[str]:
-        """Descriptions of what is damaged; empty where nothing is."""
+        """Descriptions of the damage; empty without any."""
         return [text for partition in self.partitions for text in partition.damage]
 
 

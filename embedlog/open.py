@@ -1,4 +1,4 @@
-"""`embedlog.open`: from a path or an address to a Log."""
+"""`embedlog.open`: opens a Log from a path or an address."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ def open(
     fs: FileSystem | None = None,
     **settings: Any,
 ) -> Log:
-    """Open a log directory, creating it where it is not there (mode "rw"); or a log that brokers keep.
+    """Open a log: a directory, which mode "rw" creates if it does not exist, or the log of brokers.
 
     Args:
-        path: the directory; a relative path is resolved now. Or brokers: "kafka://host:9092,host2:9092", of
-            which one must answer; any that speak Kafka's protocol will do. Then mode is "rw", the next three
-            are a directory's, and the settings are those of cluster.remote.settings.RemoteSettings (e.g.
-            request_timeout_ms).
-        mode: "rw" to be its one writer, "r" to read what some process writes (no lock, any number).
-        layout: "classic" (the design documents' names) or "kafka" (Kafka's), for a new directory;
-            by default what is there, and classic for a new one.
-        progress: called as (partition, bytes done, bytes in all) while tails are checked after a crash.
+        path: the directory; a relative path is resolved now. Or the address of brokers, of which one must
+            answer: "kafka://host:9092,host2:9092". Any brokers that speak Kafka's protocol will do. Then
+            settings are those of backends.remote.settings.RemoteSettings (e.g. request_timeout_ms), and the
+            other arguments do not apply.
+        mode: "rw" to be the only writer, "r" to read what another process writes (no lock, any number).
+        layout: the file names of a new directory: "classic" (the design documents', the default) or "kafka"
+            (Kafka's). An existing directory keeps its own.
+        progress: called as (partition, bytes done, total bytes) while recovery checks the log after a crash.
         fs: the system calls; for tests that make them fail.
         settings: of the whole log (config.LogSettings, e.g. max_bytes), and defaults for its topics
-            (config.TopicSettings, e.g. flush_messages=1), in Kafka's names.
+            (config.TopicSettings, e.g. flush_messages=1), by Kafka's names.
 
     Raises:
-        DirectoryLocked: somebody else writes it. NotALog, UnsupportedFormat: it is left unchanged.
-        DirectoryError: also for the directory of one broker of a cluster: others lead some of its partitions.
-        ReadOnly, CorruptCheckpoint, StorageError, InvalidSetting, UnknownSetting, InvalidArgument,
-        InvalidType. Of brokers: BrokerUnavailable, UnsupportedByBackend.
+        DirectoryLocked: another process writes it. NotALog, UnsupportedFormat: it is left unchanged.
+        DirectoryError: also for the directory of a cluster's broker, since other brokers lead some of its
+            partitions. ReadOnly, CorruptCheckpoint, StorageError, InvalidSetting, UnknownSetting,
+            InvalidArgument, InvalidType. Of brokers: BrokerUnavailable, UnsupportedByBackend.
     """
     if isinstance(path, str) and ("://" in path or path.startswith("kafka:")):
         check_choice("mode", mode, ("rw", "r"))
@@ -80,7 +80,7 @@ def open_directory(
     fs: FileSystem | None = None,
     **settings: Any,
 ) -> Log:
-    """`open` for writing, of a directory that may be one broker's of a cluster: the broker itself does so."""
+    """`open` for writing, also of the directory of a cluster's broker: for the broker itself."""
     of_log, of_topics = sorted_settings(settings, LogSettings, TopicSettings)
     return Log(
         Store(
@@ -97,15 +97,14 @@ def open_directory(
 def _open_remote(address: str, given: Mapping[str, object], settings: dict[str, Any]) -> Log:
     if not address.startswith("kafka://"):
         raise InvalidArgument(
-            f"{shown(address)} is an address of an unknown kind: a directory's path opens the directory, "
-            '"kafka://host:9092" the log that brokers keep'
+            f'{shown(address)} is neither an address of brokers ("kafka://host:9092") nor a directory'
         )
     for name, value in given.items():
         if value is not None:
             raise UnsupportedByBackend(
                 f"{name}={shown(value)} belongs to a directory, not to {shown(address)}"
             )
-    # Who opens directories alone does not wait for the network's half to be imported.
+    # Programs that only open directories do not pay for this import.
     from .backends.remote import RemoteBackend
 
     return Log(RemoteBackend(address, settings))

@@ -1,13 +1,13 @@
-"""Other names for settings: those of the design documents, of Kafka's brokers and of its old clients.
+"""Synonyms of settings: the names in the design documents, in Kafka's brokers and in its old clients.
 
     log.flush.interval.messages -> flush_messages        a broker's default for a topic's flush.messages
     log.retention.hours         -> retention_ms          likewise, in another unit
     queue.time                  -> queue_time_ms         Kafka 0.7's name
     zookeeper.connect           -> zk_connect            Kafka 0.8's name
 
-Every setting may be typed with dots (as Kafka writes it), underscores or dashes: `plain` gives the
-underscored name. The tables have only names that differ in more than that. `Settings.resolved` in
-config.py and `renamed` in arguments.py read them; no other code translates names.
+Every setting may be written with dots (as in Kafka), underscores or dashes: `plain` returns the name with
+underscores. The tables hold only names that differ otherwise. `Settings.resolved` in config.py and `renamed`
+in validation.py read them; no other code translates names.
 
 Source: Kafka 0.7 design, "Producer APIs"; Kafka 0.10 implementation, "Producer APIs", "Consumer Offset
 Tracking"; the configuration pages of Kafka 0.7, 0.8 and 3.x.
@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 
 class Meaning(NamedTuple):
-    """The setting that a synonym stands for, and the factor from the synonym's unit to the setting's."""
+    """The setting that a synonym names, and the factor from the synonym's unit to the setting's."""
 
     name: str
     unit: int = 1
@@ -32,7 +32,7 @@ _MINUTE_MS, _HOUR_MS = 60_000, 3_600_000
 
 
 def plain(typed: str) -> str:
-    """A name with underscores, however it was typed."""
+    """The name with underscores instead of dots and dashes."""
     return typed.replace(".", "_").replace("-", "_")
 
 
@@ -43,7 +43,7 @@ def _table(names: Mapping[str, str | tuple[str, int]]) -> dict[str, Meaning]:
     }
 
 
-# Topic settings whose default has another name in Kafka's brokers: own name -> theirs.
+# Topic settings whose broker-wide default has another name in Kafka: topic's name -> broker's.
 BROKER_NAMES: Final = {
     "cleanup_policy": "log_cleanup_policy",
     "delete_retention_ms": "log_cleaner_delete_retention_ms",
@@ -90,7 +90,7 @@ BROKER: Final = _table(
     }
 )
 
-# Arguments of Broker that are no settings.
+# Arguments of Broker that are not settings.
 BROKER_ARGUMENTS: Final = _table(
     {
         "advertised.host.name": "advertised_host",
@@ -148,7 +148,7 @@ PRODUCER_ARGUMENTS: Final = _table(
     }
 )
 
-# Options of embedlog's own clients: the names of Kafka's present producer and consumer.
+# Options of embedlog's own clients: the names in Kafka's current producer and consumer.
 PRODUCER_OPTIONS: Final = _table(
     {
         "batch.size": "batch_bytes",

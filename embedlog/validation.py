@@ -1,10 +1,10 @@
-"""Arguments of the public methods: refused by an error that says what would do, whatever they are.
+"""Validates the arguments of public methods. The errors say what is expected.
 
-What is to be written is `given`'s; topics' names are `filenames`', settings `config`'s. Each `check_...` here
-raises or does nothing; each `as_...` also turns what users may write into what the rooms behind work with.
-`also_named` lets a function accept its keyword arguments under other names.
+Records are checked in clients/record_input.py, topic names in files/names.py, settings in config.py. A
+`check_...` function raises or does nothing; an `as_...` function also normalizes its argument. `also_named`
+lets a function accept synonyms of its keyword arguments.
 
-Invariant: nothing but errors of embedlog comes out, and none of them longer than a few lines.
+Invariant: only embedlog's errors are raised, with messages of a few lines at most, whatever the argument.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from .synonyms import Synonyms, plain
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
-# Far enough away, and near enough for two of them to be added and still be waited for.
+# Two of these can be added and still be passed to a lock.
 _LONGEST_WAIT_S: Final = threading.TIMEOUT_MAX / 4
 
 
 def also_named(synonyms: Synonyms) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Decorator: keyword arguments may be typed with dots, and by their synonyms.
+    """Decorator: keyword arguments may be written with dots, and as synonyms.
 
-    The function raises UnknownSetting, naming the nearest argument, for an unknown one, and InvalidArgument
-    for one that is given under two names.
+    The function then raises UnknownSetting, with a suggestion, for an unknown argument, and InvalidArgument
+    if one is given under two names.
     """
 
     def decorated(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -64,9 +64,9 @@ def also_named(synonyms: Synonyms) -> Callable[[Callable[_P, _R]], Callable[_P, 
 def renamed(
     given: Mapping[str, Any], known: Collection[str], synonyms: Synonyms, *, others: bool = False
 ) -> dict[str, Any]:
-    """Arguments as users type them, under their own names. `others`: keep unknown names as they are.
+    """Keyword arguments by canonical name. `others`: keep unknown names as they are.
 
-    Raises UnknownSetting; InvalidArgument for one that is given under two names.
+    Raises UnknownSetting; InvalidArgument if an argument is given under two names.
     """
     found: dict[str, Any] = {}
     for typed, value in given.items():
@@ -83,7 +83,7 @@ def renamed(
 
 
 def check_int(name: str, given: object, *, low: int | None = None, high: int | None = None) -> None:
-    """Raises InvalidType for what is no int, InvalidArgument for one below `low` or above `high`."""
+    """Raises InvalidType unless it is an int, InvalidArgument below `low` or above `high`."""
     if isinstance(given, bool) or not isinstance(given, int):
         raise InvalidType(f"{name} must be int, not {_described(given)}")
     if low is not None and given < low:
@@ -93,25 +93,25 @@ def check_int(name: str, given: object, *, low: int | None = None, high: int | N
 
 
 def check_positive(**given: object) -> None:
-    """Raises InvalidType or InvalidArgument for the first that is not an int of 1 or more."""
+    """Raises InvalidType or InvalidArgument unless all are ints of at least 1."""
     for name, number in given.items():
         check_int(name, number, low=1)
 
 
 def check_choice(name: str, given: object, choices: Collection[str]) -> None:
-    """Raises InvalidArgument for what is none of the choices."""
+    """Raises InvalidArgument unless it is one of the choices."""
     if not isinstance(given, str) or given not in choices:
         raise InvalidArgument(f"{name} must be one of {', '.join(choices)}, not {shown(given)}")
 
 
 def check_flag(name: str, given: object) -> None:
-    """Raises InvalidType for what is not True or False: "no" would count as true."""
+    """Raises InvalidType unless it is True or False; a truthy "no" is an error."""
     if not isinstance(given, bool):
         raise InvalidType(f"{name} must be True or False, not {_described(given)}")
 
 
 def check_text(name: str, given: object) -> None:
-    """Raises InvalidType for what is no str, InvalidArgument for one that Kafka's formats cannot hold."""
+    """Raises InvalidType unless it is a str, InvalidArgument if Kafka's formats cannot hold it."""
     if not isinstance(given, str):
         raise InvalidType(f"{name} must be str, not {_described(given)}")
     try:
@@ -123,14 +123,14 @@ def check_text(name: str, given: object) -> None:
 
 
 def is_several(given: object) -> TypeGuard[Iterable[object]]:
-    """Is it an iterable of things, and not one thing that happens to be iterable?"""
+    """Whether it is a collection, as opposed to one str or bytes, which iterate too."""
     return isinstance(given, Iterable) and not isinstance(given, str | bytes | bytearray | memoryview)
 
 
 def as_seconds(name: str, given: object, *, per_second: int = 1000) -> float:
-    """A span of time, in milliseconds by default, in seconds; what nobody lives to see is cut short.
+    """A duration, given in milliseconds by default, in seconds; capped at the longest wait of a lock.
 
-    Raises InvalidType for what is no number, InvalidArgument for one below 0 and for nan.
+    Raises InvalidType unless it is a number, InvalidArgument below 0 and for nan.
     """
     if isinstance(given, bool) or not isinstance(given, int | float):
         raise InvalidType(f"{name} must be a number, not {_described(given)}")
@@ -139,17 +139,17 @@ def as_seconds(name: str, given: object, *, per_second: int = 1000) -> float:
     return min(given, _LONGEST_WAIT_S * per_second) / per_second
 
 
-# -- what is in a log --------------------------------------------------------------------------------------
+# -- topics, partitions, groups ------------------------------------------------------------------------------
 
 
 def check_topic(topic: object) -> None:
-    """Raises InvalidType for a topic that is not a str; whether it exists is the backend's to say."""
+    """Raises InvalidType unless it is a str. The backend checks whether it exists."""
     if not isinstance(topic, str):
         raise InvalidType(f"topic must be str, not {_described(topic)}")
 
 
 def check_partition(topic: str, partition: object, num_partitions: int) -> None:
-    """Raises InvalidType for what is no int, PartitionNotFound where the topic has no such partition."""
+    """Raises InvalidType unless it is an int, PartitionNotFound if the topic has no such partition."""
     if isinstance(partition, bool) or not isinstance(partition, int):
         raise InvalidType(f"partition must be int, not {_described(partition)}")
     if not 0 <= partition < num_partitions:
@@ -158,9 +158,9 @@ def check_partition(topic: str, partition: object, num_partitions: int) -> None:
 
 
 def as_topic_partition(given: object) -> TopicPartition:
-    """A partition's name, given as TopicPartition or as a tuple of the same.
+    """A partition's name, from a TopicPartition or an equal tuple. Does not check whether it exists.
 
-    Raises InvalidType, InvalidArgument; whether there is such a partition is somebody else's to say.
+    Raises InvalidType, InvalidArgument.
     """
     if isinstance(given, tuple) and len(given) == 2:
         topic, partition = given
@@ -171,14 +171,14 @@ def as_topic_partition(given: object) -> TopicPartition:
 
 
 def as_topic_partitions(given: object) -> list[TopicPartition]:
-    """Names of partitions, given in any iterable. Raises InvalidType, InvalidArgument."""
+    """Names of partitions, from any iterable. Raises InvalidType, InvalidArgument."""
     if isinstance(given, TopicPartition) or not is_several(given):
         raise InvalidType(f'partitions must be several TopicPartition("topic", 0), not {_described(given)}')
     return [as_topic_partition(each) for each in given]
 
 
 def check_group(given: object) -> None:
-    """Raises InvalidGroup for what cannot be a consumer group's name."""
+    """Raises InvalidGroup unless it is a valid group name."""
     try:
         check_text("group", given)
     except (InvalidType, InvalidArgument) as error:
@@ -188,7 +188,7 @@ def check_group(given: object) -> None:
 
 
 def check_committed(name: TopicPartition, given: object, *, low: int = 0) -> None:
-    """Raises InvalidType or InvalidArgument for what is no CommittedOffset that could be kept, InvalidCommit
+    """Raises InvalidType or InvalidArgument unless it is a CommittedOffset that can be stored, InvalidCommit
     for an offset below `low` or above MAX_INT64."""
     if not isinstance(given, CommittedOffset):
         raise InvalidType(f"a commit for {name} must be a CommittedOffset, not {_described(given)}")
@@ -205,13 +205,13 @@ def check_committed(name: TopicPartition, given: object, *, low: int = 0) -> Non
         )
 
 
-# -- what is outside it ------------------------------------------------------------------------------------
+# -- paths ---------------------------------------------------------------------------------------------------
 
 
 def as_path(given: object, name: str = "path") -> str:
-    """An absolute path: a later chdir does not move what is meant.
+    """An absolute path, so that a later chdir changes nothing.
 
-    Raises InvalidType, InvalidArgument, and DirectoryError where there is no current directory any more.
+    Raises InvalidType, InvalidArgument; DirectoryError if the current directory no longer exists.
     """
     try:
         path = os.fspath(given)  # type: ignore[call-overload]
