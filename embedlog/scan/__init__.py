@@ -1,1 +1,1 @@
-"""Walks over the batches of a segment file: in order, in batches, in parallel, and past damage."""
+"""Scans of a segment's batches: runs of valid ones, in parallel if it is long, and past damage."""

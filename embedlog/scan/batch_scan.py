@@ -1,14 +1,14 @@
-"""A file's batches passed run by run, about as fast as its bytes can be read: recovery, verify, indexes.
+"""Scans a file's batches in runs, about as fast as the file can be read: for recovery, verify and indexes.
 
-    | batch | batch | batch | bat           one buffer of the file, one call of scan_run: a Run of 3 batches
-                              | batch | ..  the next one begins where that run ended
+    | batch | batch | batch | bat           one buffer, one call of scan_run: a Run of 3 batches
+                              | batch | ..  the next run begins where that one ended
 
-Where a run cannot go on, because of damage or because the batches end, `Runs` stop and say where. Who wants
-to know why looks at that place batch by batch, and may start again behind it: `runs_and_odd_ones` does that
-for those to whom any batch is good that is not damaged.
+`Runs` stop, and tell where, at damage and at the end of the batches. To learn the reason the caller examines
+that position batch by batch, and may start again after it. `runs_and_odd_ones` does so for callers that
+accept any batch which is not damaged.
 
-Invariants: memory is bounded by the largest batch there may be, whatever a length says; a batch whose length
-runs past the end is not read to find that out.
+Invariants: memory is bounded by the largest legal batch, whatever a length field says; a batch that extends
+past the end is not read.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from .parallel_scan import ReadInto as ReadInto
 from .parallel_scan import Run as Run
 
 _CHUNK: Final = 1 << 20
-_FIRST_CHUNK: Final = 1 << 16  # often that is all it takes
-_ALONE: Final = 64 << 20  # before lanes are tried again
+_FIRST_CHUNK: Final = 1 << 16  # often that is enough
+_ALONE: Final = 64 << 20  # bytes to scan serially before lanes are tried again
 
 CUT_SHORT: Final = "the last batch is cut short"
 
 
 class Runs:
-    """The runs of a file from a byte on. Iterate it once; `reached` is where those end that were given."""
+    """The runs of a file from a position on. Iterate it once; `reached` is the end of the last run."""
 
     def __init__(
         self,
@@ -51,14 +51,14 @@ class Runs:
     ) -> None:
         """
         Args:
-            read_into: fills a buffer from a byte of the file on, as FileSystem.pread_into.
-            pos, end: which bytes of it.
-            rules: which batch may come first; a batch behind a gap has to be followed by another.
-            marking: of an index that is made on the way, whose positions count from byte `origin`.
-            check_crc: else only the headers are looked at.
-            look: called with a buffer, where in it a run begins, and the run: what it returns is the run's
-                `looked`. Perhaps in another thread, and before those in front of it are given out.
-            lanes: to be used where that is worth it.
+            read_into: fills a buffer from a position of the file, as FileSystem.pread_into does.
+            pos, end: the byte range to scan.
+            rules: which batch may come first; after a gap a batch counts only if another one follows it.
+            marking: state of an index that is built during the scan; its positions count from byte `origin`.
+            check_crc: if False, only headers are checked.
+            look: called with a buffer, the position of a run in it, and the run; returns the run's `looked`.
+                May be called in another thread, and before earlier runs are yielded.
+            lanes: used if the range is long enough.
         """
         self.reached = Place(pos, rules, marking if marking is not None else Marking())
         self._read_into = read_into
@@ -70,7 +70,7 @@ class Runs:
 
     @property
     def pos(self) -> int:
-        """Where the runs end so far."""
+        """The end of the last run."""
         return self.reached.pos
 
     def __iter__(self) -> Iterator[Run]:
@@ -90,7 +90,7 @@ class Runs:
         yield from self._in_one_lane(self._end)
 
     def _in_one_lane(self, until: int) -> Iterator[Run]:
-        """Those that begin before a byte."""
+        """The runs that begin before byte `until`."""
         buffer, rest = bytearray(min(_FIRST_CHUNK, max(self._end - self.pos, 0))), memoryview(b"")
         needed = 1
         while needed and self.pos < until:
@@ -100,7 +100,7 @@ class Runs:
             wanted = min(len(buffer), self._end - pos)
             got = held + self._read_into(view[held:wanted], pos + held)
             if got < wanted:
-                self._end = pos + got  # the file is shorter than it was
+                self._end = pos + got  # the file has been truncated
             scanned = scan_run(buffer, 0, got, rules, marking, self._check_crc, pos - self._origin)
             if scanned.batches:
                 run = Run(self.reached, pos + scanned.pos, scanned)
@@ -109,7 +109,7 @@ class Runs:
                 self.reached = run.behind
                 yield run
             rest = view[scanned.pos : got]
-            # Where headers are enough, bodies are not read.
+            # Without CRC checks headers suffice: bodies are not read.
             most = min(LARGEST_BATCH if self._check_crc else _CHUNK, self._end - self.pos)
             needed = _needed(rest, rules.may_have_gaps, most)
             room = max(needed, min(_CHUNK, self._end - self.pos))
@@ -129,13 +129,13 @@ def runs_and_odd_ones(
     look: Inspect | None = None,
     lanes: Lanes | None = None,
 ) -> Iterator[Run | BatchHeader]:
-    """The batches from a byte to another: runs, and by themselves those that are not what the rules want.
+    """The batches of a byte range: runs, and single headers of batches that violate the rules.
 
-    Such a batch is judged by the caller: it is taken for good, and the rules go on from it, when the next
-    ones are asked for. All that are go into the index that is built, whose positions count from byte
-    `origin`. A header's `pos` is the file's.
+    The caller judges such a batch. If it continues the iteration, the batch is accepted, and the rules
+    continue from it. Accepted batches go into the index of `builder`, whose positions count from byte
+    `origin`. A header's `pos` is its position in the file.
 
-    Raises CorruptRecord, located by pos, where no batch is, or (with check_crc) a damaged one; OSError.
+    Raises CorruptRecord, with the position, if there is no batch or (with check_crc) a damaged one; OSError.
     """
     while pos < end:
         marking = builder.marking if builder is not None else None
@@ -165,8 +165,10 @@ def runs_and_odd_ones(
 
 
 def intact_end(read_into: ReadInto, pos: int, end: int) -> tuple[int, int]:
-    """How far from a byte on there are intact batches, in their places or not: the byte behind the last, and
-    the offset (-1 where there are none). Raises OSError."""
+    """The end of the intact batches from `pos` on, whatever their offsets: (position, next offset).
+
+    The offset is -1 if there are none. Raises OSError.
+    """
     next_offset = -1
     with contextlib.suppress(CorruptRecord):
         for found in runs_and_odd_ones(read_into, pos, end, Rules(0, may_have_gaps=True)):
@@ -178,9 +180,9 @@ def intact_end(read_into: ReadInto, pos: int, end: int) -> tuple[int, int]:
 
 
 def batch_at(read_into: ReadInto, pos: int, end: int, *, check_crc: bool = True) -> BatchHeader:
-    """The header of the batch at a byte, which has to be whole before `end`; its `pos` is the file's.
+    """The header of the complete batch at `pos`, which ends at `end` at the latest.
 
-    Raises CorruptRecord, located by pos, that says why there is none; OSError.
+    Raises CorruptRecord, with the position and the reason, if there is none; OSError.
     """
     try:
         head = read_bytes(read_into, pos, min(HEADER_SIZE, end - pos))
@@ -202,22 +204,22 @@ def batch_at(read_into: ReadInto, pos: int, end: int, *, check_crc: bool = True)
 
 
 def read_bytes(read_into: ReadInto, pos: int, size: int) -> bytearray:
-    """Bytes of the file, fewer at its end."""
+    """Read bytes of the file; fewer at its end."""
     buffer = bytearray(size)
     del buffer[read_into(memoryview(buffer), pos) :]
     return buffer
 
 
 def _needed(rest: memoryview, may_have_gaps: bool, most: int) -> int:
-    """How many bytes it takes to go on from those at hand; 0 where `most` of them would not help."""
+    """How many bytes the next run needs; 0 if `most` are not enough, or `rest` is."""
     size = _size_at(rest, 0)
     if size <= len(rest) and may_have_gaps:
-        size += _size_at(rest, size)  # behind a gap it has to be followed by another batch
+        size += _size_at(rest, size)  # after a gap another batch has to follow
     return size if len(rest) < size <= most else 0
 
 
 def _size_at(buffer: memoryview, pos: int) -> int:
-    """The size of the batch at `pos` by its header: a header's where there is none yet, 0 for a wrong one."""
+    """The batch size in the header at `pos`: HEADER_SIZE if incomplete, 0 if invalid."""
     if len(buffer) - pos < HEADER_SIZE:
         return HEADER_SIZE
     try:

@@ -1,17 +1,16 @@
-"""A long file's batches in two lanes: each thread reads a chunk, and checks what it has read.
+"""Scans a long file in two threads (lanes): each reads a chunk, and checks what it has read.
 
     chunk 0 | chunk 1 | chunk 2 | ...       lane 0: 0, 2, 4, ...     lane 1: 1, 3, 5, ...
 
-      read      each lane its own chunks, at the same time
-      walk      the headers, one lane after the other: the next chunk begins where the last batch ends
-      check     the CRCs, and whatever else is to be seen in the bytes, at the same time
+      read      each lane its own chunks, in parallel
+      walk      the headers, in turn: a chunk begins where the last batch of the one before ends
+      check     the CRCs, and whatever else the caller inspects, in parallel
 
-The bytes are looked at by the processor that has just read them, into a buffer that no other one touches: to
-hand them to another would take longer than to check them. What is given out is in order, and good. Where a
-chunk is not good from its first batch to its last the lanes stop: it is for Runs (batch_scan.py) to say how
-far it is, and what comes then.
+The core that has read the bytes also checks them: moving them to another core would take longer than the
+check. Valid runs are yielded in order. At a chunk that is not valid to its end the lanes stop; Runs
+(batch_scan.py) find out how far it is valid.
 
-Invariant: a lane that stops, for whatever reason, hands None to the next one instead of its turn.
+Invariant: a lane that stops, for whatever reason, passes None to the next one.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ from ..codec.loops import intact_run, scan_run
 from ..codec.rules import Marking, Rules, Scanned
 
 _CHUNK: Final = 4 << 20
-_OVERLAP: Final = 1 << 14  # read twice, since there most chunks end inside a batch
-_ROOM: Final = 1 << 18  # for a batch that is larger
+_OVERLAP: Final = 1 << 14  # read twice, because most chunks end within a batch
+_ROOM: Final = 1 << 18  # for a larger batch
 _LANES: Final = 2
-_LONG: Final = 64 << 20  # with less, new buffers for each lane cost more than lanes save
-_AHEAD: Final = 8  # chunks of a lane that nobody has asked for yet
+_LONG: Final = 64 << 20  # below this, buffers for each lane cost more than lanes save
+_AHEAD: Final = 8  # chunks that a lane may be ahead of the consumer
 
 
 class Place(NamedTuple):
-    """Where the next batch begins, and by what it is to be judged and marked."""
+    """The position of the next batch, the rules for it, and the state of the index."""
 
     pos: int
     rules: Rules
@@ -44,7 +43,7 @@ class Place(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Good batches, from a place to byte `end` of the file. `looked` is what was seen in their bytes."""
+    """Valid batches from `start` to byte `end` of the file. `looked` is the result of the caller's `look`."""
 
     start: Place
     end: int
@@ -68,21 +67,21 @@ Inspect: TypeAlias = Callable[[bytearray, int, Run], object]
 
 
 def processors() -> int:
-    """How many this process may use."""
+    """How many processors this process may use."""
     if sys.platform == "linux":
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def worth_it(size: int) -> bool:
-    """Are so many bytes enough for lanes, and is there a processor for each?"""
+    """Are there enough bytes for lanes, and a processor for each?"""
     return size >= _LONG and processors() >= _LANES
 
 
 class Lanes:
-    """Two threads, each with a buffer, that go through one file after the other. A context.
+    """Two threads, each with a buffer, that scan one file after the other. A context manager.
 
-    The threads are there from the first file on that is long enough for them.
+    The threads start with the first file that is long enough.
     """
 
     def __init__(self) -> None:
@@ -109,10 +108,10 @@ class Lanes:
         needed: Needed,
         look: Inspect | None,
     ) -> Iterator[Run]:
-        """Those of a file from a place to byte `end`, as far as nothing is unusual.
+        """The runs of a file from `start` to byte `end`, up to the first irregularity.
 
-        For the other arguments see Runs; `needed` says how many bytes it takes to go on from those at hand.
-        Raises OSError. Gives nothing where there are no threads to be had.
+        For the other arguments see Runs; `needed` tells how many bytes the next run needs. Yields nothing if
+        no threads can be started. Raises OSError.
         """
         try:
             while len(self._threads) < _LANES:
@@ -137,7 +136,7 @@ class Lanes:
 
 
 class _File:
-    """A file on its way through the lanes."""
+    """A file that the lanes scan."""
 
     def __init__(
         self,
@@ -179,7 +178,7 @@ class _File:
             self._allowed[lane].put(True)
 
     def stop(self) -> None:
-        """Nobody asks for more: wait until the lanes have let go of the file."""
+        """The consumer is done: wait until the lanes have left the file."""
         for allowed, turn in zip(self._allowed, self._turns, strict=True):
             allowed.put(False)
             turn.put(None)
@@ -209,7 +208,7 @@ class _File:
         turn: SimpleQueue[Place | None],
         following: SimpleQueue[Place | None],
     ) -> bool:
-        """Do one. Says whether the next one can follow."""
+        """Scan a chunk. Returns whether the next one can follow."""
         begin = self._start.pos + number * _CHUNK
         size = min(_CHUNK, self._end - begin)
         view = memoryview(buffer)
@@ -219,7 +218,7 @@ class _File:
             return False
         runs = [self._walked(buffer, place, begin, got)]
         while got >= size and runs[-1].end < begin + size:
-            # The batch in which the chunk ends.
+            # The batch that crosses the end of the chunk.
             place = runs[-1].behind
             at = place.pos - begin
             most = min(len(buffer) - at, self._end - place.pos)
@@ -240,7 +239,7 @@ class _File:
         return goes_on
 
     def _walked(self, buffer: bytearray, place: Place, begin: int, stop: int) -> Run:
-        """The headers from a place on, up to byte `stop` of a buffer whose first one is byte `begin`."""
+        """Walk the headers from `place` to byte `stop` of a buffer that begins at byte `begin`."""
         at = place.pos - begin
         scanned = scan_run(buffer, at, stop, place.rules, place.marking, False, begin - self._origin)
         return Run(place, begin + scanned.pos, scanned)

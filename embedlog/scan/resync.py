@@ -1,14 +1,14 @@
-"""Where reading goes on behind damage: the next valid batch whose offset the batches around it bear out.
+"""Resynchronizes after damage: finds the next valid batch whose base offset agrees with its neighbours.
 
     | batch 7..9 | ??????????? | batch 12..14 | batch 15..17 |
-                   damaged_at    believed: 15 follows
+                   damaged_at    accepted: 15 follows
 
-A base offset is outside its batch's CRC, so a batch found behind damage may be valid and say a wrong one.
-Between whole batches that shows by the one before it; behind damage only the neighbours are left to ask.
-They are asked even where their own CRC fails: damage somewhere in a batch rarely hits its offset. Where no
-neighbour is legible, the batch is believed.
+The CRC does not cover the base offset, so a batch after damage may be valid and have a wrong one. Among
+valid batches the preceding one tells; after damage only the neighbours can. They count even if their own CRC
+fails, because damage within a batch rarely hits its offset. Without a legible neighbour the batch is
+accepted.
 
-Knows codecs' headers and a way to read; nothing of segments and their files.
+Knows batch headers and how to read; nothing about segments and their files.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LABEL: Final = struct.Struct(">qi4xb6xi")  # base offset, length, magic, last o
 
 
 class _Label(NamedTuple):
-    """What a batch says of itself, valid or not."""
+    """Header fields of a batch, valid or not."""
 
     base_offset: int
     size: int
@@ -37,9 +37,9 @@ class _Label(NamedTuple):
 
 
 class Neighbours:
-    """Whether those around a batch bear out its offset, for one search that began at damage.
+    """Compares the base offsets of batches with their neighbours, for one search that begins at damage.
 
-    Each batch asked about must stand behind the one before.
+    The batches must be passed in ascending order.
     """
 
     def __init__(
@@ -54,10 +54,10 @@ class Neighbours:
     ) -> None:
         """
         Args:
-            damaged_at: the byte of the batch that is damaged.
-            end: the byte behind the last batch.
-            min_offset: no batch behind the damage may begin below it.
-            offset_behind: the offset that follows at `end`, None where that is not known.
+            damaged_at: position of the damaged batch.
+            end: end of the last batch.
+            min_offset: base offsets after the damage are at least this.
+            offset_behind: the offset that follows at `end`, None if unknown.
             may_have_gaps: offsets may be missing between batches.
         """
         self._read_into = read_into
@@ -68,7 +68,7 @@ class Neighbours:
         self._gaps = may_have_gaps
 
     def bear_out(self, found: BatchHeader) -> bool:
-        """`found.pos` is a byte of the file. Raises OSError."""
+        """Do the neighbours agree with this batch (`pos`: its position in the file)? Raises OSError."""
         follower = self._offset_at(found.pos + found.size)
         if self._gaps:
             return follower is None or not self._min_offset < follower < found.next_offset
@@ -85,7 +85,7 @@ class Neighbours:
         return None if label is None else label.base_offset
 
     def _offset_up_to(self, pos: int) -> int | None:
-        """What follows the batch that ends at a byte, if the sizes of the damaged ones lead there."""
+        """The next offset of the batch that ends at `pos`, if the sizes of the damaged batches lead there."""
         at, label = self._doubtful_at, None
         while at < pos:
             label = self._label(at)
@@ -106,9 +106,10 @@ class Neighbours:
 
 
 def first_damaged(read_into: ReadInto, at: int, pos: int, end: int, offset: int) -> int:
-    """The byte up to which whole batches lead from `at` towards an offset, `pos` at most.
+    """The position, at most `pos`, up to which valid batches lead from `at` towards an offset.
 
-    Damage was met at `pos`; but a damaged length may have led there, past whole batches. Raises OSError.
+    The damage was found at `pos`, but a damaged length may have led there, past valid batches. Raises
+    OSError.
     """
     with contextlib.suppress(CorruptRecord):
         while at < pos and (header := batch_at(read_into, at, end)).base_offset < offset:
@@ -123,9 +124,10 @@ def next_batch(
     min_offset: int,
     fits: Callable[[BatchHeader], bool] = lambda header: True,
 ) -> int:
-    """Where the first valid batch stands between two bytes of a file, at an offset of `min_offset` or above,
-    whatever lies before it; `end` where there is none. `fits` is asked with the byte of the file as
-    header's `pos`. Raises OSError."""
+    """The position of the first valid batch in pos..end with a base offset >= min_offset; `end` if none.
+
+    `fits` may reject candidates; their `pos` is the position in the file. Raises OSError.
+    """
     window = _CHUNK
     refused = -1
     while pos < end:

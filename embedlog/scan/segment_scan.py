@@ -1,27 +1,27 @@
-"""A segment's batches from one end to the other, going on behind damage: what verify and repair share.
+"""Scans a whole segment, continuing after damage: for verify and repair.
 
     | batch | batch | ??????????????? | batch | batch |
     Stretch(2 batches)  Damage(pos, end)  Stretch(2 batches)
 
-Where nothing is wrong a stretch is a run (batch_scan.py). Only where one cannot go on is looked at batch by
-batch, until the batches are as they should be again.
+Without damage a stretch is a run (batch_scan.py). If a run stops early, the scan continues batch by batch
+until the batches are regular again.
 
-Where a batch is not valid, or not in its place, the next one that is begins a new stretch: first the one
-that the damaged batch's own length points to, else whatever `next_batch` meets, if those around bear out
-its offset (resync.py). All between is one `Damage`, and what it lost are the offsets between the batches
-before and behind it.
+After an invalid or misplaced batch a new stretch begins with the next valid one: the one that the damaged
+batch's length points to, else the one that `next_batch` finds, provided that its neighbours agree with its
+offset (resync.py). Everything in between is one `Damage`, and the offsets between the batches before and
+after it are lost.
 
-Base offset and leader epoch are outside a batch's CRC. A batch that is otherwise valid, and in which one of
-them is not what the neighbours and the partition's history say, is `Mislabelled`: its records are all there.
+The CRC covers neither base offset nor leader epoch. An otherwise valid batch in which one of them contradicts
+the neighbours or the leader epoch history is `Mislabelled`: all its records are there.
 
-Asked for `records`, a walk also decodes those of every batch, within the bound that readers have. A batch
-whose CRC matches and whose records cannot be decoded is `Damage` by itself. One with a record that is later
-than its largest timestamp can be read: it is `Mislabelled`. `verify --deep` and `repair` both ask for that:
-the one finds, and the other mends, whatever a reader calls corrupt.
+With `records`, the scan also decodes the records of every batch, within the limits that readers have. A batch
+whose CRC matches and whose records cannot be decoded is a `Damage` of its own. A batch with a record later
+than its largest timestamp is readable, and `Mislabelled`. `verify --deep` finds, and `repair` removes,
+whatever a reader calls corrupt.
 
-Invariants: every byte up to the size is in exactly one of these (or behind `superseded_at`); offsets never go
-back from one stretch to the next. A batch of more than half of resync's window, right behind one whose length
-is damaged, may be taken for damaged too.
+Invariants: every byte up to the size is in exactly one finding (or past `superseded_at`); offsets ascend from
+stretch to stretch. A batch larger than half of resync's window that follows one with a damaged length may be
+taken for damaged, too.
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ _MAX_SPAN: Final = 1 << 31
 
 
 class Stretch(NamedTuple):
-    """Valid batches in a row: bytes pos..end of the file, with next_offset behind them. `looked` is what was
-    seen in them by the way, None where nobody did."""
+    """Consecutive valid batches, bytes pos..end of the file. `looked`: the result of the caller's `look`."""
 
     pos: int
     end: int
@@ -55,8 +54,10 @@ class Stretch(NamedTuple):
 
 
 class Mislabelled(NamedTuple):
-    """A batch with valid records under a wrong base offset, leader epoch or largest timestamp; those that
-    would be right."""
+    """A batch with valid records and a wrong base offset, leader epoch or largest timestamp.
+
+    The fields have the right values.
+    """
 
     pos: int
     header: BatchHeader
@@ -67,16 +68,16 @@ class Mislabelled(NamedTuple):
 
     @property
     def is_readable(self) -> bool:
-        """Do readers get its records as it is?"""
+        """Can readers read it as it is?"""
         header = self.header
         return (self.base_offset, self.leader_epoch) == (header.base_offset, header.leader_epoch)
 
 
 class Damage(NamedTuple):
-    """Bytes pos..end of a file are no valid batches (none, where only records are missing between them).
+    """Bytes pos..end of a file are not valid batches (pos == end if only records are missing).
 
-    The offsets first_offset..last_offset are lost by it; last_offset is first_offset - 1 where none are. With
-    `crc_matches` the batch is as it was written, and its records cannot be decoded: recovery keeps it.
+    It loses the offsets first_offset..last_offset; last_offset is first_offset - 1 if there are none. With
+    `crc_matches` the batch is as it was written, but its records cannot be decoded: recovery keeps it.
     """
 
     pos: int
@@ -92,7 +93,7 @@ Finding: TypeAlias = Stretch | Mislabelled | Damage
 
 @dataclass(slots=True)
 class _Open:
-    """Damage whose end is not known yet."""
+    """Damage whose end is still unknown."""
 
     pos: int
     end: int
@@ -100,14 +101,14 @@ class _Open:
 
 
 class _Looked(NamedTuple):
-    """What was seen in a run: by the caller's `look`, and whether all its records are as they should be."""
+    """Results for a run: of the caller's `look`, and whether all its records can be decoded."""
 
     seen: object
     records_good: bool
 
 
 class SegmentWalk:
-    """One walk over one segment. Iterate it once; `expected` is then the offset behind the last batch."""
+    """One scan of one segment. Iterate it once; afterwards `expected` is the next offset."""
 
     def __init__(
         self,
@@ -126,17 +127,17 @@ class SegmentWalk:
     ) -> None:
         """
         Args:
-            read_into: fills a buffer from a byte of the file on.
-            size: how far to look.
-            expected: the offset that comes next.
-            epoch_span: the leader epoch that a record at an offset must have, -1 where that is not known,
-                and up to which offset.
-            next_segment: its base offset: what lies at or past it here is superseded by that segment.
-            log_end: for the last segment the log's end, None where only the records tell it.
-            durable_end: the log reaches at least as far.
-            lanes: for what is long.
+            read_into: fills a buffer from a position of the file.
+            size: how many bytes to scan.
+            expected: the first offset.
+            epoch_span: for an offset, the leader epoch that it must have (-1 if unknown), and the offset at
+                which that epoch ends.
+            next_segment: base offset of the next segment, which supersedes later offsets in this one.
+            log_end: the log end offset for the last segment, None if only the records tell.
+            durable_end: the log end offset is at least this.
+            lanes: used if the segment is long.
             records: decode each batch's records, too.
-            look: called with runs (Runs), whose `marking` tells the largest timestamp before each.
+            look: called with runs (see Runs), whose `marking` has the largest timestamp before each.
         """
         self.expected = self._first = expected
         self.superseded_at: int | None = None
@@ -169,7 +170,7 @@ class SegmentWalk:
             yield from self._closed(self._behind)
 
     def _passed(self, pos: int) -> Generator[Finding, None, int]:
-        """The batches from a byte on as long as nothing is wrong with any. Returns where that ends."""
+        """The regular batches from `pos` on. Returns their end."""
         while pos < self._size:
             began = pos
             epoch, until = self._epoch_span(self.expected)
@@ -202,7 +203,7 @@ class SegmentWalk:
         return pos
 
     def _looked_at(self, pos: int) -> Generator[Finding, None, int]:
-        """The batches of the next chunk, each with those around it. Returns where that ends."""
+        """The batches of the next chunk, compared with their neighbours. Returns their end."""
         data = self._chunk(pos)
         found = scan(data)
         headers, end = found.headers, found.end
@@ -214,7 +215,7 @@ class SegmentWalk:
             if headers and headers[-1].base_offset != before:
                 ahead = self._offset_at(self._resync(pos + end))
         elif len(headers) > 1:
-            # What is wrong with a batch may show by the one behind it: that is read again.
+            # A batch may be judged by the one after it, so the last one is read again.
             follower = headers.pop()
             end, ahead = follower.pos, follower.base_offset
         yield from self._placed(pos, headers, ahead)
@@ -227,13 +228,13 @@ class SegmentWalk:
         return pos
 
     def _chunk(self, pos: int) -> bytearray:
-        """Bytes from `pos` on: at least one batch, if one can be there."""
+        """Bytes from `pos` on: at least one whole batch, if there can be one."""
         want = _CHUNK
         while True:
             wanted = min(want, self._size - pos)
             data = self._read(wanted, pos)
             if len(data) < wanted:
-                self._size = pos + len(data)  # the file is shorter than it should be
+                self._size = pos + len(data)  # the file has been truncated
             size = _size_of_first(data)
             if size <= len(data) or size > min(LARGEST_BATCH, self._size - pos):
                 return data
@@ -243,9 +244,9 @@ class SegmentWalk:
         return read_bytes(self._read_into, pos, size)
 
     def _placed(self, pos: int, headers: list[BatchHeader], ahead: int | None) -> Iterator[Finding]:
-        """Valid batches, sorted into those that stand where they may and others.
+        """Valid batches, divided into well-placed and misplaced ones.
 
-        `ahead` is the offset that follows the last of them, None where that is not known.
+        `ahead` is the offset that follows the last of them, None if unknown.
         """
         start = i = 0
         while i < len(headers):
@@ -274,7 +275,7 @@ class SegmentWalk:
                 yield self._label_opened(label)
                 self.expected = label.base_offset + header.last_offset_delta + 1
             elif header.base_offset > self.expected and not self._contradicted(header, follower):
-                # Nothing is wrong with the batch itself: what should be before it is missing.
+                # The batch is valid; offsets before it are missing.
                 lost = f"offsets {self.expected:,} to {header.base_offset - 1:,} are missing before the batch"
                 self._extend(pos + header.pos, pos + header.pos, lost)
                 yield from self._closed(header.base_offset)
@@ -289,7 +290,7 @@ class SegmentWalk:
             yield from self._opened(self._stretch(pos, headers[start:]))
 
     def _stretch(self, pos: int, headers: list[BatchHeader]) -> Stretch:
-        """Batches whose headers' `pos` count from byte `pos` on."""
+        """A stretch of batches whose headers' positions are relative to `pos`."""
         first, last = headers[0], headers[-1]
         self._largest_ms = max(self._largest_ms, *(header.max_timestamp_ms for header in headers))
         records = sum(header.record_count for header in headers)
@@ -297,7 +298,7 @@ class SegmentWalk:
         return Stretch(pos + first.pos, end, last.next_offset, len(headers), records)
 
     def _begins(self, header: BatchHeader, pos: int, follower: int | None) -> bool:
-        """May the batch stand here? (Where another segment takes over it may not: `superseded_at`.)"""
+        """May the batch be here? Sets `superseded_at` if the next segment has its offset."""
         base = header.base_offset
         if base < self.expected:
             return False
@@ -311,23 +312,23 @@ class SegmentWalk:
         return self._gaps or self._open is not None
 
     def _contradicted(self, header: BatchHeader, follower: int | None) -> bool:
-        """Is this one's offset too high for the batch behind it, or for any in a segment?"""
+        """Is its offset too high for the batch after it, or for the segment?"""
         if header.base_offset - self._first > _MAX_SPAN:
             return True
         return follower is not None and self.expected < follower < header.next_offset
 
     def _offset_behind(self) -> int | None:
-        """The offset that follows this segment, where that is known."""
+        """The offset that follows this segment, None if unknown."""
         return self._next_segment if self._next_segment is not None else self._log_end
 
     def _offset_at(self, pos: int) -> int | None:
-        """That of the batch at a byte, or behind the segment."""
+        """The base offset of the batch at `pos`, or the offset that follows the segment."""
         if pos >= self._size:
             return self._offset_behind()
         return read_header(self._read(HEADER_SIZE, pos)).base_offset
 
     def _relabelled(self, pos: int, header: BatchHeader, follower: int | None) -> Mislabelled | None:
-        """The batch with the base offset that it should have, where the neighbours leave no other."""
+        """The batch with its right base offset, if the neighbours leave only one."""
         if self._gaps or self._open is not None or self.superseded_at is not None:
             return None
         behind = self.expected + header.last_offset_delta + 1
@@ -347,13 +348,13 @@ class SegmentWalk:
     # -- records ---------------------------------------------------------------------------------------
 
     def _looked_into(self, buffer: bytearray, at: int, run: Run) -> _Looked:
-        """May be called in any thread."""
+        """Thread-safe."""
         stop = at + run.end - run.pos
         seen = self._look(buffer, at, run) if self._look is not None else None
         return _Looked(seen, check_run(buffer, at, stop) == stop)
 
     def _opened(self, stretch: Stretch) -> Iterator[Finding]:
-        """The stretch; with `records`, divided where the records of a batch are not as they should be."""
+        """The stretch; with `records`, split at batches whose records are invalid."""
         if not self._records:
             yield stretch
             return
@@ -376,7 +377,7 @@ class SegmentWalk:
             yield self._stretch(stretch.pos, headers[start:])
 
     def _label_opened(self, label: Mislabelled) -> Mislabelled | Damage:
-        """The same; with `records`, after a look at those."""
+        """The label; with `records`, after its records have been decoded."""
         if not self._records:
             return label
         data = self._read(label.header.size, label.pos)
@@ -389,7 +390,7 @@ class SegmentWalk:
     # -- damage ----------------------------------------------------------------------------------------
 
     def _lost(self, pos: int, reason: str) -> int:
-        """Damage at a byte. Returns the byte where a valid batch stands again."""
+        """Record damage at `pos`. Returns the position of the next valid batch."""
         end = self._resync(pos)
         self._extend(pos, end, reason)
         return end
@@ -401,7 +402,7 @@ class SegmentWalk:
             self._open.end = end
 
     def _closed(self, next_offset: int) -> Iterator[Damage]:
-        """The open damage, now that the offset behind it is known."""
+        """The open damage, once the offset after it is known."""
         assert self._open is not None
         yield Damage(self._open.pos, self._open.end, self.expected, next_offset - 1, self._open.reason)
         self._open = None
@@ -426,7 +427,7 @@ class SegmentWalk:
         return next_batch(self._read_into, pos + 1, self._size, self.expected, fits)
 
     def _follower(self, pos: int, fits: Callable[[BatchHeader], bool]) -> int | None:
-        """Where the damaged batch at `pos` ends, if its length is to be believed: the end, or a batch."""
+        """The end of the damaged batch at `pos`, if its length leads to a valid batch or to the end."""
         try:
             at = pos + read_header(self._read(min(HEADER_SIZE, self._size - pos), pos)).size
             if at >= self._size:
@@ -444,8 +445,10 @@ class SegmentWalk:
 
 
 def count_batches(read_into: ReadInto, pos: int, end: int, min_offset: int) -> tuple[int, int, int]:
-    """How many valid batches there are between two bytes of a file, at offsets of `min_offset` or above; the
-    first and the last offset (-1 where there are none). Raises OSError."""
+    """The valid batches in pos..end with offsets >= min_offset: (count, first offset, last offset).
+
+    The offsets are -1 if there are none. Raises OSError.
+    """
     count, first, last = 0, -1, -1
     while (pos := next_batch(read_into, pos, end, min_offset)) < end:
         base_offset = read_header(read_bytes(read_into, pos, HEADER_SIZE)).base_offset
@@ -458,7 +461,7 @@ def count_batches(read_into: ReadInto, pos: int, end: int, min_offset: int) -> t
 
 
 def _wrong_records(data: bytearray, header: BatchHeader, pos: int) -> Mislabelled | Damage | None:
-    """What is wrong with the records of a valid batch in `data`, which begins at byte `pos` of the file."""
+    """What is wrong with the records of a valid batch; `data` begins at byte `pos` of the file."""
     at = pos + header.pos
     try:
         if header.compression:
@@ -477,7 +480,7 @@ def _wrong_records(data: bytearray, header: BatchHeader, pos: int) -> Mislabelle
 
 
 def _size_of_first(data: bytearray) -> int:
-    """The size of the batch with which the bytes begin, 0 where there can be none."""
+    """The size of the batch at the start of `data`, 0 if there can be none."""
     try:
         return read_header(data).size
     except CorruptRecord:
