@@ -200,6 +200,7 @@ def own(log: Path, number: int, ready: int) -> NoReturn:
         os._exit(0)
 
 
+@pytest.mark.slow
 def test_the_owner_is_killed_at_each_of_its_calls_and_the_sender_takes_over(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -799,6 +799,7 @@ class Stepwise(FileSystem):
             self.look()
 
 
+@pytest.mark.slow
 @LAYOUTS
 @pytest.mark.parametrize("published", [True, False])
 def test_readers_miss_nothing_at_any_step_of_a_compaction(path: Path, layout: str, published: bool) -> None:

@@ -911,6 +911,7 @@ def _work(path: Path, fs: FileSystem) -> None:
         store_of(log).housekeep()
 
 
+@pytest.mark.slow
 def test_killed_at_any_call_of_its_life_a_log_opens_again(tmp_path: Path) -> None:
     fs = FaultyFileSystem(tmp_path / "whole")
     _work(tmp_path / "whole", fs)

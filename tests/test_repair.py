@@ -226,6 +226,7 @@ def test_wrong_indexes_are_made_anew(path: Path) -> None:
     repaired(path)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_damage_can_be_repaired(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:

@@ -117,6 +117,7 @@ def _change(log: Log) -> None:
     log.alter_topic("there", delete_policy=None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closes", [False, True])
 def test_killed_at_any_step(tmp_path: Path, closes: bool) -> None:
     for step in range(1_000):

@@ -58,7 +58,7 @@ def crashing(tmp_path: Path, program: Callable[..., Program]) -> Iterator[Crashi
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("kind", ["idempotent", "plain"])
+@pytest.mark.parametrize("kind", ["idempotent", pytest.param("plain", marks=pytest.mark.slow)])
 def test_killed_while_all_clients_produce(crashing: Crashing, tmp_path: Path, kind: str) -> None:
     clients = [client for client in CLIENTS if client != "kcat" or shutil.which("kcat")]
     running = {}
