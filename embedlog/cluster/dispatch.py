@@ -6,9 +6,9 @@ The table of handlers is also what ApiVersions offers: an API that has no handle
 no client waits for it. Whatever a client sends wrong closes its connection, with one line in the log; what
 the log cannot do becomes an error code in the answer.
 
-Most requests are a producer's, and like the one before on the same connection but for the records: these are
-not decoded field by field, nor are their responses encoded so (protocol/alike.py). What is done with the
-records is the same for all.
+Most requests are a producer's and differ from the one before on the same connection only in their records. A
+template (wire/request_template.py) reads and answers these without decoding or encoding fields. Their records
+are handled like any others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Produce requests that are like the one before: read and answered as all others are, only sooner."""
+"""Templates of produce requests: a request that repeats is read and answered like any other, only faster."""
 
 from __future__ import annotations
 
