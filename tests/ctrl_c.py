@@ -16,8 +16,10 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
-_CHECKED = {op for name, op in dis.opmap.items() if name.startswith("CALL") or "JUMP_BACKWARD" in name}
-_CALLS = {op for name, op in dis.opmap.items() if name.startswith("CALL")}
+_CALLS = {
+    op for name, op in dis.opmap.items() if name.startswith("CALL") and not name.startswith("CALL_INTRINSIC")
+}
+_CHECKED = _CALLS | {op for name, op in dis.opmap.items() if "JUMP_BACKWARD" in name}
 # Ourselves, and the callbacks of weak references, out of which no exception comes.
 _PASSED_OVER = {__file__, weakref.__file__, _weakrefset.__file__}
 _GENERATORS = 0x20 | 0x80 | 0x200  # CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR: they are resumed from C
@@ -37,11 +39,12 @@ class _Points:
         caller = frame.f_back
         if caller in self._called and not frame.f_code.co_flags & _GENERATORS:
             self._called[caller] = True
+        frame.f_trace = self._follow(frame.f_code)  # first: from Python 3.13 on, f_trace_opcodes needs it
         frame.f_trace_opcodes = True
         frame.f_trace_lines = False
         self._called[frame] = False
         self._pass()
-        return self._follow(frame.f_code)
+        return frame.f_trace
 
     def _follow(self, code: CodeType) -> Callable[..., Any]:
         if code not in self._code:
