@@ -1,22 +1,22 @@
-"""The consumer: reads topics at its own rate, alone or sharing them with its group, and keeps its place.
+"""The consumer: reads topics at its own pace, alone or in a group, and keeps its positions.
 
     with log.consumer("clicks", group="billing") as consumer:
         for record in consumer: ...
 
-One turn of the wheel, by `poll` as by iteration:
+Each turn, of `poll` and of an iteration alike:
 
-    come back   what was given out the last time is done            positions.py
-    advance     metadata, heartbeat, join or leave partitions       membership.py
-    commit      what is done, if auto-commit is due                 offset_store.py, or the coordinator
-    take        records of the next partition in the row            reader.py
-    sleep       in the backend, until data, a rebalance or close()  backend.py
+    settle      the records returned last time are done                  positions.py
+    advance     metadata, heartbeat, gain or give up partitions          membership.py
+    commit      what is done, if auto-commit is due                      offset_commits.py
+    take        records of the next partition                            reader.py
+    wait        in the backend, for data, a rebalance or close()         backends/port.py
 
-Delivery: auto-commit commits only what the application has been given and has come back for, so a crash
-while a record is processed brings that record again (at least once). Commit before processing for at most
-once; keep offset and result in one transaction, by an `OffsetStore`, for exactly once.
+Delivery: auto-commit commits only records that the application has received and come back from, so a crash
+during processing repeats records (at least once). Commit before processing for at most once; store offset
+and result in one transaction, by an `OffsetStore`, for exactly once.
 
-Invariants: `poll` sleeps no longer than its timeout, rebalance or not: what waits for other members is
-kept from one call to the next. An error never swallows records: those found before it are given out first.
+Invariants: `poll` waits no longer than its timeout, also during a rebalance: the futures of a join and a sync
+are kept from one call to the next. An error swallows no records: those before it are returned first.
 
 Source: design documents, "The consumer" and "Consumer rebalancing"; Kafka's KafkaConsumer.
 """
@@ -56,8 +56,8 @@ from .reader import DEFAULT_FETCH_BYTES, checked_isolation, time_ms
 from .subscription import Topics, TopicWatch
 
 RebalanceCallback: TypeAlias = Callable[[tuple[TopicPartition, ...]], object]
-"""Called with the partitions that a group's consumer was assigned (on_assigned), gives up (on_revoked) or has
-lost (on_lost)."""
+"""Called with the partitions that a consumer was assigned (on_assigned), gives up (on_revoked) or has lost
+(on_lost)."""
 
 RESETS: Final = ("earliest", "latest", "error")
 _FOREVER: Final = float("inf")
@@ -71,35 +71,36 @@ class Consumer(Closing):
 
     Args:
         backend: the log.
-        topics: a name, several names, or a compiled pattern that must match whole names; with a pattern,
-            topics made later join in (internal ones never do). () to `assign` partitions instead.
-        group: consumers of one group share the partitions; consumers of different groups, or of none,
-            each get everything. The group's name is also that of the committed offsets.
-        auto_offset_reset: where a partition begins that has no committed offset, or one that is gone:
-            "earliest", "latest", or "error": OffsetOutOfRange and LogTruncated are raised.
-        auto_commit: commit what is done, every auto_commit_interval_ms, before partitions are given up,
-            at the end of an iteration and at close. Default: where there is a group.
-        assignors: how the group shares its partitions, best first: names ("range", "roundrobin",
-            "sticky") or `Assignor` objects. One that all members support is used.
+        topics: a name, several names, or a compiled pattern, which must match whole names and includes topics
+            created later (never internal ones). () to `assign` partitions instead.
+        group: consumers of one group share the partitions; consumers of different groups, or of none, each
+            read all. Offsets are committed under this name.
+        auto_offset_reset: where to start without a committed offset, or if that no longer exists:
+            "earliest", "latest", or "error", which raises OffsetOutOfRange or LogTruncated.
+        auto_commit: commit what is done every auto_commit_interval_ms, before giving up partitions, at the
+            end of an iteration and at close. Default: True in a group.
+        assignors: strategies to share the partitions, best first: names ("range", "roundrobin", "sticky")
+            or `Assignor` objects. The group uses one that all members support.
         isolation_level: "read_uncommitted", or "read_committed" (no records of aborted transactions).
-        max_poll_records: how many records `poll` returns at most.
-        fetch_max_bytes: how much is fetched at a time from a partition.
-        max_poll_interval_ms: a consumer that does not come back for so long loses its partitions. In one
-            process this is the session timeout too: nothing but a stalled loop can be dead by itself.
-        client_id, group_instance_id: names for people, and for a member that comes back as itself.
-        offset_store: keep the group's offsets there, and do not join the group: all partitions belong to
-            this consumer. It is how a reader process (mode="r") keeps its place.
-        stop_at_end: end the iteration when all its partitions are read to their ends.
-        on_assigned, on_revoked, on_lost: called with the partitions, in the thread that polls: when the
-            group gave them, before they are given up (commit here), and instead of on_revoked when others
-            may have them already. on_lost defaults to on_revoked.
+        max_poll_records: the most records that `poll` returns.
+        fetch_max_bytes: how much to fetch from a partition at a time.
+        max_poll_interval_ms: the longest time between polls; later the consumer loses its partitions. Within
+            one process this is also the session timeout, since only a stalled loop can fail alone.
+        client_id: a name for administrators. group_instance_id: makes it a static member, which keeps its
+            partitions over a restart.
+        offset_store: keep the group's offsets there, without joining the group: this consumer reads all
+            partitions. So a reader process (mode="r") keeps its positions.
+        stop_at_end: end an iteration when all partitions are read to their ends.
+        on_assigned, on_revoked, on_lost: called with the partitions by the polling thread: after the group
+            assigned them; before they are given up (commit here); or, instead, when other members may own
+            them already. on_lost defaults to on_revoked.
         metadata_refresh_ms: how often to look for new topics and partitions.
 
-    For one thread at a time (ConcurrentUse otherwise), but for `close` and `wakeup`. A consumer that is
-    dropped without `close` leaves its group, and commits nothing.
+    For one thread at a time (else ConcurrentUse), except `close` and `wakeup`. A consumer that is
+    garbage-collected without `close` leaves its group and commits nothing.
 
-    Raises InvalidArgument, InvalidType, InvalidGroup, TopicNotFound; GroupError where the log is open for
-    reading only and there is a group and no offset_store.
+    Raises InvalidArgument, InvalidType, InvalidGroup, TopicNotFound; GroupError for a group without
+    offset_store on a log opened for reading.
     """
 
     def __init__(
@@ -186,10 +187,10 @@ class Consumer(Closing):
             read_committed=self._read_committed,
         )
         if self._membership is not None:
-            # It refers to the seat alone: a reference to the consumer would keep it alive.
-            self._finalizer = weakref.finalize(self, self._membership.seat.abandon)
+            # A reference to the consumer would keep it alive.
+            self._finalizer = weakref.finalize(self, self._membership.departure.abandon)
             self._finalizer.atexit = False
-        self._watch.look()
+        self._watch.refresh()
         if self._membership is None:
             self._assign_all()
 
@@ -201,13 +202,13 @@ class Consumer(Closing):
     # -- records ---------------------------------------------------------------------------------
 
     def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> list[Record]:
-        """Records that are there, of several partitions perhaps; waits up to timeout_ms for them (math.inf).
+        """Return available records, perhaps of several partitions; wait up to timeout_ms (or math.inf).
 
-        What the last poll returned counts as done from now on. [] when there was nothing, when somebody
-        called `wakeup`, and while the group rebalances or the consumer is being closed.
+        The records of the previous poll count as done from now on. Returns [] at the timeout, after
+        `wakeup`, and when the consumer is closed.
 
         Raises CorruptRecord, LogTruncated, OffsetOutOfRange (by auto_offset_reset), StorageError, Closed.
-        After an error the next poll goes on with the other partitions first.
+        After an error the next poll reads the other partitions first.
         """
         deadline = time.monotonic() + validation.as_seconds("timeout_ms", timeout_ms)
         limit = self._max_poll_records
@@ -230,7 +231,7 @@ class Consumer(Closing):
         return self
 
     def __next__(self) -> Record:
-        """The next record; waits for it. Ends when the consumer is closed, or by stop_at_end."""
+        """Wait for the next record. The iteration ends at `close`, or at stop_at_end."""
         self._inside.acquire()
         try:
             if self._closed:
@@ -264,21 +265,21 @@ class Consumer(Closing):
             self._inside.release()
 
     def wakeup(self) -> None:
-        """End a `poll` that waits, from any thread: it returns []. If none waits, the next is not to wait."""
+        """Make a waiting `poll` return [], from any thread; if none waits, the next one does not wait."""
         self._woken = True
         self._interrupt.set()
 
     # -- commits ---------------------------------------------------------------------------------
 
     def commit(self, offsets: Mapping[TopicPartition, int | CommittedOffset] | None = None) -> None:
-        """Commit positions: of everything given out so far, or those in `offsets` (the next to read).
+        """Commit the positions after all records returned so far, or `offsets` (of the next records to read).
 
-        Without arguments, a record that was given out counts, whether or not it is processed: call this
-        after processing (at least once) or before (at most once).
+        Without arguments, all returned records count as processed: call it after processing (at least once)
+        or before (at most once).
 
-        Durability: as the log's own (`__consumer_offsets` is flushed like any topic), or the store's.
-        Raises CommitFailed where a partition is no longer this consumer's, InvalidCommit for an impossible
-        offset, InvalidArgument without a group.
+        Durability is that of the topic `__consumer_offsets`, or of the offset store. Raises CommitFailed if a
+        partition is no longer assigned to this consumer, InvalidCommit for an invalid offset, InvalidArgument
+        without a group.
         """
         with self._using():
             if offsets is None:
@@ -292,7 +293,7 @@ class Consumer(Closing):
             self._commits.save(given, self._positions)
 
     def committed(self, tp: TopicPartition) -> CommittedOffset | None:
-        """What the group has committed for the partition (whoever reads it), None where nothing."""
+        """The group's committed offset of a partition, whichever member reads it; None if there is none."""
         name = validation.as_topic_partition(tp)
         with self._using():
             return self._commits.load([name]).get(name)
@@ -300,7 +301,7 @@ class Consumer(Closing):
     # -- positions -------------------------------------------------------------------------------
 
     def position(self, tp: TopicPartition) -> int:
-        """The offset of the next record that will be given out. NotAssigned for others' partitions."""
+        """The offset of the next record to return. Raises NotAssigned."""
         name = validation.as_topic_partition(tp)
         with self._using():
             position = self._positions[name]
@@ -308,15 +309,15 @@ class Consumer(Closing):
             return position.offset
 
     def lag(self) -> dict[TopicPartition, int]:
-        """How many offsets lie between each position and the end of its partition."""
+        """The number of offsets from each position to the end of its partition."""
         with self._using():
             self._positions.resolve(self._commits.load)
             return self._positions.lag()
 
     def seek(self, where: TopicPartition | str, partition: int, offset: int | None = None) -> None:
-        """`seek(tp, offset)` or `seek(topic, partition, offset)`: go on there.
+        """`seek(tp, offset)` or `seek(topic, partition, offset)`: continue from that offset.
 
-        An offset outside the log is treated by auto_offset_reset when it is read.
+        auto_offset_reset applies if the offset turns out to be outside the log.
         """
         if isinstance(where, str) is (offset is None):
             raise InvalidType("seek takes (topic, partition, offset) or (TopicPartition, offset)")
@@ -327,19 +328,19 @@ class Consumer(Closing):
             self._positions.seek(tp, wanted)
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Go back to the first record of these partitions (default: all that are assigned)."""
+        """Continue from the first record of these partitions (default: all assigned ones)."""
         with self._using():
             for tp in self._chosen(partitions):
                 self._positions.seek_to_beginning(tp)
 
     def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Go to the end of these partitions (default: all that are assigned)."""
+        """Continue from the end of these partitions (default: all assigned ones)."""
         with self._using():
             for tp in self._chosen(partitions):
                 self._positions.seek_to_end(tp)
 
     def seek_to_time(self, when: datetime | int, *partitions: TopicPartition) -> None:
-        """Go to the first record whose timestamp is `when` or later; to the end where there is none.
+        """Continue from the first record whose timestamp is `when` or later, or from the end.
 
         when: a datetime (a naive one is local time), or milliseconds since the epoch.
         """
@@ -353,15 +354,15 @@ class Consumer(Closing):
                 self._positions.seek_to_time(tp, moment)
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Give nothing out of these partitions until `resume`; positions stay (default: all)."""
+        """Return no records of these partitions until `resume` (default: all assigned ones)."""
         self._set_paused(partitions, True)
 
     def resume(self, *partitions: TopicPartition) -> None:
-        """Undo `pause` (default: for all)."""
+        """Undo `pause` (default: all assigned partitions)."""
         self._set_paused(partitions, False)
 
     def paused(self) -> set[TopicPartition]:
-        """The partitions that are paused. A rebalance ends a pause, as in Kafka."""
+        """The paused partitions. A rebalance ends a pause, as in Kafka."""
         with self._using():
             return {p.tp for p in self._positions if p.paused}
 
@@ -369,19 +370,19 @@ class Consumer(Closing):
 
     @property
     def subscription(self) -> tuple[str, ...]:
-        """The topics it reads now, sorted; empty after `assign`."""
+        """The subscribed topics that exist now, sorted; empty after `assign`."""
         return tuple(sorted(self._watch.partitions))
 
     def assignment(self) -> set[TopicPartition]:
-        """The partitions that are this consumer's now; in a group, none before the first poll."""
+        """The assigned partitions; in a group, none before the first poll."""
         with self._using():
             return set(self._positions.partitions)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions from now on, without (or no longer) sharing them with a group.
+        """Read exactly these partitions from now on, without assignment by a group; leaves the group.
 
-        Commits still go to the group's offsets, if there is a group. Positions of partitions that stay are
-        kept. Raises TopicNotFound, PartitionNotFound.
+        Commits still go to the group's offsets, if there is a group. Partitions that were assigned before
+        keep their positions. Raises TopicNotFound, PartitionNotFound.
         """
         wanted = validation.as_topic_partitions(partitions)
         with self._using():
@@ -410,10 +411,10 @@ class Consumer(Closing):
     # -- the end ---------------------------------------------------------------------------------
 
     def close(self, commit: bool = True) -> None:
-        """Commit what is done (with auto-commit, unless commit=False), leave the group. From any thread.
+        """Commit what is done (with auto-commit, unless commit=False) and leave the group. From any thread.
 
-        A thread that waits in `poll` or in an iteration is woken and ends. The record that an iteration
-        gave out last is not done, as nobody came back for the next. May be called again.
+        Ends a `poll` or iteration that waits in another thread. The last record of an iteration is not done,
+        since the application has not come back from it. Safe to call again.
         """
         validation.check_flag("commit", commit)
         if self._inside.forked:
@@ -438,8 +439,8 @@ class Consumer(Closing):
     # -- one turn --------------------------------------------------------------------------------
 
     def _turn(self) -> bool:
-        """Advance and commit as far as that needs no waiting; False where the consumer is closing."""
-        # What is set after this ends the next sleep; what was set before it is looked at below.
+        """Advance and commit, without waiting. False if the consumer is closing."""
+        # A set after this ends the next wait; what was set before is handled below.
         self._interrupt.clear()
         if self._inside.closing:
             return False
@@ -452,7 +453,7 @@ class Consumer(Closing):
         return not self._inside.closing
 
     def _advance(self) -> None:
-        changed = self._watch.look()
+        changed = self._watch.refresh()
         membership = self._membership
         if membership is None:
             if changed and not self._assigned_by_hand:
@@ -484,7 +485,7 @@ class Consumer(Closing):
         )
 
     def _give_up(self, *, lost: bool, commit: bool = True) -> None:
-        """Commit what is done, tell the application, drop the positions: in this order."""
+        """Commit what is done, call on_revoked or on_lost, drop the positions: in this order."""
         partitions = self._positions.partitions
         self._current = None
         try:
@@ -498,7 +499,7 @@ class Consumer(Closing):
 
     @contextlib.contextmanager
     def _noticing_deletions(self) -> Iterator[None]:
-        """A topic that is gone leaves the subscription at the next turn."""
+        """Refresh the subscription at the next turn if a topic was deleted."""
         try:
             yield
         except TopicNotFound:
@@ -507,7 +508,7 @@ class Consumer(Closing):
             self._watch.expire()
 
     def _ready(self) -> Position | None:
-        """The partition whose turn it is; None where there is nothing to give."""
+        """The next partition with records; None if there are none."""
         with self._noticing_deletions():
             self._positions.resolve(self._commits.load)
             return self._positions.ready()
@@ -520,7 +521,7 @@ class Consumer(Closing):
             try:
                 position = self._ready()
             except EmbedlogError:
-                # It comes again: its partition stays where it is.
+                # The partition keeps its position, so the error is raised again.
                 if taken:
                     break
                 raise
@@ -554,7 +555,7 @@ class Consumer(Closing):
             self._inside.release()
 
     def _chosen(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """These partitions, or all that are assigned."""
+        """These partitions, or all assigned ones."""
         return validation.as_topic_partitions(partitions) or list(self._positions.partitions)
 
     def _set_paused(self, partitions: Iterable[TopicPartition], paused: bool) -> None:

@@ -6,17 +6,17 @@
         '---------------+---------------------------------'                        |
         '-------- Revoked (the client gives its partitions up, then goes on) ------'
 
-A client calls `advance` whenever it has the processor. It never waits: joining and syncing wait for the
-other members, so they are futures, kept from one call to the next, that set the client's `Interrupt` when
-they are done. What the client must act on comes back as `Assigned` or `Revoked`, one at a time; after a
-`Revoked` the next call joins again. Rebalancing is eager: all partitions are given up before joining.
+A client calls `advance` at every turn. It never blocks: join and sync depend on the other members, so they
+are futures, kept from one call to the next, that set the client's `Interrupt` when done. `advance` returns
+what the client must act on as `Assigned` or `Revoked`, one at a time; the call after a `Revoked` joins again.
+Rebalancing is eager: a member gives up all partitions before it joins.
 
-Membership ends by `leave`, or when the client is forgotten without being closed. A garbage collector may
-run anywhere, also where somebody holds the coordinator's lock, so nothing is called from there: a
-`SimpleQueue`, which is made for that, hands the leaving to a thread of its own.
+Membership ends by `leave`, or when the client is garbage-collected without `close`. The garbage collector may
+run anywhere, even under the coordinator's lock, so the finalizer only puts the departure into a `SimpleQueue`
+(which is reentrant); a thread of its own leaves the group.
 
-Invariants: partitions are owned only in STABLE, and in the generation that gave them; a member id that
-was given is left, even when it is learned after nobody wants it any more.
+Invariants: a member owns partitions only in STABLE, in the generation that assigned them; every member id
+that a join returns is left in the end, even if the client closes before the join is answered.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ _logger = logging.getLogger(__name__)
 
 
 class Assigned(NamedTuple):
-    """The member owns these partitions from now on, and no others."""
+    """The member owns exactly these partitions now."""
 
     partitions: tuple[TopicPartition, ...]
 
 
 class Revoked(NamedTuple):
-    """The member gives up what it owns. `lost`: others may own it already, so nothing can be committed."""
+    """The member must give up its partitions. `lost`: others may own them already; commits would fail."""
 
     lost: bool
 
@@ -84,10 +84,10 @@ class _State(enum.Enum):
     STABLE = "stable"
 
 
-class Seat:
-    """What is needed to leave: shared with the finalizer, so it must not refer to the client.
+class Departure:
+    """What it takes to leave a group. The finalizer holds it, so it must not refer to the client.
 
-    A static member keeps its seat when it goes, as in Kafka: it may come back as itself (KIP-345).
+    A static member does not leave, as in Kafka: it may restart and keep its partitions (KIP-345).
     """
 
     def __init__(self, coordinator: Coordinator, group: str, *, static: bool) -> None:
@@ -98,16 +98,16 @@ class Seat:
         self.joining: Future[JoinResult] | None = None
 
     def leave(self) -> None:
-        """Leave now, or as soon as a pending join tells who we are. Errors mean that we are out already."""
+        """Leave now, or once a pending join returns the member id. Ignores errors: they mean it is out."""
         joining, self.joining = self.joining, None
         if joining is not None and not self.member_id:
-            # The callback may run under the coordinator's lock: it only hands over.
+            # The callback may run under the coordinator's lock: only enqueue.
             joining.add_done_callback(lambda _: _departures.put(self._late_leave(joining)))
             return
         self._leave(self.member_id)
 
     def abandon(self) -> None:
-        """Leave from a finalizer: some time soon, in another thread."""
+        """Leave soon, in another thread: for a finalizer."""
         _departures.put(self.leave)
 
     def _late_leave(self, joined: Future[JoinResult]) -> Callable[[], None]:
@@ -129,11 +129,10 @@ class Membership:
     """A client's membership of one group. For one thread at a time.
 
     Args:
-        coordinator, group: where and what to join.
-        assignors: the strategies this member supports, best first; the leader uses one that all share.
-        session_timeout_ms: without a heartbeat for so long, the member is dead.
-        rebalance_timeout_ms: how long a rebalance waits for a member to come back.
-        partitions_of: the number of partitions of a topic; TopicNotFound where there is none.
+        assignors: the strategies that this member supports, best first.
+        session_timeout_ms: the member is dead after this time without a heartbeat.
+        rebalance_timeout_ms: how long a rebalance waits for a member to join again.
+        partitions_of: the number of partitions of a topic. Raises TopicNotFound.
         interrupt: set when `advance` has something to do.
     """
 
@@ -150,8 +149,8 @@ class Membership:
         partitions_of: Callable[[str], int],
         interrupt: Interrupt,
     ) -> None:
-        _start_usher()
-        self.seat = Seat(coordinator, group, static=group_instance_id is not None)
+        _start_departures()
+        self.departure = Departure(coordinator, group, static=group_instance_id is not None)
         self.generation = -1
         self._coordinator = coordinator
         self._group = group
@@ -172,24 +171,24 @@ class Membership:
 
     @property
     def member_id(self) -> str:
-        return self.seat.member_id
+        return self.departure.member_id
 
     @property
     def is_stable(self) -> bool:
-        """Whether the member owns what it was given last."""
+        """Whether the member owns its assignment."""
         return self._state is _State.STABLE
 
     @property
     def heartbeat_due(self) -> float:
-        """When `advance` must be called again at the latest (time.monotonic)."""
+        """The latest time to call `advance` again (time.monotonic)."""
         return self._heartbeat_due
 
     def request_rejoin(self) -> None:
-        """What is subscribed to has changed: rebalance at the next `advance`."""
+        """The subscription has changed: rebalance at the next `advance`."""
         self._rejoin = True
 
     def advance(self, topics: Iterable[str]) -> Change | None:
-        """Go on as far as it goes without waiting; None where nothing changed for the client.
+        """Proceed without blocking. None if nothing changed for the client.
 
         Raises InconsistentProtocol, FencedInstance, InvalidGroup and what the coordinator raises otherwise.
         """
@@ -209,8 +208,8 @@ class Membership:
                 return None
 
     def leave(self) -> None:
-        """Leave the group, unless the member is static. Errors mean that it is out already."""
-        self.seat.leave()
+        """Leave the group, unless the member is static."""
+        self.departure.leave()
         self._forget_membership()
 
     # -- the states ------------------------------------------------------------------------------
@@ -244,7 +243,7 @@ class Membership:
             group_instance_id=self._instance_id,
             on_rebalance=self._interrupt.set,
         )
-        self._joining = self.seat.joining = joining
+        self._joining = self.departure.joining = joining
         joining.add_done_callback(_setting(self._interrupt))
         self._state = _State.JOINING
         self._heartbeat_due = time.monotonic() + self._heartbeat_s
@@ -255,7 +254,7 @@ class Membership:
         self._heartbeat_due = time.monotonic() + self._heartbeat_s
         if not joining.done():
             return
-        self._joining = self.seat.joining = None
+        self._joining = self.departure.joining = None
         self._state = _State.UNJOINED
         try:
             joined = joining.result()
@@ -264,12 +263,12 @@ class Membership:
             return
         except RebalanceInProgress:
             return
-        self.seat.member_id = joined.member_id
+        self.departure.member_id = joined.member_id
         self.generation = joined.generation
         try:
             assignments = self._assignments(joined) if joined.leader_id == joined.member_id else {}
         except BaseException:
-            # The others wait for this leader: they shall have another one.
+            # The others wait for this leader: let them elect another one.
             self.leave()
             raise
         try:
@@ -285,7 +284,7 @@ class Membership:
         self._state = _State.SYNCING
 
     def _assignments(self, joined: JoinResult) -> dict[str, bytes]:
-        """The leader's task: member id -> assignment."""
+        """The assignments of all members, by the leader: member id -> assignment."""
         subscriptions = {each.member_id: decode_subscription(each.metadata) for each in joined.members}
         partitions: dict[str, int] = {}
         for topic in {topic for subscription in subscriptions.values() for topic in subscription.topics}:
@@ -301,7 +300,7 @@ class Membership:
         syncing = self._syncing
         assert syncing is not None
         if not syncing.done():
-            self._knock()
+            self._stay_alive()
             return None
         self._syncing = None
         self._state = _State.UNJOINED
@@ -317,8 +316,8 @@ class Membership:
         self._owned = tuple(sorted(assignment.partitions))
         return Assigned(self._owned)
 
-    def _knock(self) -> None:
-        """Show life while the leader takes its time; what the answer says, the sync will say too."""
+    def _stay_alive(self) -> None:
+        """Heartbeat while the sync is pending. The sync reports the same errors."""
         self._heartbeat_due = time.monotonic() + self._heartbeat_s
         try:
             self._coordinator.heartbeat(self._group, self.member_id, self.generation)
@@ -326,8 +325,8 @@ class Membership:
             pass
 
     def _forget_membership(self) -> None:
-        self.seat.member_id = ""
-        self.seat.joining = None
+        self.departure.member_id = ""
+        self.departure.joining = None
         self.generation = -1
         self._owned = ()
         self._joining = self._syncing = None
@@ -335,9 +334,9 @@ class Membership:
 
 
 class MemberOffsets:
-    """A group's offsets at its coordinator, as an `OffsetStore`; committed in the member's generation.
+    """The group's offsets at its coordinator, as an `OffsetStore`; commits in the member's generation.
 
-    Without a membership the commits are those of a consumer that assigns its partitions itself.
+    Without a membership it commits as a consumer that assigns its own partitions.
     """
 
     def __init__(self, coordinator: Coordinator, membership: Membership | None) -> None:
@@ -348,7 +347,7 @@ class MemberOffsets:
         return self._coordinator.committed_offsets(group, partitions)
 
     def save(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
-        """Raises CommitFailed where the partitions are, or soon will be, somebody else's."""
+        """Raises CommitFailed if the partitions are being, or have been, reassigned."""
         member_id, generation = "", -1
         if self._membership is not None:
             member_id, generation = self._membership.member_id, self._membership.generation
@@ -358,7 +357,7 @@ class MemberOffsets:
             self._coordinator.commit_offsets(group, offsets, member_id=member_id, generation=generation)
         except (*_LOST, RebalanceInProgress) as error:
             raise CommitFailed(
-                f"{_names(offsets)}: the group {group!r} gave the partitions to others since ({error}); "
+                f"{_names(offsets)}: the group {group!r} has reassigned the partitions ({error}); "
                 "poll more often, or raise max_poll_interval_ms"
             ) from error
 
@@ -366,7 +365,7 @@ class MemberOffsets:
 def _checked_shares(
     assignor: str, assigned: object, members: Mapping[str, object]
 ) -> dict[str, list[TopicPartition]]:
-    """What an assignor returned, which may be the user's own. Raises InvalidType, InvalidArgument."""
+    """The result of an assignor, perhaps a user's own, checked. Raises InvalidType, InvalidArgument."""
     if not isinstance(assigned, Mapping) or not assigned.keys() <= members.keys():
         raise InvalidType(
             f"the assignor {assignor!r} must return a dict of member id -> partitions, not {shown(assigned)}"
@@ -377,7 +376,7 @@ def _checked_shares(
         try:
             shares[member] = as_topic_partitions(given)
         except (InvalidType, InvalidArgument) as error:
-            raise type(error)(f"the assignor {assignor!r} gave {member} what is none: {error}") from None
+            raise type(error)(f"the assignor {assignor!r} gave {member} an invalid share: {error}") from None
         for tp in shares[member]:
             if owners.setdefault(tp, member) != member:
                 raise InvalidArgument(f"the assignor {assignor!r} gave {tp} to {owners[tp]} and to {member}")
@@ -392,39 +391,41 @@ def _names(offsets: Iterable[TopicPartition]) -> str:
 
 
 def _setting(interrupt: Interrupt) -> Callable[[object], None]:
-    """A future's callback that wakes the client; it refers to nothing else of it."""
+    """A callback of a future that sets the interrupt; it holds no reference to the client."""
     return lambda _: interrupt.set()
 
 
 _departures: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-_usher_lock = threading.Lock()
-_usher: threading.Thread | None = None
+_departures_lock = threading.Lock()
+_departures_thread: threading.Thread | None = None
 
 
-def _start_usher() -> None:
-    """One thread for the process sees out whoever was forgotten."""
-    global _usher
-    with _usher_lock:
-        if _usher is None or not _usher.is_alive():
-            _usher = threading.Thread(target=_see_out, name="embedlog-group-departures", daemon=True)
-            _usher.start()
+def _start_departures() -> None:
+    """Start the thread, one per process, that leaves for garbage-collected clients."""
+    global _departures_thread
+    with _departures_lock:
+        if _departures_thread is None or not _departures_thread.is_alive():
+            _departures_thread = threading.Thread(
+                target=_run_departures, name="embedlog-group-departures", daemon=True
+            )
+            _departures_thread.start()
 
 
-def _see_out() -> None:
+def _run_departures() -> None:
     while True:
         depart = _departures.get()
         try:
             depart()
         except Exception:
-            _logger.exception("a consumer that was forgotten could not leave its group")
-        # What it refers to shall not live until the next one comes.
+            _logger.exception("a garbage-collected consumer could not leave its group")
+        # Release it now, not when the next one arrives.
         del depart
 
 
 def _forget_parent() -> None:
-    """A forked child must not act for its parent's members, nor wait on a lock that nobody holds here."""
-    global _departures, _usher_lock, _usher
-    _departures, _usher_lock, _usher = queue.SimpleQueue(), threading.Lock(), None
+    """In a forked child: drop the parent's departures, and locks that may be held for ever."""
+    global _departures, _departures_lock, _departures_thread
+    _departures, _departures_lock, _departures_thread = queue.SimpleQueue(), threading.Lock(), None
 
 
 os.register_at_fork(after_in_child=_forget_parent)

@@ -1,12 +1,11 @@
-"""A consumer's commits: where its offsets are kept, and when auto-commit is due.
+"""A consumer's commits: where its offsets are stored, and when auto-commit is due.
 
-Offsets live with the group's coordinator or in the user's `OffsetStore`; a consumer without a group has
-neither. Auto-commit never fails a consumer because its partitions went to others: they read on from what
-was committed before.
+The store is the group's coordinator or the user's `OffsetStore`; a consumer without a group has none.
+Auto-commit does not raise when partitions were reassigned: their new owners resume from the previous commit.
 
-A coordinator keeps the offsets of topics that a group's members read, so a member commits only positions that
-have moved. A standalone consumer's offsets expire offsets_retention_minutes after their last commit, so it
-commits all of its positions every time.
+A coordinator does not expire offsets of topics that the group's members read, so a member commits only
+changed positions. A standalone consumer's offsets expire offsets_retention_minutes after their last commit,
+so it commits all positions every time.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ class Commits:
     """Loads and saves a consumer's offsets.
 
     Args:
-        store: where; None without a group.
-        group: the name under which.
-        auto: whether auto-commit is on; None: where there is a store.
-        standalone: whether the offsets live with a coordinator that does not know who reads the partitions.
+        store: None without a group.
+        group: the name to commit under.
+        auto: whether auto-commit is on; None: if there is a store.
+        standalone: the coordinator does not know which partitions this consumer reads.
     """
 
     def __init__(
@@ -56,7 +55,7 @@ class Commits:
         self.due = time.monotonic() + self._interval_s if self._auto else _NEVER
 
     def load(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, CommittedOffset]:
-        """The committed offsets of these partitions. Raises InvalidType for what a user's store says."""
+        """The committed offsets of these partitions. Raises InvalidType if a user's store errs."""
         if self._store is None:
             return {}
         found = self._store.load(self._group, partitions)
@@ -70,7 +69,7 @@ class Commits:
         return found
 
     def save(self, offsets: Mapping[TopicPartition, CommittedOffset], positions: Positions) -> None:
-        """Commit these; InvalidArgument without a group."""
+        """Commit these offsets. Raises InvalidArgument without a group."""
         if self._store is None:
             raise InvalidArgument("commit needs a group: give the consumer group=")
         if offsets:
@@ -85,13 +84,13 @@ class Commits:
         try:
             self.save(positions.done(unchanged=self.standalone), positions)
         except CommitFailed as error:
-            _logger.warning("auto-commit: %s; those records will be read again", error)
+            _logger.warning("auto-commit: %s; their records will be read again", error)
 
 
 def as_commits(
     given: Mapping[TopicPartition, int | CommittedOffset],
 ) -> dict[TopicPartition, CommittedOffset]:
-    """Offsets to commit as the user gives them. Raises InvalidType, InvalidArgument, InvalidCommit."""
+    """Validate offsets that a user commits. Raises InvalidType, InvalidArgument, InvalidCommit."""
     if not isinstance(given, Mapping):
         raise InvalidType(f"offsets must map each TopicPartition to an offset, not be {type(given).__name__}")
     commits = {}
@@ -103,7 +102,7 @@ def as_commits(
 
 
 def check_store(given: object) -> None:
-    """Raises InvalidType for what has not the two methods of an OffsetStore."""
+    """Raises InvalidType unless it has the two methods of an OffsetStore."""
     for method in ("load", "save"):
         if isinstance(given, type) or not callable(getattr(given, method, None)):
             raise InvalidType(

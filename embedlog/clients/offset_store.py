@@ -1,17 +1,15 @@
-"""Offsets kept by the reader itself: in a file of its own, or wherever the application keeps its results.
+"""Offsets outside the log: in a file, or with the application's results.
 
-A process that opens a log with mode="r" cannot commit into it, and an application that wants each record
-to take effect exactly once must store its offset in the transaction that stores its result. Both hand a
-consumer an `OffsetStore`. `FileOffsetStore` is the one for the first case:
+A process that opens a log with mode="r" cannot commit into it, and exactly-once processing needs offset and
+result in one transaction. Both give the consumer an `OffsetStore`. `FileOffsetStore` is for the first case:
 
     {"version": 1,
      "groups": {"billing": {"clicks": {"0": {"offset": 120044, "leader_epoch": 3,
                                              "metadata": "", "commit_timestamp_ms": 1718000000000}}}}}
 
-Invariants: a save is durable before it returns and is seen whole or not at all (temporary file, fsync,
-rename, fsync of the directory); saves exclude each other between threads and processes by a lock on
-`<path>.lock`; a file that cannot be understood is an error, never an empty store, because starting again
-from nothing would read everything twice.
+Invariants: a save is atomic, and durable before it returns (temporary file, fsync, rename, fsync of the
+directory); a lock on `<path>.lock` serializes saves of threads and processes; a file that cannot be parsed is
+an error, never an empty store, since that would process everything twice.
 """
 
 from __future__ import annotations
@@ -38,28 +36,28 @@ _Offsets = dict[TopicPartition, CommittedOffset]
 
 
 class OffsetStore(Protocol):
-    """Where a consumer's offsets live when the log does not keep them.
+    """Stores a consumer's offsets outside the log.
 
-    A consumer calls both methods from the thread that uses it. An error raised here reaches the caller
-    of the consumer's poll() or commit() unchanged.
+    The consumer calls both methods from the thread that uses it. Their errors propagate from the consumer's
+    poll() or commit().
     """
 
     def load(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
-        """The group's offsets of those partitions that have one."""
+        """The group's offsets of the given partitions, of those that have one."""
 
     def save(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
-        """Keep these offsets; those of other partitions stay as they are."""
+        """Store these offsets; those of other partitions stay unchanged."""
 
 
 class FileOffsetStore:
     """Offsets of any number of groups in one JSON file, safe between threads and processes.
 
     Args:
-        path: the file; made at the first save, in a directory that must exist. `<path>.lock` lies beside
-            it and stays: a lock file that comes and goes would admit two owners.
+        path: the file; the first save creates it, in an existing directory. `<path>.lock` beside it is never
+            removed: removing a lock file would admit two owners.
 
-    Durability: `save` returns after the fsync. The source of the idea is the design documents' consumer
-    that "stores its offset in the same place as its output".
+    Durability: `save` returns after the fsync. Source: the design documents' consumer that "stores its offset
+    in the same place as its output".
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -70,9 +68,9 @@ class FileOffsetStore:
         return f"<embedlog.FileOffsetStore {str(self._path)!r}>"
 
     def load(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
-        """The group's offsets of those partitions that have one.
+        """The group's offsets of the given partitions, of those that have one.
 
-        Raises CorruptCheckpoint where the file cannot be understood, StorageError where it cannot be read,
+        Raises CorruptCheckpoint if the file cannot be parsed, StorageError if it cannot be read,
         InvalidGroup, InvalidType.
         """
         check_group(group)
@@ -81,10 +79,10 @@ class FileOffsetStore:
         return {tp: kept[tp] for tp in wanted if tp in kept}
 
     def save(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
-        """Keep these offsets durably; those of other partitions and groups stay as they are.
+        """Store these offsets durably; those of other partitions and groups stay unchanged.
 
-        Waits while another thread or process saves. Raises CorruptCheckpoint, StorageError, InvalidGroup,
-        InvalidType, InvalidArgument or InvalidCommit; the file is unchanged then.
+        Blocks while another thread or process saves. Raises CorruptCheckpoint, StorageError, InvalidGroup,
+        InvalidType, InvalidArgument or InvalidCommit; then the file is unchanged.
         """
         check_group(group)
         if not isinstance(offsets, Mapping):
@@ -143,7 +141,7 @@ def _encoded(groups: Mapping[str, _Offsets]) -> bytes:
 
 
 def _decoded(data: bytes) -> dict[str, _Offsets]:
-    """The file's groups; ValueError, KeyError, TypeError or AttributeError where it is anything else."""
+    """The groups in the file. Raises ValueError, KeyError, TypeError or AttributeError if it is invalid."""
     root = json.loads(data)
     if root["version"] != _VERSION:
         raise ValueError(f"version {root['version']!r}, this program understands {_VERSION}")

@@ -1,15 +1,15 @@
-"""Where a consumer is in each of its partitions, and what it has fetched there and not yet given out.
+"""A consumer's positions in its partitions, and the records fetched but not yet returned.
 
     committed <= done <= position <= reader.position
                   |         |            '-- fetched up to here; between the two lie `records`
-                  |         '-- given to the application up to here
-                  '-- given, and the application has come back for more: this is what auto-commit commits
+                  |         '-- returned to the application up to here
+                  '-- returned, and the application has come back: auto-commit commits this
 
-Partitions are served in turn: whoever gave something last is last in the row, so that a partition that
-is always full starves no other.
+Partitions are served round-robin: the one served last goes to the end of the queue, so a busy partition does
+not starve the others.
 
-Invariants: `position` moves only over records that were given out (or that nobody is given: control
-batches, aborted records); a partition that raises has moved to the end of the row before it does.
+Invariants: `position` moves only over records that were returned, or that are never returned (control
+batches, aborted records); a partition that raises moves to the end of the queue first.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Position:
-    """One partition of a consumer. `reader` is None until it is known where to begin."""
+    """The position in one partition. `reader` is None until the start offset is known."""
 
     __slots__ = (
         "committed",
@@ -58,7 +58,7 @@ class Position:
         self.paused = False
 
     def begin(self, reader: PartitionReader) -> None:
-        """Go on from where the reader stands; what was fetched before is dropped."""
+        """Continue from the reader's position; drop fetched records."""
         self.reader = reader
         self.records = []
         self.index = 0
@@ -67,11 +67,11 @@ class Position:
 
     @property
     def has_records(self) -> bool:
-        """Whether something was fetched and not yet given out."""
+        """Whether there are fetched records to return."""
         return self.index < len(self.records)
 
     def fill(self) -> bool:
-        """Fetch where nothing is left; True where there is something to give out."""
+        """Fetch if no records are left. Returns whether there are records."""
         if self.has_records:
             return True
         assert self.reader is not None
@@ -84,7 +84,7 @@ class Position:
         return False
 
     def take(self, limit: int) -> list[Record]:
-        """Give out up to `limit` of what was fetched."""
+        """Up to `limit` of the fetched records."""
         assert self.reader is not None
         end = min(self.index + limit, len(self.records))
         taken = self.records if end - self.index == len(self.records) else self.records[self.index : end]
@@ -93,14 +93,14 @@ class Position:
         if end < len(self.records):
             self.offset = taken[-1].offset + 1
         else:
-            # The chunk may end in what nobody is given: go past that too.
+            # The chunk may end with control batches: skip them.
             self.offset = self.reader.position
             self.records = []
             self.index = 0
         return taken
 
     def take_one(self) -> Record:
-        """Give out one record; `fill` said that there is one."""
+        """The next fetched record; requires has_records."""
         assert self.reader is not None
         record = self.records[self.index]
         self.index += 1
@@ -114,13 +114,13 @@ class Position:
         return record
 
     def settle(self) -> None:
-        """The application came back: what it was given is done."""
+        """The application has come back: the records that it got are done."""
         self.done = self.offset
         self.done_epoch = self.epoch
 
     @property
     def at_end(self) -> bool:
-        """Whether everything readable has been given out, as far as the last fetch could tell."""
+        """Whether the application has all readable records, as of the last fetch."""
         return self.reader is not None and self.reader.at_end and not self.has_records
 
 
@@ -128,7 +128,7 @@ class Positions:
     """A consumer's partitions. For one thread at a time.
 
     Args:
-        reset: "earliest", "latest" or "error": where a partition begins that has no usable offset.
+        reset: "earliest", "latest" or "error": where to start without a usable offset.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Positions:
         self._max_bytes = max_bytes
         self._read_committed = read_committed
         self._all: dict[TopicPartition, Position] = {}
-        self._row: deque[Position] = deque()
+        self._queue: deque[Position] = deque()
 
     def __iter__(self) -> Iterator[Position]:
         return iter(self._all.values())
@@ -167,12 +167,12 @@ class Positions:
         return tuple(self._all)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Have these partitions and no others; those that stay keep their positions."""
+        """Replace the partitions; those assigned before keep their positions."""
         self._all = {tp: self._all.get(tp) or Position(tp) for tp in partitions}
-        self._row = deque(self._all.values())
+        self._queue = deque(self._all.values())
 
     def seek(self, tp: TopicPartition, offset: int, epoch: int = NO_EPOCH) -> None:
-        """Go on from this offset."""
+        """Continue from this offset."""
         self[tp].begin(self._reader(tp, offset, epoch))
 
     def seek_to_beginning(self, tp: TopicPartition) -> None:
@@ -182,12 +182,12 @@ class Positions:
         self.seek(tp, self._edges(tp).log_end_offset)
 
     def seek_to_time(self, tp: TopicPartition, time_ms: int) -> None:
-        """Go to the first record of that time or later, to the end where there is none."""
+        """Continue from the first record of that time or later, or from the end."""
         found = self._backend.offset_for_time(*self[tp].tp, time_ms)
         self.seek(tp, found.offset if found is not None else self._edges(tp).log_end_offset)
 
     def resolve(self, load: Load) -> None:
-        """Find out where the partitions begin that do not know yet: committed offset, else the reset."""
+        """Give new partitions a start offset: the committed one, else by the reset policy."""
         unknown = [position for position in self._all.values() if position.reader is None]
         if not unknown:
             return
@@ -206,34 +206,34 @@ class Positions:
                 self.seek(position.tp, self._reset_offset(position.tp))
 
     def ready(self) -> Position | None:
-        """The next partition in the row with something to give out, fetched if need be; None without one.
+        """The next partition with records, after a fetch if necessary; None if no partition has any.
 
-        It has moved to the end of the row. Raises what reading raises.
+        Moves it to the end of the queue. Raises what reading raises.
         """
-        for _ in range(len(self._row)):
-            position = self._row[0]
-            self._row.rotate(-1)
+        for _ in range(len(self._queue)):
+            position = self._queue[0]
+            self._queue.rotate(-1)
             if not position.paused and self._fill(position):
                 return position
         return None
 
     def waiting_for(self) -> dict[TopicPartition, int]:
-        """What to sleep for: where the partitions that are not paused go on."""
+        """The positions to wait for data at, of partitions that are not paused."""
         return {p.tp: p.reader.position for p in self._all.values() if p.reader is not None and not p.paused}
 
     def lag(self) -> dict[TopicPartition, int]:
-        """How many offsets lie between each position and the end of its partition."""
+        """The number of offsets from each position to the end of its partition."""
         return {
             tp: max(0, self._edges(tp).log_end_offset - position.offset) for tp, position in self._all.items()
         }
 
     def settle(self) -> None:
-        """The application came back: what it was given is done."""
+        """The application has come back: the records that it got are done."""
         for position in self._all.values():
             position.settle()
 
     def done(self, *, unchanged: bool) -> dict[TopicPartition, CommittedOffset]:
-        """How far each partition is done; with `unchanged` even if that is committed already."""
+        """The offsets up to which partitions are done; with `unchanged` also if already committed."""
         return {
             p.tp: CommittedOffset(p.done, p.done_epoch)
             for p in self._all.values()
@@ -241,7 +241,7 @@ class Positions:
         }
 
     def given(self, *, unchanged: bool) -> dict[TopicPartition, CommittedOffset]:
-        """The same for what was given out, whether or not the application has come back."""
+        """As `done`, for all returned records, whether or not the application has come back."""
         return {
             p.tp: CommittedOffset(p.offset, p.epoch)
             for p in self._all.values()
@@ -249,15 +249,15 @@ class Positions:
         }
 
     def committed(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
-        """These offsets have been committed."""
+        """Note that these offsets have been committed."""
         for tp, offset in offsets.items():
             position = self._all.get(tp)
             if position is not None:
                 position.committed = offset.offset
-                # What the application says is done is done, and no more: auto-commit goes on from there.
+                # The application decides what is done: auto-commit continues from there.
                 position.done, position.done_epoch = offset.offset, offset.leader_epoch
 
-    # -- errors that have a policy ---------------------------------------------------------------
+    # -- the reset policy ---------------------------------------------------------------
 
     def _fill(self, position: Position) -> bool:
         try:
@@ -266,14 +266,16 @@ class Positions:
             if self._reset == "error":
                 raise
             _logger.warning(
-                "%s; consuming goes on from offset %d, the first that was lost", error, error.surviving_offset
+                "%s; consuming continues from offset %d, the first lost",
+                error,
+                error.surviving_offset,
             )
             self.seek(position.tp, error.surviving_offset)
         except OffsetOutOfRange as error:
             if self._reset == "error":
                 raise
             offset = self._reset_offset(position.tp)
-            _logger.warning("%s; consuming goes on from %s, offset %d", error, self._reset, offset)
+            _logger.warning("%s; consuming continues from %s, offset %d", error, self._reset, offset)
             self.seek(position.tp, offset)
         return position.fill()
 
@@ -282,7 +284,7 @@ class Positions:
         return edges.log_start_offset if self._reset == "earliest" else edges.log_end_offset
 
     def _edges(self, tp: TopicPartition) -> PartitionOffsets:
-        """Raises NotAssigned before it asks for what may not be there."""
+        """Raises NotAssigned."""
         return self._backend.offsets(*self[tp].tp)[tp.partition]
 
     def _reader(self, tp: TopicPartition, offset: int, epoch: int) -> PartitionReader:

@@ -1,7 +1,7 @@
-"""Which topics a consumer's subscription means at the moment, and how many partitions they have.
+"""A consumer's subscription: the topics that it matches now, and their partition counts.
 
-Names are taken as given; a pattern must match a whole name and never matches an internal topic. Looking
-is cheap but not free, so it is done at most every `refresh_ms`.
+A pattern must match a whole name, and never matches an internal topic. A refresh is cheap but not free: it
+happens at most every `refresh_ms`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ Topics: TypeAlias = str | Iterable[str] | re.Pattern[str]
 
 
 class TopicWatch:
-    """A subscription: `partitions` maps its topics to their numbers of partitions, as of the last look.
+    """A subscription. `partitions`: topic -> partition count, as of the last refresh.
 
-    Raises InvalidType, InvalidArgument, and TopicNotFound for a name without a topic: later on, a topic
-    that is deleted just leaves the subscription.
+    Raises InvalidType, InvalidArgument, TopicNotFound. A topic deleted later just leaves the subscription.
     """
 
     def __init__(self, backend: Backend, topics: Topics, refresh_ms: int) -> None:
@@ -40,8 +39,8 @@ class TopicWatch:
     def __str__(self) -> str:
         return repr(self._pattern.pattern) if self._pattern is not None else ", ".join(self._names)
 
-    def look(self) -> bool:
-        """Look if it is time to; True where something has changed since the last time."""
+    def refresh(self) -> bool:
+        """Refresh if it is due. Returns whether anything changed."""
         now = time.monotonic()
         if now < self.due:
             return False
@@ -50,7 +49,7 @@ class TopicWatch:
         return before != self.partitions
 
     def expire(self) -> None:
-        """What is known is out of date: the next look is for now."""
+        """Make the next refresh due now."""
         self.due = 0.0
 
     def _found(self) -> dict[str, int]:
