@@ -15,6 +15,7 @@ from ..cluster import Broker
 from ..cluster.settings import BrokerSettings
 from ..config import UNLIMITED, LogSettings, TopicSettings
 from ..errors import InvalidArgument, StorageError
+from ..files.names import INTERNAL_TOPICS
 from ..synonyms import BROKER_ARGUMENTS, plain
 from .arguments import add_command, add_directory, add_json, count, settings
 from .messages import FORMATS, LEVELS, log_messages
@@ -171,12 +172,12 @@ def _zookeeper(directory: str, connect: str) -> contextlib.AbstractContextManage
 
 
 def _began(args: argparse.Namespace, ui: UI, broker: Broker) -> None:
-    store, recovery = broker.node.store, broker.node.store.recovery
+    store, recovery = broker.context.store, broker.context.store.recovery
     report(recovery, ui)
-    topics = [name for name in store.topics() if not broker.node.is_internal(name)]
+    topics = [name for name in store.topics() if name not in INTERNAL_TOPICS]
     partitions = [partition for name in topics for partition in store.partitions_of(name)]
     taken = sum(segment.size for partition in store.partitions() for segment in partition.segments())
-    defaults, cluster_id = store.defaults, broker.node.coordination.cluster_id
+    defaults, cluster_id = store.defaults, broker.context.coordination.cluster_id
     if args.json:
         ui.json(
             {
@@ -210,7 +211,7 @@ def _began(args: argparse.Namespace, ui: UI, broker: Broker) -> None:
         f"ready in {duration(broker.started_in_ms / 1000)}"
     )
     if broker.zookeeper is not None:
-        alive = broker.node.coordination.brokers()
+        alive = broker.context.coordination.brokers()
         ui.line(f"zookeeper   {broker.zookeeper} · {counted(len(alive), 'broker')} in the cluster")
     ui.line(f"retention   {_retention(defaults)}")
     ui.line(f"durability  {_durability(defaults)}")

@@ -1,18 +1,18 @@
-"""What a producer sent for a partition, checked before it is appended, so that no reader meets it broken.
+"""Validates a producer's batch before it is appended, so that no reader meets a broken one.
 
-A batch is looked at whole: its header, its CRC, and every record in it, decompressed piece by piece and to at
-most max_decompressed_message_bytes. It is appended as it came, compressed as it came, unless the topic wants
-another compression or the time of the append, or the batch is later than its header says; its base offset and
-epoch are the log's own, and no CRC covers them.
+The whole batch is checked: its header, its CRC, and every record, decompressed piece by piece to at most
+max_decompressed_message_bytes. It is appended unchanged unless the topic sets another compression or
+LogAppendTime, or a record is later than the header's maximum timestamp. The log assigns base offset and
+leader epoch, which no CRC covers.
 
-What is refused, and with which of Kafka's codes:
+Batches that are rejected, with Kafka's error codes:
 
     larger than max_message_bytes, or than
     max_decompressed_message_bytes once decompressed                 MESSAGE_TOO_LARGE
-    cut short, impossible header, wrong CRC                          CORRUPT_MESSAGE
-    not exactly one batch, no records, records that cannot be read,
+    truncated, impossible header, wrong CRC                          CORRUPT_MESSAGE
+    not exactly one batch, no records, unreadable records,
     a control batch, a keyless record for a compacted topic          INVALID_RECORD
-    of a transaction                                                 INVALID_TXN_STATE
+    transactional                                                    INVALID_TXN_STATE
     zstd in a request before version 7                               UNSUPPORTED_COMPRESSION_TYPE
 """
 
@@ -37,22 +37,22 @@ from ..codec import (
 from ..config import TopicSettings
 from ..errors import CorruptRecord, DecompressedTooLarge
 from ..wire.error_codes import ErrorCode
-from .problems import ApiError, RecordsRefused
+from .api_errors import ApiError, InvalidRecords
 
 FIRST_WITH_BATCHES: Final = 3
 """The first version of Produce that carries record batches (and nothing else)."""
 
 _FIRST_WITH_ZSTD: Final = 7
-_AT_ONCE_BYTES: Final = 16 << 10  # compressed: checking more than this takes longer than asking a thread
-_AT_ONCE_DECOMPRESSED_BYTES: Final = 256 << 10  # what 16 KiB may honestly decompress to
-_MOST_RECORD_ERRORS: Final = 10_000  # in one answer: a compressed batch may hold millions of invalid records
-_KEEPS: Final = "producer"
-_KEEP_UNCOMPRESSED: Final = frozenset({_KEEPS, "uncompressed"})
+_QUICK_BYTES: Final = 16 << 10  # compressed: checking more takes longer than handing it to a thread
+_QUICK_DECOMPRESSED_BYTES: Final = 256 << 10  # what 16 KiB usually decompress to at most
+_MAX_RECORD_ERRORS: Final = 10_000  # in one response: a compressed batch may hold millions of invalid records
+_KEEP: Final = "producer"
+_KEEP_UNCOMPRESSED: Final = frozenset({_KEEP, "uncompressed"})
 
 
-def ready(records: memoryview, settings: TopicSettings) -> tuple[int, int, bool] | None:
-    """What `loops.ready_batch` tells of a batch that is like most: nothing of what is told here is wrong with
-    it, and it is appended as it came. None: it is to be looked at closer."""
+def read_plain_batch(records: memoryview, settings: TopicSettings) -> tuple[int, int, bool] | None:
+    """Fast path for the common batch, which is valid and appended unchanged: the result of
+    `loops.ready_batch`. Returns None, with no side effects, if any precondition fails."""
     if (
         len(records) > settings.max_message_bytes
         or settings.append_time
@@ -63,8 +63,8 @@ def ready(records: memoryview, settings: TopicSettings) -> tuple[int, int, bool]
     return loops.ready_batch(records)
 
 
-def header_of(records: memoryview, version: int, settings: TopicSettings) -> BatchHeader:
-    """The header of the one batch that these bytes are, its CRC checked. Raises Refusal."""
+def read_batch_header(records: memoryview, version: int, settings: TopicSettings) -> BatchHeader:
+    """Check that these bytes are exactly one batch with a valid CRC; returns its header. Raises ApiError."""
     size = len(records)
     if size > settings.max_message_bytes:
         raise ApiError(
@@ -72,19 +72,19 @@ def header_of(records: memoryview, version: int, settings: TopicSettings) -> Bat
             f"a batch of {size:,} bytes: this topic takes {settings.max_message_bytes:,} (max.message.bytes)",
         )
     if size < HEADER_SIZE:
-        raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"{size} bytes are no record batch")
+        raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"{size} bytes are not a record batch")
     try:
         header = read_header(records)
     except CorruptRecord as error:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
     if header.size > size:
-        raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"a batch of {header.size:,} bytes, cut off at {size:,}")
+        raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"a batch of {header.size:,} bytes, truncated at {size:,}")
     if header.size < size:
         raise ApiError(ErrorCode.INVALID_RECORD, "a produce request has one record batch for a partition")
     if loops.intact_run(records, 0, size) != size:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, "the CRC does not match the bytes")
     if header.is_control:
-        raise ApiError(ErrorCode.INVALID_RECORD, "control batches are the broker's own")
+        raise ApiError(ErrorCode.INVALID_RECORD, "only the broker writes control batches")
     if header.is_transactional:
         raise ApiError(ErrorCode.INVALID_TXN_STATE, "transactions are not supported yet")
     if not header.record_count or header.record_count != header.last_offset_delta + 1:
@@ -97,33 +97,30 @@ def header_of(records: memoryview, version: int, settings: TopicSettings) -> Bat
     return header
 
 
-def checked_at_once(
+def validate_quickly(
     records: memoryview, header: BatchHeader, settings: TopicSettings, now_ms: int, max_bytes: int
 ) -> bytearray | memoryview | None:
-    """What `checked` returns; None for a batch so large that another thread has to check it."""
+    """As `validate`; None for a batch so large that another thread has to validate it."""
     if header.compression:
-        holds_much = header.size > _AT_ONCE_BYTES
+        is_large = header.size > _QUICK_BYTES
     else:
-        holds_much = settings.compacts and header.size > _AT_ONCE_DECOMPRESSED_BYTES
-    if holds_much or _other_codec(header, settings) is not None:
+        is_large = settings.compacts and header.size > _QUICK_DECOMPRESSED_BYTES
+    if is_large or _target_codec(header, settings) is not None:
         return None
     try:
-        return checked(records, header, settings, now_ms, min(max_bytes, _AT_ONCE_DECOMPRESSED_BYTES))
-    except ApiError as refusal:
-        if refusal.code == ErrorCode.MESSAGE_TOO_LARGE:
+        return validate(records, header, settings, now_ms, min(max_bytes, _QUICK_DECOMPRESSED_BYTES))
+    except ApiError as error:
+        if error.code == ErrorCode.MESSAGE_TOO_LARGE:
             return None
         raise
 
 
-def checked(
+def validate(
     records: memoryview, header: BatchHeader, settings: TopicSettings, now_ms: int, max_bytes: int
 ) -> bytearray | memoryview:
-    """The batch as it is to be appended: most often these very bytes. It may decompress to max_bytes.
-
-    Raises Refusal.
-    """
+    """The batch to append: usually these very bytes. It may decompress to max_bytes. Raises ApiError."""
     latest = header.max_timestamp_ms
-    codec = _other_codec(header, settings)
+    codec = _target_codec(header, settings)
     try:
         if settings.compacts or not check_pieces(records, header, max_bytes):
             latest = _latest_timestamp(records, header, settings, max_bytes)
@@ -134,10 +131,10 @@ def checked(
     except CorruptRecord as error:
         raise ApiError(ErrorCode.INVALID_RECORD, str(error)) from None
     if latest > header.max_timestamp_ms:
-        # Some clients leave the field empty (Sarama), and look-ups by time rely on it.
-        mended = bytearray(records)
-        set_max_timestamp(mended, latest)
-        records = memoryview(mended)
+        # Some clients leave the field empty (Sarama), and lookups by time rely on it.
+        corrected = bytearray(records)
+        set_max_timestamp(corrected, latest)
+        records = memoryview(corrected)
     if settings.append_time:
         stamped = bytearray(records)
         set_append_time(stamped, now_ms)
@@ -146,7 +143,7 @@ def checked(
 
 
 def decompresses_to_more(max_bytes: int) -> ApiError:
-    """The refusal of a batch or message set that decompresses to more than max_bytes."""
+    """The error for a batch or message set that decompresses to more than max_bytes."""
     return ApiError(
         ErrorCode.MESSAGE_TOO_LARGE,
         f"it decompresses to more than {max_bytes:,} bytes (max.decompressed.message.bytes): "
@@ -157,32 +154,32 @@ def decompresses_to_more(max_bytes: int) -> ApiError:
 def _latest_timestamp(
     records: memoryview, header: BatchHeader, settings: TopicSettings, max_bytes: int
 ) -> int:
-    """The largest timestamp in the batch; every record is checked. Raises RecordsRefused, CorruptRecord."""
+    """The largest timestamp in the batch; checks every record. Raises InvalidRecords, CorruptRecord."""
     latest = header.max_timestamp_ms
-    guilty: list[int] = []
-    keyless = place = 0
+    invalid: list[int] = []
+    keyless = index = 0
     for piece in decode_pieces(records, header, "", -1, max_bytes=max_bytes):
         latest = max(latest, *(record.timestamp_ms for record in piece))
         if settings.compacts:
-            found = [place + i for i, record in enumerate(piece) if record.key is None]
-            guilty += found[: _MOST_RECORD_ERRORS - len(guilty)]
-            keyless += len(found)
-            place += len(piece)
+            without_key = [index + i for i, record in enumerate(piece) if record.key is None]
+            invalid += without_key[: _MAX_RECORD_ERRORS - len(invalid)]
+            keyless += len(without_key)
+            index += len(piece)
     if keyless:
         reason = "a compacted topic takes records with keys only"
-        raise RecordsRefused(
+        raise InvalidRecords(
             ErrorCode.INVALID_RECORD,
             f"{keyless:,} of the batch's {header.record_count:,} records: no key; {reason}",
-            guilty,
+            invalid,
             reason,
         )
     return latest
 
 
-def _other_codec(header: BatchHeader, settings: TopicSettings) -> int | None:
-    """The codec that the batch has to be made anew with; None where it may stay as it is."""
+def _target_codec(header: BatchHeader, settings: TopicSettings) -> int | None:
+    """The codec to recompress the batch with; None to keep it as it is."""
     wanted = settings.compression_type
-    if wanted == _KEEPS:
+    if wanted == _KEEP:
         return None
     number = NONE if wanted == "uncompressed" else codec_number(wanted)
     return None if number == header.compression else number

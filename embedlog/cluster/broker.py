@@ -146,8 +146,8 @@ class Broker(Closing):
             undo.callback(_served.discard, store)
             self._executor = ThreadPoolExecutor(self.settings.num_io_threads, "embedlog-io")
             undo.callback(self._executor.shutdown, cancel_futures=True)
-            in_turn = ThreadPoolExecutor(1, "embedlog-large")
-            undo.callback(in_turn.shutdown, cancel_futures=True)
+            run_large = ThreadPoolExecutor(1, "embedlog-large")
+            undo.callback(run_large.shutdown, cancel_futures=True)
             converter = ThreadPoolExecutor(1, "embedlog-converter")
             undo.callback(converter.shutdown, cancel_futures=True)
             address = BrokerAddress(
@@ -165,23 +165,23 @@ class Broker(Closing):
                 coordination = undo.enter_context(
                     _registered(store, address, self.settings, zookeeper, zookeeper_auth)
                 )
-            self.node = BrokerContext(
+            self.context = BrokerContext(
                 store,
                 self.log.backend.coordinator,
                 coordination,
                 self.settings,
                 self._executor,
-                in_turn,
+                run_large,
                 converter,
                 meter,
             )
             self.address = address
-            self._dispatcher = Dispatcher(self.node)
+            self._dispatcher = Dispatcher(self.context)
             self._dispatcher.start()
             undo.callback(self._dispatcher.stop)
             self._server.start(self._dispatcher, _connections(self.settings, store))
             if self._metrics is not None and meter is not None:
-                self._metrics.start(self.node, meter, self._server)
+                self._metrics.start(self.context, meter, self._server)
             store.catalog.note_broker(self.bootstrap_servers)
             undo.callback(store.catalog.note_broker, None)
             self._undo = undo.pop_all()

@@ -1,10 +1,10 @@
-"""What every handler of a broker works with: the log, its groups, the cluster, the settings."""
+"""What the request handlers of a broker share: the log, the groups, the cluster, the settings."""
 
 from __future__ import annotations
 
 import base64
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
@@ -15,41 +15,42 @@ from ..model import TopicPartition
 from ..partition import Partition
 from ..store.store import Store
 from ..wire.error_codes import ErrorCode
+from .api_errors import ApiError
 from .connection import Connection
 from .coordination import Coordination
 from .meter import Meter
-from .problems import ApiError
+from .principal import Principal
 from .settings import BrokerSettings
 
-_PRODUCER_IDS_AT_ONCE: Final = 1_000
+_PRODUCER_ID_BLOCK: Final = 1_000
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-_R = TypeVar("_R")
 
 
 Handler: TypeAlias = Callable[["RequestContext", Any], Any]
-"""Answers a request: with a response, a future of one, or (a produce request with acks=0) with None."""
+"""Answers a request with a response, a future of one, or None (a produce request with acks=0)."""
 
 
 class RequestContext(NamedTuple):
-    """A request's circumstances: its version, and who asks."""
+    """A request's API version and its sender."""
 
     version: int
     client_id: str
     connection: Connection
+    principal: Principal
 
 
 class BrokerContext:
-    """One broker's parts. Handlers know it, and not each other.
+    """One broker's parts. Handlers know these and not each other.
 
     Args:
-        executor: where goes what waits for a disk or computes for long; nothing waits in a processor.
-        in_turn: an executor of one thread, for requests so large that they would keep a processor from its
-            other connections: one at a time, or together they would do so by the interpreter's lock.
-        converter: an executor of one thread that converts answers for old clients: no other request waits for
-            it, and only one conversion is in memory at a time.
-        meter: counts; None where nobody wants to know.
+        executor: runs work that blocks or computes for long; a processor never blocks.
+        large_executor: has one thread, for requests so large that they would keep a processor from its other
+            connections. Several at a time would do the same by holding the GIL.
+        converter: has one thread, which converts responses for old clients: no other request waits for it,
+            and only one conversion is in memory at a time.
+        meter: counts requests and records; None to count nothing.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class BrokerContext:
         coordination: Coordination,
         settings: BrokerSettings,
         executor: ThreadPoolExecutor,
-        in_turn: ThreadPoolExecutor,
+        large_executor: ThreadPoolExecutor,
         converter: ThreadPoolExecutor,
         meter: Meter | None = None,
     ) -> None:
@@ -68,85 +69,90 @@ class BrokerContext:
         self.coordination = coordination
         self.settings = settings
         self.meter = meter
-        self.altered: dict[str, Any] = {}  # settings that were changed since the start
+        self.dynamic_settings: dict[str, Any] = {}  # changed since the start
         self.topics_lock = threading.RLock()  # held by requests that change topics
-        self._started_with = settings
+        self._initial_settings = settings
         self._executor = executor
-        self._in_turn = in_turn
+        self._large_executor = large_executor
         self._converter = converter
-        self._ids_lock = threading.Lock()
-        self._producer_ids = range(0)
-        self._names: dict[bytes, str] = {}
-        self._names_of = -1  # which of the catalog's changes they are of
+        self._producer_ids_lock = threading.Lock()
+        self._producer_ids = range(0)  # guarded by _producer_ids_lock
+        self._topic_names: dict[bytes, str] = {}  # replaced as a whole, never changed
+        self._topic_names_version = -1  # the catalog's `changes` that they are from
 
-    def offload(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
-        """Have it done by another thread."""
+    def run_blocking(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
+        """Run it in another thread."""
         return self._executor.submit(work, *args, **kwargs)
 
-    def in_turn(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
-        """Have it done by the thread for what is large, behind the others."""
-        return self._in_turn.submit(work, *args, **kwargs)
+    def run_large(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
+        """Run it in the thread for large requests, after those before it."""
+        return self._large_executor.submit(work, *args, **kwargs)
 
-    def convert(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
-        """Have it done by the thread that converts for old clients."""
+    def run_conversion(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
+        """Run it in the thread that converts for old clients."""
         return self._converter.submit(work, *args, **kwargs)
 
     def partition(self, topic: str, number: int) -> Partition:
         """Raises TopicNotFound, PartitionNotFound, Closed."""
         return self.store.partition(topic, number)
 
-    def led(self, topic: str, number: int, leader_epoch: int = -1) -> Partition:
-        """A partition that this broker leads, in the epoch that the client knows (-1: it knows none).
+    def led_partition(self, topic: str, number: int, leader_epoch: int = -1) -> Partition:
+        """A partition that this broker leads, in the client's current leader epoch (-1: it sent none).
 
-        Raises TopicNotFound, PartitionNotFound, Closed, Refusal.
+        Raises TopicNotFound, PartitionNotFound, Closed, ApiError.
         """
         partition = self.partition(topic, number)
-        if not self.leads(partition.name):
-            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another broker leads this partition")
+        self.check_leads(partition)
         check_epoch(partition, leader_epoch)
         return partition
 
+    def check_leads(self, partition: Partition) -> None:
+        """Raises ApiError unless this broker leads the partition."""
+        if not self.coordination.leads(partition.name):
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another broker leads this partition")
+
     def leads(self, partition: TopicPartition) -> bool:
-        """Whether this broker appends to the partition and answers for it."""
+        """Whether this broker is the partition's leader."""
         return self.coordination.leads(partition)
 
-    def is_internal(self, topic: str) -> bool:
-        """Whether only the broker itself writes to it."""
-        return topic in INTERNAL_TOPICS
+    def check_not_internal(self, topic: str) -> None:
+        """Raises ApiError for a topic that only the broker writes to."""
+        if topic in INTERNAL_TOPICS:
+            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"only the broker writes to {topic}")
 
     def new_producer_id(self) -> int:
-        """One that nobody had before. Takes a block of them at a time. Raises StorageError."""
-        with self._ids_lock:
+        """An unused producer id, from a block that is claimed at once. Raises StorageError."""
+        with self._producer_ids_lock:
             if not self._producer_ids:
-                self._producer_ids = self.coordination.next_producer_ids(_PRODUCER_IDS_AT_ONCE)
+                self._producer_ids = self.coordination.next_producer_ids(_PRODUCER_ID_BLOCK)
             first, self._producer_ids = self._producer_ids[0], self._producer_ids[1:]
             return first
 
     def topic_id(self, topic: str) -> bytes:
         """The topic's id, 16 bytes. Raises TopicNotFound."""
-        return _uuid(self.store.topic(topic).topic_id)
+        return _decode_topic_id(self.store.topic(topic).topic_id)
 
-    def topic_named(self, topic_id: bytes) -> str | None:
-        """The name of the topic that has this id; None where there is none (any more)."""
-        name = self._names.get(topic_id)
+    def topic_name(self, topic_id: bytes) -> str | None:
+        """The name of the topic with this id; None if there is none, or it has been deleted."""
+        name = self._topic_names.get(topic_id)
         if name is not None and self._has_id(name, topic_id):
             return name
         changes = self.store.catalog.changes
-        if changes != self._names_of:
-            # Topics are changed under the lock: what is read while somebody has it is not kept for long.
-            settled = self.store.topics_lock.acquire(blocking=False)
+        if changes != self._topic_names_version:
+            # Topics change under the lock: names read while another thread holds it are not cached.
+            locked = self.store.topics_lock.acquire(blocking=False)
             try:
-                self._names = {_uuid(self.store.topic(name).topic_id): name for name in self.store.topics()}
-                self._names_of = changes if settled else -1
+                self._topic_names = {self.topic_id(name): name for name in self.store.topics()}
+                self._topic_names_version = changes if locked else -1
             except TopicNotFound:  # deleted just now
-                self._names_of = -1
+                self._topic_names_version = -1
             finally:
-                if settled:
+                if locked:
                     self.store.topics_lock.release()
-        return self._names.get(topic_id)
+        return self._topic_names.get(topic_id)
 
     def check_request_size(self, partitions: int) -> None:
-        """May one request create so many partitions? Raises Refusal."""
+        """Raises ApiError if one request must not create that many partitions."""
         limit = self.settings.max_partitions_per_request
         if partitions > limit:
             raise ApiError(
@@ -156,9 +162,8 @@ class BrokerContext:
             )
 
     def check_room_for(self, partitions: int) -> None:
-        """May so many partitions be added? Raises Refusal."""
-        there = len(self.store.partitions())
-        if there + partitions > self.settings.max_partitions:
+        """Raises ApiError if there is no room for that many more partitions."""
+        if len(self.store.partitions()) + partitions > self.settings.max_partitions:
             raise ApiError(
                 ErrorCode.POLICY_VIOLATION,
                 f"{partitions:,} more partitions would be more than {self.settings.max_partitions:,} in all "
@@ -166,16 +171,17 @@ class BrokerContext:
             )
 
     def alter_settings(self, own: Mapping[str, Any]) -> None:
-        """Have these settings, and all others as at the start, until the broker stops.
+        """Replace the dynamic settings; all others get their initial values back. Until the broker stops.
 
-        Whose settings are read once, at the start, does not notice. Raises UnknownSetting, InvalidSetting.
+        Parts that read their settings once, at the start, are not affected.
+        Raises UnknownSetting, InvalidSetting.
         """
-        self.settings = self._started_with.with_changes(own)
-        self.altered = dict(own)
+        self.settings = self._initial_settings.with_changes(own)
+        self.dynamic_settings = dict(own)
 
-    def value_at_start(self, name: str) -> Any:
-        """What a setting of the broker was when it started."""
-        return getattr(self._started_with, name)
+    def initial_value(self, name: str) -> Any:
+        """A setting's value at the start of the broker."""
+        return getattr(self._initial_settings, name)
 
     def _has_id(self, name: str, topic_id: bytes) -> bool:
         try:
@@ -185,7 +191,7 @@ class BrokerContext:
 
 
 def check_epoch(partition: Partition, epoch: int) -> None:
-    """Is the epoch that a client knows (-1: none) the current one? Raises Refusal."""
+    """Raises ApiError if the leader epoch that a client sent (-1: none) is not the current one."""
     if epoch < 0:
         return
     current = partition.current_epoch
@@ -195,82 +201,5 @@ def check_epoch(partition: Partition, epoch: int) -> None:
         raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"the leader epoch is {current}, not {epoch} yet")
 
 
-def then(before: Future[_T], step: Callable[[_T], _R]) -> Future[_R]:
-    """A future of step(result), called in the thread that completes `before`.
-
-    When it is cancelled, so is `before`: nobody waits for that any more.
-    """
-    after: Future[_R] = Future()
-
-    def go_on(done: Future[_T]) -> None:
-        if not after.set_running_or_notify_cancel():
-            return
-        try:
-            result = step(done.result())
-        except BaseException as error:
-            after.set_exception(error)
-        else:
-            after.set_result(result)
-
-    def give_up(done: Future[_R]) -> None:
-        if done.cancelled():
-            before.cancel()
-
-    before.add_done_callback(go_on)
-    after.add_done_callback(give_up)
-    return after
-
-
-def chained(before: Future[_T | Future[_T]]) -> Future[_T]:
-    """A future of what `before` promises, or what its result does."""
-    after: Future[_T] = Future()
-    waits_for: list[Future[Any]] = [before]
-
-    def go_on(done: Future[Any]) -> None:
-        result: Any = None
-        error = None
-        try:
-            result = done.result()
-        except BaseException as found:
-            error = found
-        if isinstance(result, Future):
-            waits_for[0] = result
-            result.add_done_callback(go_on)
-            if after.cancelled():
-                result.cancel()
-        elif after.set_running_or_notify_cancel():
-            if error is None:
-                after.set_result(result)
-            else:
-                after.set_exception(error)
-
-    def give_up(done: Future[_T]) -> None:
-        if done.cancelled():
-            waits_for[0].cancel()
-
-    before.add_done_callback(go_on)
-    after.add_done_callback(give_up)
-    return after
-
-
-def gathered(futures: Sequence[Future[Any]]) -> Future[None]:
-    """Completed when all of these are. Nothing is waited for."""
-    all_done: Future[None] = Future()
-    left = len(futures)
-    lock = threading.Lock()
-
-    def one_is_done(_: Future[Any]) -> None:
-        nonlocal left
-        with lock:
-            left -= 1
-            last = not left
-        if last and all_done.set_running_or_notify_cancel():
-            all_done.set_result(None)
-
-    for future in futures:
-        future.add_done_callback(one_is_done)
-    return all_done
-
-
-def _uuid(text: str) -> bytes:
+def _decode_topic_id(text: str) -> bytes:
     return base64.urlsafe_b64decode(text + "==")

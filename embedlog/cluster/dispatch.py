@@ -1,10 +1,10 @@
-"""Requests meet the log here: from a frame to the handler of its API, and back to a frame.
+"""Dispatch: from a frame to the handler of its API, and from the response to a frame.
 
     frame -> header -> API and version offered? -> message -> handler -> message -> chunks
 
-The table of handlers is also what ApiVersions offers: an API that has no handler is not advertised, so that
-no client waits for it. Whatever a client sends wrong closes its connection, with one line in the log; what
-the log cannot do becomes an error code in the answer.
+The table of handlers is also what ApiVersions advertises: an API without a handler is not offered. A
+malformed request closes its connection, with one line in the log; an operation that fails becomes an error
+code in the response.
 
 Most requests are a producer's and differ from the one before on the same connection only in their records. A
 template (wire/request_template.py) reads and answers these without decoding or encoding fields. Their records
@@ -30,9 +30,10 @@ from ..wire.frames import (
 )
 from ..wire.messages import Exchange, Response
 from ..wire.request_template import RequestTemplate, template_of
-from .broker_context import BrokerContext, Handler, RequestContext, chained, then
-from .connection import Answer, Chunk, CloseConnection, Connection
-from .group_work import GroupWork
+from .broker_context import BrokerContext, Handler, RequestContext
+from .connection import Chunk, CloseConnection, Connection, EncodedResponse
+from .futures import flatten_future, map_future
+from .group_requests import GroupRequests
 from .handlers.commits import CommitHandlers
 from .handlers.configs import ConfigHandlers
 from .handlers.describe import DescribeHandlers
@@ -49,17 +50,17 @@ logger = logging.getLogger(__name__)
 
 _PRODUCE: Final = 0
 _API_VERSIONS: Final = 18
-_SMALL: Final = 16 << 10  # in larger requests it does not matter what is done for each
-_LARGEST_FRAME: Final = 8 << 20  # a message of nothing but small things takes some forty times its bytes
+_MAX_TEMPLATE_BYTES: Final = 16 << 10  # decoding is a small part of handling a larger request
+_MAX_FRAME_BYTES: Final = 8 << 20  # a message of many small fields takes some forty times its size
 
-# Frames beyond these are left to another thread: a processor would take tens of milliseconds, while its other
-# connections wait. Those of Produce are mostly records, which are faster, and are better not copied.
+# Larger frames are handled by another thread: a processor would take tens of milliseconds, while its other
+# connections wait. A Produce request is mostly records, which take less time and are better not copied.
 _LARGE: Final = 64 << 10
 _LARGE_PRODUCE: Final = 4 << 20
 
 
 class Route(NamedTuple):
-    """Who answers an API, in which versions."""
+    """An API's handler and the versions that it offers."""
 
     exchange: Exchange
     handler: Handler
@@ -67,47 +68,42 @@ class Route(NamedTuple):
     high: int
 
 
-class Seen:
-    """A produce request that a connection has sent, for those that are like it.
+class LastProduce:
+    """A connection's last small produce request. `fields` are all but its partitions and their records."""
 
-    `what` is all that it said, but for its partitions and their records.
-    """
+    __slots__ = ("context", "fields", "request", "template")
 
-    __slots__ = ("call", "request", "template", "what")
-
-    def __init__(self, what: Sequence[object], call: RequestContext, request: ProduceRequest) -> None:
-        self.what = what
-        self.call = call
+    def __init__(self, fields: Sequence[object], context: RequestContext, request: ProduceRequest) -> None:
+        self.fields = fields
+        self.context = context
         self.request = request
-        self.template: RequestTemplate | None = (
-            None  # made when a second one has come, as it costs more than decoding one
-        )
+        # Made for the second request with the same fields: it costs more than decoding one.
+        self.template: RequestTemplate | None = None
 
 
 class Dispatcher:
-    """Implements `processor.Application` over a node."""
+    """Implements `connection.Application` over a broker's context."""
 
-    def __init__(self, node: BrokerContext) -> None:
-        describing = MetadataHandlers(node)
-        fetching = FetchHandlers(node)
-        self._producing = ProduceHandlers(node)
-        self._groups = GroupWork(node)
+    def __init__(self, broker: BrokerContext) -> None:
+        metadata = MetadataHandlers(broker)
+        self._fetch = FetchHandlers(broker)
+        self._produce = ProduceHandlers(broker)
+        self._groups = GroupRequests(broker)
         handlers = {
-            **describing.handlers(),
-            **self._producing.handlers(),
-            **fetching.handlers(),
-            **OffsetHandlers(node).handlers(),
-            **TopicHandlers(node).handlers(),
-            **ConfigHandlers(node).handlers(),
-            **DescribeHandlers(node).handlers(),
-            **GroupHandlers(node, self._groups).handlers(),
-            **CommitHandlers(node, self._groups).handlers(),
-            **GroupAdminHandlers(node, self._groups).handlers(),
+            **metadata.handlers(),
+            **self._produce.handlers(),
+            **self._fetch.handlers(),
+            **OffsetHandlers(broker).handlers(),
+            **TopicHandlers(broker).handlers(),
+            **ConfigHandlers(broker).handlers(),
+            **DescribeHandlers(broker).handlers(),
+            **GroupHandlers(broker, self._groups).handlers(),
+            **CommitHandlers(broker, self._groups).handlers(),
+            **GroupAdminHandlers(broker, self._groups).handlers(),
         }
-        self._node = node
-        self._meter = node.meter
-        self._turned_away = LogThrottle()
-        self._fetching = fetching
+        self._broker = broker
+        self._meter = broker.meter
+        self._stale_session_log = LogThrottle()
         self._routes = {
             key: Route(
                 exchange, handlers[exchange.api.name], exchange.api.min_version, exchange.api.max_version
@@ -115,134 +111,149 @@ class Dispatcher:
             for key, exchange in APIS.items()
             if exchange.api.name in handlers
         }
-        describing.offer({key: (route.low, route.high) for key, route in self._routes.items()})
+        metadata.advertise({key: (route.low, route.high) for key, route in self._routes.items()})
 
     def start(self) -> None:
-        """Begin what goes on beside requests."""
+        """Start the background work of handlers."""
         self._groups.start()
 
     def stop(self) -> None:
-        """Who waits for other clients or for records is answered now: closing need not wait for those."""
+        """Answer the requests that wait for other clients or for records, so that closing need not wait."""
         self._groups.stop()
-        self._fetching.stop()
+        self._fetch.stop()
 
-    def handle(self, connection: Connection, frame: memoryview) -> Answer:
-        """See `processor.Application`."""
+    def handle(self, connection: Connection, frame: memoryview) -> EncodedResponse:
+        """See `connection.Application`."""
         self._check_current()
-        seen = connection.memo
-        if isinstance(seen, Seen) and seen.template is not None:
-            found = seen.template.records_of(frame)
-            if found is not None:
-                return self._once_more(seen, seen.template, *found)
+        last = connection.application_state
+        if isinstance(last, LastProduce) and last.template is not None:
+            matched = last.template.records_of(frame)
+            if matched is not None:
+                return self._append_matched(last, last.template, *matched)
         try:
             header = decode_request_header(frame)
             key, version = header.api_key, header.api_version
             route = self._routes.get(key)
             if route is None or not route.low <= version <= route.high:
-                return self._unsupported(key, version, header.correlation_id)
+                return self._reject_version(key, version, header.correlation_id)
             connection.client_id = client_id = header.client_id or ""
-            if len(frame) > _LARGEST_FRAME and key != _PRODUCE:
+            if len(frame) > _MAX_FRAME_BYTES and key != _PRODUCE:
                 raise CloseConnection(
                     f"a {route.exchange.api.name} request of {len(frame):,} bytes: only Produce may have "
-                    f"more than {_LARGEST_FRAME:,}"
+                    f"more than {_MAX_FRAME_BYTES:,}"
                 )
         except ProtocolError as error:
-            raise _not_the_protocol(error) from None
-        call = RequestContext(version, client_id, connection)
+            raise _malformed(error) from None
+        context = RequestContext(version, client_id, connection, connection.principal)
         if len(frame) > (_LARGE_PRODUCE if key == _PRODUCE else _LARGE):
-            # Writable, as what it is a copy of: appends put their offsets into it.
-            return chained(
-                self._node.in_turn(self._work_at, call, route, header, memoryview(bytearray(frame)))
+            # The copy is writable like the original: appends put their offsets into it.
+            return flatten_future(
+                self._broker.run_large(
+                    self._decode_and_run, context, route, header, memoryview(bytearray(frame))
+                )
             )
-        return self._work_at(call, route, header, frame)
+        return self._decode_and_run(context, route, header, frame)
 
-    def _work_at(
-        self, call: RequestContext, route: Route, header: RequestHeader, frame: memoryview
-    ) -> Answer:
+    def _decode_and_run(
+        self, context: RequestContext, route: Route, header: RequestHeader, frame: memoryview
+    ) -> EncodedResponse:
         began = time.perf_counter()
         try:
             request = route.exchange.request.decode(frame, header.api_version, header.body_pos)
         except ProtocolError as error:
-            raise _not_the_protocol(error) from None
-        result = route.handler(call, request)
-        if isinstance(request, ProduceRequest) and isinstance(result, Response) and len(frame) <= _SMALL:
-            _remember(frame, header, call, request)
-        return self._answer(header, result, began)
+            raise _malformed(error) from None
+        result = route.handler(context, request)
+        if (
+            isinstance(request, ProduceRequest)
+            and isinstance(result, Response)
+            and len(frame) <= _MAX_TEMPLATE_BYTES
+        ):
+            _remember(frame, header, context, request)
+        return self._encode_result(header, result, began)
 
-    def _once_more(
-        self, seen: Seen, same: RequestTemplate, correlation_id: int, index: int, records: memoryview
-    ) -> Answer:
+    def _append_matched(
+        self,
+        last: LastProduce,
+        template: RequestTemplate,
+        correlation_id: int,
+        index: int,
+        records: memoryview,
+    ) -> EncodedResponse:
+        """Handle a produce request that matches a template."""
         began = time.perf_counter()
-        version, client_id, connection = call = seen.call
-        connection.client_id = client_id
-        result = self._producing.once_more(call, seen.request, index, records)
+        context = last.context
+        context.connection.client_id = context.client_id
+        result = self._produce.append_one(context, last.request, index, records)
         if isinstance(result, PartitionProduceResponse):
             self._check_current()
             if self._meter is not None:
-                self._meter.answered(_PRODUCE, None, time.perf_counter() - began)
-            return (same.response(correlation_id, result),)
-        return self._answer(RequestHeader(_PRODUCE, version, correlation_id, client_id, 0), result, began)
+                self._meter.count_request(_PRODUCE, None, time.perf_counter() - began)
+            return (template.response(correlation_id, result),)
+        header = RequestHeader(_PRODUCE, context.version, correlation_id, context.client_id, 0)
+        return self._encode_result(header, result, began)
 
-    def _answer(self, header: RequestHeader, result: Response | Future[Any] | None, began: float) -> Answer:
+    def _encode_result(
+        self, header: RequestHeader, result: Response | Future[Any] | None, began: float
+    ) -> EncodedResponse:
         if isinstance(result, Future):
-            return then(result, lambda response: self._finish(header, response, began))
-        return self._finish(header, result, began)
+            return map_future(result, lambda response: self._encode(header, response, began))
+        return self._encode(header, result, began)
 
     def on_half_close(self, connection: Connection) -> None:
-        """See `processor.Application`."""
-        self._fetching.on_half_close(connection)
+        """See `connection.Application`."""
+        self._fetch.on_half_close(connection)
 
-    def _finish(self, header: RequestHeader, response: Response | None, began: float) -> Sequence[Chunk]:
+    def _encode(self, header: RequestHeader, response: Response | None, began: float) -> Sequence[Chunk]:
         self._check_current()
         if self._meter is not None:
-            self._meter.answered(header.api_key, response, time.perf_counter() - began)
-        return _encoded(response, header.api_version, header.correlation_id)
+            self._meter.count_request(header.api_key, response, time.perf_counter() - began)
+        return _encode_response(response, header.api_version, header.correlation_id)
 
     def _check_current(self) -> None:
-        """Asked before each request and before each answer: this process may have been stopped in between,
-        and the others gone on without it. Raises CloseConnection, so that the client asks another broker."""
-        if not self._node.coordination.is_current:
-            why = "this broker has no session with ZooKeeper just now"
-            if times := self._turned_away.times():
-                logger.warning("%s: clients are turned away (%d since this was said)", why, times)
-            raise CloseConnection(why, logging.DEBUG)
+        """Checked before each request and before each response: this process may have been suspended in
+        between while the cluster went on. Raises CloseConnection, so that the client asks another broker."""
+        if not self._broker.coordination.is_current:
+            reason = "this broker has no ZooKeeper session"
+            if count := self._stale_session_log.count():
+                logger.warning("%s: connections are closed (%d since the last message)", reason, count)
+            raise CloseConnection(reason, logging.DEBUG)
 
-    def _unsupported(self, key: int, version: int, correlation_id: int) -> Answer:
+    def _reject_version(self, key: int, version: int, correlation_id: int) -> EncodedResponse:
         if key == _API_VERSIONS:
             route = self._routes[key]
-            return _encoded(unsupported_api_versions((route.low, route.high)), 0, correlation_id)
+            return _encode_response(unsupported_api_versions((route.low, route.high)), 0, correlation_id)
         name = APIS[key].api.name if key in APIS else "unknown"
         raise CloseConnection(f"API {key} ({name}) version {version} is not offered here")
 
 
 def _remember(
-    frame: memoryview, header: RequestHeader, call: RequestContext, request: ProduceRequest
+    frame: memoryview, header: RequestHeader, context: RequestContext, request: ProduceRequest
 ) -> None:
-    """A produce request has been answered. If the one before said the same, the next may, too."""
-    connection = call.connection
-    what = (
-        call.version,
-        call.client_id,
+    """Keep a produce request's fields, and make a template if the previous request had the same."""
+    connection = context.connection
+    fields = (
+        context.version,
+        context.client_id,
         request.transactional_id,
         request.acks,
         request.timeout_ms,
         [(topic.name, topic.topic_id) for topic in request.topic_data],
     )
-    seen = connection.memo
-    if isinstance(seen, Seen) and seen.what == what:
-        if seen.template is None:
-            seen.template = template_of(frame, header, request)
+    last = connection.application_state
+    if isinstance(last, LastProduce) and last.fields == fields:
+        if last.template is None:
+            last.template = template_of(frame, header, request)
     else:
-        connection.memo = Seen(what, call, request)
-    for topic in request.topic_data:  # what is remembered holds no records
+        connection.application_state = LastProduce(fields, context, request)
+    for topic in request.topic_data:  # keep no records
         topic.partition_data.clear()
 
 
-def _not_the_protocol(error: ProtocolError) -> CloseConnection:
+def _malformed(error: ProtocolError) -> CloseConnection:
     return CloseConnection(f"a request that is not Kafka's protocol: {error}")
 
 
-def _encoded(response: Response | None, version: int, correlation_id: int) -> Sequence[Chunk]:
-    if response is None:  # a produce request that wants no answer
+def _encode_response(response: Response | None, version: int, correlation_id: int) -> Sequence[Chunk]:
+    if response is None:  # a produce request with acks=0
         return ()
     return encode_response_chunks(response, version, correlation_id)  # type: ignore[return-value]

@@ -39,8 +39,8 @@ from ..model import Record
 from ..segment import Segment
 from ..storage.reader import ReadablePartition
 from ..wire.error_codes import ErrorCode
+from .api_errors import ApiError
 from .batch_validation import decompresses_to_more
-from .problems import ApiError
 
 _BATCH_BYTES: Final = MIB
 _RECORD_OVERHEAD: Final = 32  # of a record in a batch, at most: its length, deltas, lengths of key and value

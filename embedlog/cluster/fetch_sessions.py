@@ -24,7 +24,7 @@ from typing import Final, NamedTuple, TypeAlias
 from ..wire.apis.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from ..wire.error_codes import ErrorCode
 from ..wire.schema import NO_UUID
-from .problems import ApiError
+from .api_errors import ApiError
 
 _FIRST_WITH_SESSIONS: Final = 7
 _FIRST_WITH_TOPIC_IDS: Final = 13
@@ -34,7 +34,7 @@ _LAST_EPOCH: Final = (1 << 31) - 1
 TopicNamed: TypeAlias = Callable[[bytes], "str | None"]
 
 
-class Wanted(NamedTuple):
+class RequestedPartition(NamedTuple):
     """A partition that a client reads, and from where. topic is None where no topic has that id."""
 
     topic: str | None
@@ -55,7 +55,7 @@ class Session:
 
     number: int
     epoch: int = 1
-    wanted: dict[_Key, Wanted] = field(default_factory=dict)
+    wanted: dict[_Key, RequestedPartition] = field(default_factory=dict)
     told: dict[_Key, tuple[int, int]] = field(default_factory=dict)
     full: bool = True  # the next answer has all partitions
 
@@ -72,10 +72,10 @@ class FetchSessions:
         return len(self._sessions)
 
     def begin(
-        self, request: FetchRequest, version: int, topic_named: TopicNamed
-    ) -> tuple[Session | None, list[Wanted]]:
+        self, request: FetchRequest, version: int, topic_name: TopicNamed
+    ) -> tuple[Session | None, list[RequestedPartition]]:
         """The session of a request, if it has one, and what is to be fetched. Raises Refusal."""
-        given = _wanted(request, version, topic_named)
+        given = _wanted(request, version, topic_name)
         if version < _FIRST_WITH_SESSIONS:
             return None, list(given.values())
         with self._lock:
@@ -106,7 +106,7 @@ class FetchSessions:
             for key, wanted in session.wanted.items():
                 topic_id = wanted.topic_id
                 if topic_id not in names:
-                    names[topic_id] = topic_named(topic_id)
+                    names[topic_id] = topic_name(topic_id)
                 if topic_id != NO_UUID and names[topic_id] != wanted.topic:
                     session.wanted[key] = wanted._replace(topic=names[topic_id])
             return session, list(session.wanted.values())
@@ -142,7 +142,7 @@ class FetchSessions:
             return True
         return session.full or has_records or known != edges
 
-    def _new(self, wanted: dict[_Key, Wanted]) -> Session:
+    def _new(self, wanted: dict[_Key, RequestedPartition]) -> Session:
         while len(self._sessions) >= self._slots:
             self._sessions.popitem(last=False)
         number = 0
@@ -152,13 +152,13 @@ class FetchSessions:
         return session
 
 
-def _wanted(request: FetchRequest, version: int, topic_named: TopicNamed) -> dict[_Key, Wanted]:
-    wanted: dict[_Key, Wanted] = {}
+def _wanted(request: FetchRequest, version: int, topic_name: TopicNamed) -> dict[_Key, RequestedPartition]:
+    wanted: dict[_Key, RequestedPartition] = {}
     for topic in request.topics:
         by_id = version >= _FIRST_WITH_TOPIC_IDS
-        name = topic_named(topic.topic_id) if by_id else topic.topic
+        name = topic_name(topic.topic_id) if by_id else topic.topic
         for part in topic.partitions:
-            wanted[topic.topic_id if by_id else topic.topic, part.partition] = Wanted(
+            wanted[topic.topic_id if by_id else topic.topic, part.partition] = RequestedPartition(
                 name,
                 topic.topic_id,
                 part.partition,

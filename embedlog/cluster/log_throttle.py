@@ -1,4 +1,4 @@
-"""What would be said again and again is said when it begins, and then now and then."""
+"""A repeated message is logged when it begins and then at intervals."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from collections.abc import Callable
 
 
 class LogThrottle:
-    """Asked each time that something happens whether to say so. Safe between threads."""
+    """Decides which occurrences of an event are logged. Thread-safe."""
 
     def __init__(self, every_s: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._every_s = every_s
         self._clock = clock
         self._lock = threading.Lock()
         self._next = float("-inf")
-        self._times = 0
+        self._count = 0
 
-    def times(self) -> int:
-        """How often it has happened since it was said last, this time included; 0 where it is too soon."""
+    def count(self) -> int:
+        """Count an occurrence. Returns how many there were since the last message; 0: log nothing now."""
         with self._lock:
-            self._times += 1
+            self._count += 1
             now = self._clock()
             if now < self._next:
                 return 0
-            times, self._times, self._next = self._times, 0, now + self._every_s
-            return times
+            count, self._count, self._next = self._count, 0, now + self._every_s
+            return count

@@ -1,7 +1,7 @@
-"""What a broker counts while it works, for whoever asks later: requests, their times, records in and out.
+"""Counts a broker's requests, their durations, and the records and bytes produced and fetched.
 
-A request costs one look into its response for an error code, one search for its time's place, and a lock that
-nobody else holds. The numbers only grow. Nothing is counted where nobody has asked for a meter.
+A request costs one search of its response for an error code, one search for its histogram bucket, and an
+uncontended lock. Counters only grow. A broker without a metrics port has no meter.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..wire.error_codes import ErrorCode
 from ..wire.messages import Response
 from ..wire.schema import wire_of
 
-LIMITS_S: Final = (
+BUCKETS_S: Final = (
     0.0001,
     0.00025,
     0.0005,
@@ -34,87 +34,87 @@ LIMITS_S: Final = (
     2.5,
     10,
 )
-"""Upper limits of the histogram's buckets, in seconds; there is one more above them."""
+"""Upper bounds of the histogram's buckets, in seconds; one more bucket has no bound."""
 
-_Finder = Callable[[Any], int]
+_ErrorCodeFinder = Callable[[Any], int]
 
 
-class Times(NamedTuple):
-    """How long the requests of one API took: how many in each bucket, and all together in seconds."""
+class Durations(NamedTuple):
+    """A histogram of the durations of one API's requests: the count in each bucket, the sum in seconds."""
 
     counts: list[int]
     total_s: float
 
 
 class Meter:
-    """Counts. Safe between threads."""
+    """Counts requests and records. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._requests: Counter[tuple[int, int]] = Counter()
-        self._counts = {key: [0] * (len(LIMITS_S) + 1) for key in APIS}
+        self._counts = {key: [0] * (len(BUCKETS_S) + 1) for key in APIS}
         self._seconds = dict.fromkeys(APIS, 0.0)
-        self._finders = {key: finder(exchange.response) for key, exchange in APIS.items()}
+        self._finders = {key: error_code_finder(exchange.response) for key, exchange in APIS.items()}
         self.produced_batches = self.produced_records = self.produced_bytes = 0
         self.fetched_bytes = 0
 
-    def answered(self, key: int, response: Response | None, seconds: float) -> None:
-        """A request of an API has its answer: after so long, from its header being read on."""
+    def count_request(self, key: int, response: Response | None, seconds: float) -> None:
+        """Count an answered request; `seconds` from decoding its header to its response."""
         code = 0 if response is None else self._finders[key](response)
-        place = bisect_left(LIMITS_S, seconds)
+        bucket = bisect_left(BUCKETS_S, seconds)
         with self._lock:
             self._requests[key, code] += 1
-            self._counts[key][place] += 1
+            self._counts[key][bucket] += 1
             self._seconds[key] += seconds
 
-    def produced(self, records: int, size: int) -> None:
-        """A batch has been appended."""
+    def count_produced(self, records: int, size: int) -> None:
+        """Count an appended batch."""
         with self._lock:
             self.produced_batches += 1
             self.produced_records += records
             self.produced_bytes += size
 
-    def fetched(self, size: int) -> None:
-        """So many bytes of records go to a consumer."""
+    def count_fetched(self, size: int) -> None:
+        """Count bytes of records that go to a consumer."""
         with self._lock:
             self.fetched_bytes += size
 
     def requests(self) -> dict[tuple[str, str], int]:
-        """How many there were, by API and the first error in the answer (NONE where there was none)."""
+        """Number of requests by API and first error in the response (NONE if there was none)."""
         with self._lock:
             counts = dict(self._requests)
         return {
             (APIS[key].api.name, ErrorCode(code).name): count for (key, code), count in sorted(counts.items())
         }
 
-    def times(self) -> dict[str, Times]:
-        """By API, of those that were asked for."""
+    def durations(self) -> dict[str, Durations]:
+        """Durations by API, of the APIs that were requested."""
         with self._lock:
             return {
-                APIS[key].api.name: Times(list(counts), self._seconds[key])
+                APIS[key].api.name: Durations(list(counts), self._seconds[key])
                 for key, counts in self._counts.items()
                 if any(counts)
             }
 
 
-def finder(message: type) -> _Finder:
-    """A function that finds the first error code in messages of a class; 0 where there is none."""
+def error_code_finder(message: type) -> _ErrorCodeFinder:
+    """A function that finds the first error code in a message of this class; 0 if there is none."""
     wires = wire_of(message)
     own = any(name == "error_code" for name, _ in wires)
     arrays = [
-        (name, finder(wire.element))
+        (name, error_code_finder(wire.element))
         for name, wire in wires
         if wire.kind == "array" and isinstance(wire.element, type)
     ]
-    inner = [(name, find) for name, find in arrays if find is not _nothing]
+    inner = [(name, find) for name, find in arrays if find is not _find_nothing]
     if not inner:
-        return _own if own else _nothing
+        return _find_own if own else _find_nothing
 
-    def find(found: Any) -> int:
-        if own and found.error_code:
-            return int(found.error_code)
+    def find(response: Any) -> int:
+        if own and response.error_code:
+            return int(response.error_code)
         for name, find_in in inner:
-            for element in getattr(found, name) or ():
+            for element in getattr(response, name) or ():
                 code = find_in(element)
                 if code:
                     return code
@@ -123,9 +123,9 @@ def finder(message: type) -> _Finder:
     return find
 
 
-def _own(found: Any) -> int:
-    return int(found.error_code)
+def _find_own(response: Any) -> int:
+    return int(response.error_code)
 
 
-def _nothing(found: Any) -> int:
+def _find_nothing(response: Any) -> int:
     return 0

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from ..errors import EmbedlogError
 from ..model import PartitionState
 from .broker_context import BrokerContext
-from .meter import LIMITS_S, Meter
-from .server import Server, listen, listening
+from .meter import BUCKETS_S, Meter
+from .server import Server, bind, listen
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -39,8 +39,8 @@ _LOOK_S: Final = 0.2  # how long a stop may take to be noticed
 class Collector:
     """Makes Prometheus' metrics of what a broker knows; called for each scrape."""
 
-    def __init__(self, node: BrokerContext, meter: Meter, server: Server) -> None:
-        self._node = node
+    def __init__(self, broker: BrokerContext, meter: Meter, server: Server) -> None:
+        self._broker = broker
         self._meter = meter
         self._server = server
 
@@ -67,9 +67,9 @@ class Collector:
             "From a request's arrival to its answer; Fetch waits for records, JoinGroup for members.",
             labels=("api",),
         )
-        for api, times in self._meter.times().items():
+        for api, times in self._meter.durations().items():
             so_far, buckets = 0, []
-            for limit, count in zip((*map(str, LIMITS_S), "+Inf"), times.counts, strict=True):
+            for limit, count in zip((*map(str, BUCKETS_S), "+Inf"), times.counts, strict=True):
                 so_far += count
                 buckets.append((limit, so_far))
             seconds.add_metric((api,), buckets, times.total_s)
@@ -79,12 +79,12 @@ class Collector:
         server = self._server
         yield _gauge("embedlog_connections", "Connections that are open.", server.connections)
         yield _counter("embedlog_connections_accepted", "Connections accepted.", server.accepted)
-        yield _counter("embedlog_connections_refused", "Connections refused by a limit.", server.refused)
+        yield _counter("embedlog_connections_refused", "Connections refused by a limit.", server.rejected)
         slow = sum(processor.too_slow for processor in server.processors)
         yield _counter(
             "embedlog_connections_too_slow", "Connections closed because a request came too slowly.", slow
         )
-        held = sum(processor.held_bytes for processor in server.processors)
+        held = sum(processor.frame_memory.held_bytes for processor in server.processors)
         yield _gauge("embedlog_arriving_bytes", "Memory held by large requests that are arriving.", held)
         received = sum(processor.bytes_in for processor in server.processors)
         yield _counter("embedlog_received_bytes", "Bytes received from clients.", received)
@@ -115,7 +115,7 @@ class Collector:
         flushed = GaugeMetricFamily("embedlog_flushed_offset", "The first offset not durable.", labels=labels)
         size = GaugeMetricFamily("embedlog_log_bytes", "Bytes of the segments.", labels=labels)
         failed = 0
-        for partition in self._node.store.partitions():
+        for partition in self._broker.store.partitions():
             name = (partition.name.topic, str(partition.name.partition))
             offsets = partition.offsets()
             start.add_metric(name, offsets.log_start_offset)
@@ -125,7 +125,7 @@ class Collector:
             failed += partition.state in (PartitionState.FAILED, PartitionState.DAMAGED)
         yield from (start, end, flushed, size)
         yield _gauge("embedlog_partitions_failed", "Partitions that refuse appends.", failed)
-        store = self._node.store
+        store = self._broker.store
         yield _gauge(
             "embedlog_flush_age_seconds",
             "For how long the oldest record that is not durable has waited.",
@@ -138,9 +138,9 @@ class Collector:
             yield _gauge("embedlog_max_bytes", "Bytes that the log may take on disk.", store.quota.limit)
 
     def _of_cluster(self) -> Iterator[Metric]:
-        coordination, own = self._node.coordination, self._node.coordination.node_id
+        coordination, own = self._broker.coordination, self._broker.coordination.node_id
         leaders = Counter(
-            coordination.placement(partition.name).leader for partition in self._node.store.partitions()
+            coordination.placement(partition.name).leader for partition in self._broker.store.partitions()
         )
         yield _gauge("embedlog_cluster_brokers", "Brokers that are alive.", len(coordination.brokers()))
         is_controller = coordination.controller_id() == own
@@ -180,16 +180,16 @@ class MetricsServer:
         self.registry: CollectorRegistry = prometheus_client.CollectorRegistry()
         self._http = _Http((host, port), _Handler, bind_and_activate=False)
         self._http.server_close()  # its socket, which is of IPv4
-        self._http.socket = listening(host, port)
+        self._http.socket = bind(host, port)
         self._http.owner = self
         self.port: int = self._http.socket.getsockname()[1]
-        self._node: BrokerContext | None = None
+        self._broker: BrokerContext | None = None
         self._thread = threading.Thread(target=self._serve, name="embedlog-metrics", daemon=True)
 
-    def start(self, node: BrokerContext, meter: Meter, server: Server) -> None:
+    def start(self, broker: BrokerContext, meter: Meter, server: Server) -> None:
         """Begin to answer. Raises AddressInUse."""
-        self._node = node
-        self.registry.register(Collector(node, meter, server))
+        self._broker = broker
+        self.registry.register(Collector(broker, meter, server))
         listen(self._http.socket, _BACKLOG)
         self._thread.start()
 
@@ -205,22 +205,22 @@ class MetricsServer:
 
     def health(self) -> tuple[int, dict[str, Any]]:
         """An HTTP status, and what is to be said."""
-        assert self._node is not None
+        assert self._broker is not None
         try:
-            self._node.store.check_open()
+            self._broker.store.check_open()
         except EmbedlogError as error:
             return 503, {"status": "closed", "why": str(error)}
-        trouble = self._node.store.trouble()
+        trouble = self._broker.store.trouble()
         if trouble:
             refusing = {str(name): why for name, (_, why) in trouble.items()}
             return 503, {"status": "failing", "why": "partitions refuse appends", "partitions": refusing}
-        store = self._node.store
+        store = self._broker.store
         if failing := store.background.failures.reasons():
             return 503, {"status": "failing", "why": "background work fails", "background": failing}
         if store.quota.is_full:
             told = {"disk_bytes": store.quota.used(), "max_bytes": store.quota.limit}
             return 503, {"status": "full", "why": "max_bytes leaves no room for appends", **told}
-        return 200, {"status": "ok", "partitions": len(self._node.store.partitions())}
+        return 200, {"status": "ok", "partitions": len(self._broker.store.partitions())}
 
 
 class _Http(ThreadingHTTPServer):

@@ -1,8 +1,8 @@
-"""Waiting for sockets: epoll where the system has it, Python's selectors elsewhere.
+"""Polling of sockets: epoll on Linux, Python's selectors elsewhere.
 
-Python's selectors make an object and two look-ups of every event, more than a microsecond a small request;
-epoll itself gives numbers. `Poller` is the one that runs here, and `Selected` what it has to be like: epoll's
-methods, with epoll's numbers.
+Python's selectors cost an object and two lookups for each event, more than a microsecond of a small request;
+epoll returns plain numbers. `Poller` is the implementation of this platform; `SelectorPoller` has epoll's
+interface.
 
 Source: epoll(7); Python's `select.epoll` and `selectors`.
 """
@@ -14,36 +14,36 @@ import selectors
 import sys
 from typing import TYPE_CHECKING, Final
 
-__all__ = ["READ", "WRITE", "Poller", "Selected"]
+__all__ = ["READ", "WRITE", "Poller", "SelectorPoller"]
 
 READ: Final = 1
 WRITE: Final = 4
-"""What to look for, and what was found: epoll's EPOLLIN and EPOLLOUT. Beside them there may be found that a
-peer has gone or that something failed, which reading or writing then tells."""
+"""Events to poll for, and events that occurred: EPOLLIN and EPOLLOUT. Other bits may occur as well, for a
+hangup or an error; the next read or write then fails with the reason."""
 
 
-class Selected:
-    """epoll by way of Python's selectors. For one thread."""
+class SelectorPoller:
+    """epoll's interface over Python's selectors. For one thread."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
 
-    def register(self, fd: int, wanted: int) -> None:
-        """Begin to look for READ, WRITE or both."""
-        self._selector.register(fd, _events(wanted))
+    def register(self, fd: int, events: int) -> None:
+        """Poll for READ, WRITE or both."""
+        self._selector.register(fd, _selector_events(events))
 
-    def modify(self, fd: int, wanted: int) -> None:
-        """Look for something else from now on."""
-        self._selector.modify(fd, _events(wanted))
+    def modify(self, fd: int, events: int) -> None:
+        """Poll for other events from now on."""
+        self._selector.modify(fd, _selector_events(events))
 
     def unregister(self, fd: int) -> None:
-        """Look for nothing any more."""
+        """Stop polling."""
         self._selector.unregister(fd)
 
     def poll(self, timeout: float, maxevents: int) -> list[tuple[int, int]]:
-        """(fd, what it is ready for) of each that is: at once, or within timeout seconds; empty after these.
+        """(fd, events) of each descriptor that is ready, after at most timeout seconds; may be empty.
 
-        How many are told of at once is the system's matter here.
+        maxevents is ignored: the selector sets its own limit.
         """
         return [
             (key.fd, READ * bool(ready & selectors.EVENT_READ) | WRITE * bool(ready & selectors.EVENT_WRITE))
@@ -51,16 +51,16 @@ class Selected:
         ]
 
     def close(self) -> None:
-        """Let go of the descriptor."""
+        """Close the selector."""
         self._selector.close()
 
 
-def _events(wanted: int) -> int:
-    events = selectors.EVENT_READ if wanted & READ else 0
-    return events | selectors.EVENT_WRITE if wanted & WRITE else events
+def _selector_events(events: int) -> int:
+    mask = selectors.EVENT_READ if events & READ else 0
+    return mask | selectors.EVENT_WRITE if events & WRITE else mask
 
 
 if TYPE_CHECKING or sys.platform != "linux":
-    Poller = Selected
+    Poller = SelectorPoller
 else:
     Poller = select.epoll

@@ -50,7 +50,7 @@ def test_topics_come_grow_and_go(broker: Broker, admin: KafkaAdminClient) -> Non
 
 def test_topics_are_deleted_by_their_ids(broker: Broker, admin: KafkaAdminClient) -> None:
     broker.log.create_topic("events")
-    admin.delete_topics([uuid.UUID(bytes=broker.node.topic_id("events"))])
+    admin.delete_topics([uuid.UUID(bytes=broker.context.topic_id("events"))])
     assert broker.log.topics() == []
     with pytest.raises(UnknownTopicIdError):
         admin.delete_topics([uuid.uuid4()])
@@ -111,7 +111,7 @@ def test_the_directory_and_what_lies_in_it(broker: Broker, admin: KafkaAdminClie
 
 def test_the_cluster(broker: Broker, admin: KafkaAdminClient) -> None:
     told = admin.describe_cluster()
-    assert told["cluster_id"] == broker.node.store.catalog.log_id
+    assert told["cluster_id"] == broker.context.store.catalog.log_id
     (only,) = told["brokers"]
     assert f"{only['host']}:{only['port']}" == broker.bootstrap_servers
     assert told["controller_id"] == only["broker_id"] == 0
@@ -142,7 +142,7 @@ def test_producers_of_a_partition(broker: Broker, admin: KafkaAdminClient) -> No
     broker.log.create_topic("events")
     rows = [(None, b"value", (), T + number) for number in range(3)]
     batch = encode_batch(rows, producer_id=4711, producer_epoch=2, base_sequence=0)
-    broker.node.partition("events", 0).append(bytearray(batch))
+    broker.context.partition("events", 0).append(bytearray(batch))
     partition = TopicPartition("events", 0)
     (producer,) = admin.describe_producers([partition])[partition].active_producers
     assert (producer.producer_id, producer.producer_epoch, producer.last_sequence) == (4711, 2, 2)

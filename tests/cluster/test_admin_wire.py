@@ -74,7 +74,7 @@ def test_offsets_of_segments_as_the_first_version_lists_them(broker: Broker, wir
     broker.log.create_topic("events", segment_bytes=1024)
     for _ in range(30):
         broker.log.append("events", b"x" * 300)
-    starts = [segment.base_offset for segment in broker.node.partition("events", 0).segments()]
+    starts = [segment.base_offset for segment in broker.context.partition("events", 0).segments()]
     assert len(starts) > 3
     newest_first = [30, *reversed(starts)]
     assert list_offsets(wire, 0, -1, most=100).old_style_offsets == newest_first
@@ -113,7 +113,7 @@ def test_where_read_committed_ends(broker: Broker, wire: Wire) -> None:
     open_transaction = batch_of(
         b"a", b"b", producer_id=7, producer_epoch=0, base_sequence=0, transactional=True
     )
-    broker.node.partition("events", 0).append(bytearray(open_transaction))
+    broker.context.partition("events", 0).append(bytearray(open_transaction))
     assert list_offsets(wire, 5, -1).offset == 4
     assert list_offsets(wire, 5, -1, isolation_level=1).offset == 2
     assert list_offsets(wire, 5, T + 1).offset == 1
@@ -131,7 +131,7 @@ def test_a_partition_is_asked_for_once(broker: Broker, wire: Wire) -> None:
 
 def crashed(broker: Broker) -> int:
     """As after a crash of the machine: the next append begins a leader epoch. The one before."""
-    partition = broker.node.partition("events", 0)
+    partition = broker.context.partition("events", 0)
     partition.fail("for the test")
     broker.log.reopen("events", 0)
     assert partition.current_epoch == partition.leader_epoch + 1
@@ -227,7 +227,7 @@ def test_creating_topics(broker: Broker, wire: Wire, version: int) -> None:
         own = [(c.name, c.value) for c in first.configs if c.config_source == 1]
         assert own == [("retention.ms", "1000")]
     if version >= 7:
-        assert first.topic_id == broker.node.topic_id("events")
+        assert first.topic_id == broker.context.topic_id("events")
 
 
 def test_a_topic_has_a_limit_of_partitions() -> None:
@@ -308,7 +308,7 @@ def test_what_protects_the_broker_is_not_for_clients_to_change() -> None:
                     ErrorCode.INVALID_REQUEST,
                     True,
                 ), name
-        assert broker.node.settings == broker.settings
+        assert broker.context.settings == broker.settings
 
 
 def test_assignments_that_make_no_sense(broker: Broker, wire: Wire) -> None:
@@ -344,7 +344,7 @@ def test_deleting_topics(broker: Broker, wire: Wire, version: int) -> None:
         ]
         assert broker.log.topics() == ["kept", "others"]
         return
-    others, kept = broker.node.topic_id("others"), broker.node.topic_id("kept")
+    others, kept = broker.context.topic_id("others"), broker.context.topic_id("kept")
     asked = [
         DeleteTopicState(name="events"),
         DeleteTopicState(name=None, topic_id=others),
@@ -497,7 +497,7 @@ def test_describing_the_directory(broker: Broker, wire: Wire, version: int) -> N
     (topic,) = found.topics
     (partition,) = topic.partitions
     assert (topic.name, partition.partition_index) == ("events", 0)
-    assert partition.partition_size == broker.node.partition("events", 0).segments()[0].size > 0
+    assert partition.partition_size == broker.context.partition("events", 0).segments()[0].size > 0
     if version >= 4:
         assert found.total_bytes >= found.usable_bytes > 0
 

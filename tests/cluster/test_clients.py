@@ -93,7 +93,7 @@ def test_a_compacted_topic_keeps_the_last_of_each_key(client: Client) -> None:
         for start in range(0, len(records), 10):
             client.produce(broker.bootstrap_servers, "t", records[start : start + 10], "none")
         broker.log.append("t", b"the active segment stays as it is", key=b"last")
-        broker.node.store.partition("t", 0).roll()
+        broker.context.store.partition("t", 0).roll()
         broker.log.compact("t")
         left = client.consume(broker.bootstrap_servers, "t", 4, "g")
         assert {record.key: record.value for record in left} == {

@@ -32,7 +32,7 @@ def fill(broker: Broker, batches: int, size: int = 100, topic: str = T, partitio
 def test_every_version(broker: Broker, wire: Wire, version: int) -> None:
     fill(broker, 3)
     request = fetch(T, 12)
-    request.topics[0].topic_id = broker.node.topic_id(T)
+    request.topics[0].topic_id = broker.context.topic_id(T)
     data = wire.ask(request, version).responses[0].partitions[0]
     assert data.error_code == 0
     assert data.high_watermark == data.last_stable_offset == 30
@@ -43,7 +43,7 @@ def test_every_version(broker: Broker, wire: Wire, version: int) -> None:
 def test_all_of_a_log_byte_for_byte(broker: Broker, wire: Wire, size: int) -> None:
     """Small pieces are read, large ones sent from the file: they are the same."""
     fill(broker, 10, size // 10)
-    (segment,) = broker.node.partition(T, 0).segments()
+    (segment,) = broker.context.partition(T, 0).segments()
     with open(segment.path, "rb") as file:
         written = file.read(segment.size)
     got = b""
@@ -231,7 +231,7 @@ def test_a_segment_deleted_meanwhile_is_still_sent(broker: Broker, wire: Wire) -
     with Wire(broker) as other:
         other.fetch(T, 0)
         broker.log.delete_records("short", 0, before_offset=250)
-        broker.node.store.housekeep()
+        broker.context.store.housekeep()
     data = wire.receive(FetchRequest, 11, number).responses[0].partitions[0]
     found = records_of(data)
     assert found[0].offset == 0

@@ -183,11 +183,11 @@ def test_joining_and_leaving_while_consuming(broker: Broker, assignor: str) -> N
             readers.until(readers.share)
         everything = fill(broker, 1)
         readers.until(lambda: readers.are_done(everything))
-    committed = broker.node.groups.committed_offsets(G)
+    committed = broker.context.groups.committed_offsets(G)
     assert {name.partition: offset.offset for name, offset in committed.items()} == dict.fromkeys(
         range(PARTITIONS), 301
     )
-    assert broker.node.groups.describe_group(G).state is State.EMPTY
+    assert broker.context.groups.describe_group(G).state is State.EMPTY
 
 
 CRASHING = """
@@ -222,7 +222,7 @@ def test_a_consumer_that_is_killed_is_replaced(
         readers.join()
         readers.until(readers.share)
         dying = program(CRASHING, broker.bootstrap_servers, assignor)
-        readers.until(lambda: len(broker.node.groups.describe_group(G).members) == 2)
+        readers.until(lambda: len(broker.context.groups.describe_group(G).members) == 2)
         readers.until(lambda: len(readers.all[0].partitions) == PARTITIONS // 2)
         everything = fill(broker, 2_000)
         lines: list[str] = []
@@ -274,15 +274,15 @@ def test_a_static_member_restarts_without_a_rebalance(broker: Broker) -> None:
             readers.join(group_instance_id=instance)
         readers.until(readers.share)
         readers.until(lambda: readers.are_done(everything))
-        before = broker.node.groups.describe_group(G)
+        before = broker.context.groups.describe_group(G)
         assert {m.group_instance_id for m in before.members} == {"one", "two"}
         kept = readers.all[1].partitions
         readers.leave()
-        assert len(broker.node.groups.describe_group(G).members) == 2
+        assert len(broker.context.groups.describe_group(G).members) == 2
         readers.join(group_instance_id="one")
         everything = fill(broker, 10)
         readers.until(lambda: readers.are_done(everything))
-        after = broker.node.groups.describe_group(G)
+        after = broker.context.groups.describe_group(G)
         assert (after.generation, after.state) == (before.generation, State.STABLE)
         assert readers.all[0].partitions == kept
         members = {m.group_instance_id: m.member_id for m in before.members}
@@ -352,11 +352,11 @@ def test_a_group_of_aiokafka(broker: Broker) -> None:
             await consumer.stop()
 
     asyncio.run(run())
-    committed = broker.node.groups.committed_offsets(G)
+    committed = broker.context.groups.committed_offsets(G)
     assert {name.partition: offset.offset for name, offset in committed.items()} == dict.fromkeys(
         range(PARTITIONS), 100
     )
-    assert broker.node.groups.describe_group(G).state is State.EMPTY
+    assert broker.context.groups.describe_group(G).state is State.EMPTY
 
 
 def test_clients_of_every_kind_in_one_group(broker: Broker) -> None:
@@ -382,7 +382,7 @@ def test_clients_of_every_kind_in_one_group(broker: Broker) -> None:
 
         def settled() -> bool:
             try:
-                group = broker.node.groups.describe_group(G)
+                group = broker.context.groups.describe_group(G)
             except GroupNotFound:
                 return False
             return len(group.members) == 3 and group.state is State.STABLE
@@ -390,7 +390,7 @@ def test_clients_of_every_kind_in_one_group(broker: Broker) -> None:
         wait_for(settled)
         everything = fill(broker, 20)
         wait_for(lambda: seen == everything)
-        group = broker.node.groups.describe_group(G)
+        group = broker.context.groups.describe_group(G)
         assert {member.client_host for member in group.members} > {"/127.0.0.1"}
         done.set()
         for thread in threads:
@@ -412,12 +412,12 @@ def test_a_group_goes_on_behind_a_restart(path: Path) -> None:
                 readers.join()
             readers.until(readers.share)
             readers.until(lambda: readers.are_done(everything))
-            generation = broker.node.groups.describe_group(G).generation
+            generation = broker.context.groups.describe_group(G).generation
         broker = stack.enter_context(Broker(path, port=port))
         stack.callback(readers.__exit__)  # while there is somebody to leave
         more = fill(broker, 50)
         readers.until(lambda: readers.are_done(more))
-        assert broker.node.groups.describe_group(G).generation == generation  # nobody had to join
+        assert broker.context.groups.describe_group(G).generation == generation  # nobody had to join
 
 
 SERVING = """
@@ -443,7 +443,7 @@ def test_a_killed_broker_keeps_what_was_committed(path: Path, program: Callable[
             )
         serving.kill()
     with Broker(path) as broker:
-        found = broker.node.groups.committed_offsets(G)
+        found = broker.context.groups.committed_offsets(G)
         assert {name: committed.offset for name, committed in found.items()} == {
             TopicPartition("t", p): 19 + p for p in range(PARTITIONS)
         }
@@ -473,10 +473,10 @@ def test_groups_as_confluents_admin_client_sees_them(broker: Broker) -> None:
     assert sorted((each.partition, each.offset) for each in found) == [(p, 10) for p in range(PARTITIONS)]
     back = of_group(G, [confluent_kafka.TopicPartition("t", 1, 3)])
     admin.alter_consumer_group_offsets([back])[G].result()
-    assert broker.node.groups.committed_offsets(G)[TopicPartition("t", 1)].offset == 3
+    assert broker.context.groups.committed_offsets(G)[TopicPartition("t", 1)].offset == 3
     admin.delete_consumer_groups([G])[G].result()
     assert admin.list_consumer_groups().result().valid == []
-    assert broker.node.groups.committed_offsets(G) == {}
+    assert broker.context.groups.committed_offsets(G) == {}
     with pytest.raises(KafkaException) as missing:
         admin.delete_consumer_groups(["nobody"])["nobody"].result()
     assert missing.value.args[0].name() == "GROUP_ID_NOT_FOUND"

@@ -58,7 +58,7 @@ def commit_request(
     for name, offset in offsets.items():
         of = topics.setdefault(name.topic, OffsetCommitRequestTopic(name=name.topic))
         if name.topic in broker.log.topics():
-            of.topic_id = broker.node.topic_id(name.topic)
+            of.topic_id = broker.context.topic_id(name.topic)
         else:
             of.topic_id = b"no such topic id"
         of.partitions.append(
@@ -102,7 +102,7 @@ def fetch_request(
             each = [OffsetFetchRequestTopics(name=n.topic, partition_indexes=[n.partition]) for n in names]
             for topic in each:
                 there = topic.name in broker.log.topics()
-                topic.topic_id = broker.node.topic_id(topic.name) if there else b"no such topic id"
+                topic.topic_id = broker.context.topic_id(topic.name) if there else b"no such topic id"
         asked.append(OffsetFetchRequestGroup(group_id=group, member_id=None, topics=each))
     return OffsetFetchRequest(groups=asked)
 
@@ -121,7 +121,7 @@ def fetched(
         (response,) = response.groups
     assert response.error_code == 0
     return {
-        TopicPartition(topic.name or str(broker.node.topic_named(topic.topic_id)), part.partition_index): (
+        TopicPartition(topic.name or str(broker.context.topic_name(topic.topic_id)), part.partition_index): (
             part.committed_offset,
             part.error_code,
         )
@@ -142,14 +142,14 @@ def test_a_member_commits_in_every_version(broker: Broker, wire: Wire, version: 
     assert commit(
         broker, wire, offsets, version=version, member=member if version else None, metadata="mark"
     ) == [0, 0]
-    found = broker.node.groups.committed_offsets(G)
+    found = broker.context.groups.committed_offsets(G)
     assert {name: committed.offset for name, committed in found.items()} == offsets
     assert {committed.metadata for committed in found.values()} == {"mark"}
 
 
 @pytest.mark.parametrize("version", range(FETCH_MAX + 1))
 def test_what_was_committed_is_fetched_in_every_version(broker: Broker, wire: Wire, version: int) -> None:
-    broker.node.groups.commit_offsets(G, {T1: CommittedOffset(7, 3, "mark")})
+    broker.context.groups.commit_offsets(G, {T1: CommittedOffset(7, 3, "mark")})
     missing = ErrorCode.NONE if version else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     found = fetched(broker, wire, [T0, T1], version=version)
     assert found == {T0: (-1, missing), T1: (7, 0)}
@@ -159,7 +159,7 @@ def test_what_was_committed_is_fetched_in_every_version(broker: Broker, wire: Wi
 
 
 def test_epoch_and_metadata_come_back(broker: Broker, wire: Wire) -> None:
-    broker.node.groups.commit_offsets(G, {T1: CommittedOffset(7, 3, "mark")})
+    broker.context.groups.commit_offsets(G, {T1: CommittedOffset(7, 3, "mark")})
     for version in (5, 8):
         response = wire.ask(fetch_request(broker, version, [T1], G), version)
         of = response.groups[0] if version >= 8 else response
@@ -168,8 +168,8 @@ def test_epoch_and_metadata_come_back(broker: Broker, wire: Wire) -> None:
 
 
 def test_several_groups_in_one_request(broker: Broker, wire: Wire) -> None:
-    broker.node.groups.commit_offsets("a", {T0: CommittedOffset(1)})
-    broker.node.groups.commit_offsets("b", {T1: CommittedOffset(2)})
+    broker.context.groups.commit_offsets("a", {T0: CommittedOffset(1)})
+    broker.context.groups.commit_offsets("b", {T1: CommittedOffset(2)})
     response = wire.ask(fetch_request(broker, 8, None, "a", "b", "c"), 8)
     assert [(group.group_id, group.error_code) for group in response.groups] == [
         ("a", 0),
@@ -193,7 +193,7 @@ def test_partitions_that_are_refused_one_by_one(broker: Broker, wire: Wire) -> N
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert sorted(commit(broker, wire, offsets, version=9)) == sorted([0, unknown, unknown])
     assert ErrorCode.UNKNOWN_TOPIC_ID in commit(broker, wire, offsets, version=10)
-    assert broker.node.groups.committed_offsets(G).keys() == {T0}
+    assert broker.context.groups.committed_offsets(G).keys() == {T0}
     assert fetched(broker, wire, [TopicPartition("no", 0)], version=9) == {TopicPartition("no", 0): (-1, 0)}
     (by_id,) = fetched(broker, wire, [TopicPartition("no", 0)], version=10).values()
     assert by_id == (-1, ErrorCode.UNKNOWN_TOPIC_ID)
@@ -222,7 +222,7 @@ def test_too_much_metadata(broker: Broker, wire: Wire) -> None:
     most = broker.settings.offset_metadata_max_bytes
     assert commit(broker, wire, {T0: 1}, metadata="x" * most) == [0]
     assert commit(broker, wire, {T0: 2}, metadata="x" * most + "x") == [ErrorCode.OFFSET_METADATA_TOO_LARGE]
-    assert broker.node.groups.committed_offsets(G)[T0].offset == 1
+    assert broker.context.groups.committed_offsets(G)[T0].offset == 1
 
 
 def test_commits_of_who_is_not_in_the_group(broker: Broker, wire: Wire) -> None:
@@ -230,13 +230,13 @@ def test_commits_of_who_is_not_in_the_group(broker: Broker, wire: Wire) -> None:
     member.member_id, member.generation = "nobody", 1
     assert commit(broker, wire, {T0: 1}, member=member, version=8) == [ErrorCode.ILLEGAL_GENERATION]
     assert commit(broker, wire, {T0: 1}, member=member, version=9) == [ErrorCode.GROUP_ID_NOT_FOUND]
-    assert broker.node.groups.list_groups() == []
+    assert broker.context.groups.list_groups() == []
     member = Member(wire)
     member.settle()
     assert commit(broker, wire, {T0: 1}) == [ErrorCode.UNKNOWN_MEMBER_ID]
     member.generation += 1
     assert commit(broker, wire, {T0: 1}, member=member) == [ErrorCode.ILLEGAL_GENERATION]
-    assert broker.node.groups.committed_offsets(G) == {}
+    assert broker.context.groups.committed_offsets(G) == {}
 
 
 def test_a_fenced_instance_cannot_commit(broker: Broker, wire: Wire) -> None:
@@ -363,7 +363,7 @@ def test_offsets_expire_when_nobody_has_used_them_for_long(path: Path) -> None:
     clock = Clock()
     log = Log(Store(str(path), clock_ms=clock, background=False))
     with log, Broker(log, offsets_retention_minutes=10) as broker, Wire(broker) as wire:
-        groups = broker.node.groups
+        groups = broker.context.groups
         groups.load()
         log.create_topic("t")
         log.create_topic("u")
@@ -392,15 +392,15 @@ def test_offsets_expire_when_nobody_has_used_them_for_long(path: Path) -> None:
         assert groups.list_groups() == ["reads-t"]
         assert member.heartbeat() == 0
     with Log(Store(str(path), clock_ms=clock, background=False)) as log, Broker(log) as broker:
-        assert broker.node.groups.list_groups() == ["reads-t"]
-        assert broker.node.groups.committed_offsets("left") == {}
+        assert broker.context.groups.list_groups() == ["reads-t"]
+        assert broker.context.groups.committed_offsets("left") == {}
 
 
 def test_members_that_a_restart_cut_off_have_their_time_to_come_back(path: Path) -> None:
     clock = Clock()
     with Log(Store(str(path), clock_ms=clock, background=False)) as log, Broker(log) as broker:
         log.create_topic("t")
-        broker.node.groups.load()
+        broker.context.groups.load()
         with Wire(broker) as wire:
             member = Member(wire)
             member.settle()
@@ -410,10 +410,10 @@ def test_members_that_a_restart_cut_off_have_their_time_to_come_back(path: Path)
     for waited, there in [(0, True), (9 * MINUTE_MS, True), (9 * MINUTE_MS, True), (MINUTE_MS, False)]:
         log = Log(Store(str(path), clock_ms=clock, background=False))
         with log, Broker(log, offsets_retention_minutes=10) as broker:
-            eventually(lambda broker=broker: broker.node.groups.is_loaded)
+            eventually(lambda broker=broker: broker.context.groups.is_loaded)
             clock.now_ms += waited
             store_of(log).housekeep()
-            assert bool(broker.node.groups.committed_offsets(G)) == there
+            assert bool(broker.context.groups.committed_offsets(G)) == there
 
 
 def test_a_broker_that_is_closed_expires_nothing(path: Path) -> None:
@@ -421,7 +421,7 @@ def test_a_broker_that_is_closed_expires_nothing(path: Path) -> None:
     with Log(Store(str(path), clock_ms=clock, background=False)) as log:
         log.create_topic("t")
         with Broker(log, offsets_retention_minutes=10) as broker:
-            groups = broker.node.groups
+            groups = broker.context.groups
             groups.load()
         groups.commit_offsets(G, {T0: CommittedOffset(1)})
         clock.now_ms += 60 * MINUTE_MS
@@ -436,9 +436,9 @@ def test_offsets_expire_by_themselves(path: Path) -> None:
     pause = threading.Event()
     with log, Broker(log, offsets_retention_minutes=10, offsets_retention_check_interval_ms=5) as broker:
         log.create_topic("t")
-        broker.node.groups.commit_offsets(G, {T0: CommittedOffset(1)})
+        broker.context.groups.commit_offsets(G, {T0: CommittedOffset(1)})
         clock.now_ms += 10 * MINUTE_MS
-        while broker.node.groups.committed_offsets(G):
+        while broker.context.groups.committed_offsets(G):
             pause.wait(0.005)
 
 
@@ -455,7 +455,7 @@ def test_a_deleted_topic_is_forgotten(path: Path) -> None:
         for group in ("a", "b"):
             assert fetched(broker, wire, group=group) == {u0: (7, 0)}
     with Broker(path) as broker:
-        assert broker.node.groups.committed_offsets("a").keys() == {u0}
+        assert broker.context.groups.committed_offsets("a").keys() == {u0}
 
 
 def delete(wire: Wire, *names: TopicPartition, group: str = G) -> tuple[int, list[int]]:
@@ -481,7 +481,7 @@ def test_offsets_are_deleted_unless_members_read_them(broker: Broker, wire: Wire
         0,
         [ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, 0, unknown],
     )
-    assert broker.node.groups.committed_offsets(G).keys() == {T0, T1}
+    assert broker.context.groups.committed_offsets(G).keys() == {T0, T1}
     member.leave()
     assert delete(wire, T0, TopicPartition("t", 2)) == (0, [0, unknown])
     assert fetched(broker, wire) == {T1: (1, 0)}
@@ -493,7 +493,7 @@ def test_offsets_are_deleted_unless_members_read_them(broker: Broker, wire: Wire
 @pytest.mark.parametrize("version", range(6))
 def test_groups_are_listed_in_every_version(broker: Broker, wire: Wire, version: int) -> None:
     Member(wire, "full").settle()
-    broker.node.groups.commit_offsets("simple", {T0: CommittedOffset(1)})
+    broker.context.groups.commit_offsets("simple", {T0: CommittedOffset(1)})
     response = wire.ask(ListGroupsRequest(), version)
     assert response.error_code == 0
     assert [(g.group_id, g.protocol_type) for g in response.groups] == [("full", "consumer"), ("simple", "")]
@@ -531,12 +531,12 @@ def test_groups_are_described_in_every_version(broker: Broker, wire: Wire, versi
 def test_groups_are_deleted_in_every_version(broker: Broker, wire: Wire, version: int) -> None:
     member = Member(wire, "full")
     member.settle()
-    broker.node.groups.commit_offsets("simple", {T0: CommittedOffset(1)})
+    broker.context.groups.commit_offsets("simple", {T0: CommittedOffset(1)})
     response = wire.ask(DeleteGroupsRequest(groups_names=["full", "simple", "nobody"]), version)
     assert [result.error_code for result in response.results] == [
         ErrorCode.NON_EMPTY_GROUP,
         0,
         ErrorCode.GROUP_ID_NOT_FOUND,
     ]
-    assert broker.node.groups.list_groups() == ["full"]
+    assert broker.context.groups.list_groups() == ["full"]
     assert member.heartbeat() == 0

@@ -52,7 +52,7 @@ def test_a_members_life_in_every_version(table: Table, version: int) -> None:
     synced = member.sync({member.member_id: b"all of it"})
     assert (synced.error_code, synced.assignment) == (0, b"all of it")
     assert member.heartbeat() == 0
-    described = table.broker.node.groups.describe_group(G)
+    described = table.broker.context.groups.describe_group(G)
     assert [(m.client_id, m.client_host) for m in described.members] == [("wire", "/127.0.0.1")]
     left = member.leave()
     assert left.error_code == 0
@@ -124,7 +124,7 @@ def test_joins_that_are_refused(table: Table, version: int, changes: dict[str, A
     assert refused.member_id == changes.get("member_id", "")
     assert refused.generation_id == -1
     assert there.heartbeat() == 0
-    assert table.broker.node.groups.list_groups() == [G]
+    assert table.broker.context.groups.list_groups() == [G]
 
 
 def test_an_instance_id_of_any_length_is_refused(table: Table) -> None:
@@ -179,7 +179,7 @@ def test_there_are_no_more_groups_than_the_maximum() -> None:
         for number in range(2):
             table.member(f"group-{number}").settle()
         assert table.member("group-2").join().error_code == ErrorCode.POLICY_VIOLATION
-        assert broker.node.groups.list_groups() == ["group-0", "group-1"]
+        assert broker.context.groups.list_groups() == ["group-0", "group-1"]
 
 
 # -- static members ---------------------------------------------------------------------------------------
@@ -237,7 +237,7 @@ def test_several_leave_at_once_and_by_their_instance_ids(table: Table, wire: Wir
         ("two", ErrorCode.UNKNOWN_MEMBER_ID),
         (None, ErrorCode.UNKNOWN_MEMBER_ID),
     ]
-    assert table.broker.node.groups.describe_group(G).members == ()
+    assert table.broker.context.groups.describe_group(G).members == ()
 
 
 # -- finding the coordinator ------------------------------------------------------------------------------
@@ -312,7 +312,7 @@ def test_clients_find_their_group_as_it_was_when_the_broker_comes_back(tmp_path:
 
         eventually(lambda: beats() == 0, "its member is known")
         assert again.sync({}).assignment == b"all of it"
-        described = broker.node.groups.describe_group(G)
+        described = broker.context.groups.describe_group(G)
         assert (described.state.value, described.generation) == ("Stable", generation)
         assert again.leave().error_code == 0
 
@@ -323,11 +323,11 @@ def test_a_client_that_does_not_come_back_loses_its_place(tmp_path: Path) -> Non
         member.join()
         member.sync({member.member_id: b"all of it"})
     with Broker(tmp_path) as broker:
-        eventually(lambda: broker.node.groups.is_loaded, "loaded")
+        eventually(lambda: broker.context.groups.is_loaded, "loaded")
 
         def nobody_is_left() -> bool:
             with suppress(GroupNotFound):  # without members and offsets it goes itself
-                return not broker.node.groups.describe_group(G).members
+                return not broker.context.groups.describe_group(G).members
             return True
 
         eventually(nobody_is_left, "its session is over")

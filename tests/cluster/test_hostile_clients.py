@@ -15,7 +15,7 @@ import pytest
 from wire import TIMEOUT_S, Wire, batch_of, fetch, produce
 
 from embedlog.cluster import Broker
-from embedlog.cluster.connection import Answer, Connection
+from embedlog.cluster.connection import Connection, EncodedResponse
 from embedlog.wire.apis.api_versions import ApiVersionsRequest
 from embedlog.wire.apis.fetch import FetchRequest
 from embedlog.wire.apis.produce import ProduceRequest
@@ -37,7 +37,7 @@ def handled(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[in
     ports: list[int] = []
     handle = processor.application.handle
 
-    def noted(connection: Connection, frame: memoryview) -> Answer:
+    def noted(connection: Connection, frame: memoryview) -> EncodedResponse:
         ports.append(connection.port)
         return handle(connection, frame)
 
@@ -120,17 +120,17 @@ def test_the_memory_of_growing_frames_is_counted(broker: Broker, wire: Wire) -> 
     with Wire(broker) as leaving:
         half_sent(leaving, 7_000_000, 3_000_000).join()
         until(lambda: processor.bytes_in == 3_000_000)
-        assert 3_000_000 <= processor.held_bytes <= 7_000_000
+        assert 3_000_000 <= processor.frame_memory.held_bytes <= 7_000_000
         sending = threading.Thread(target=wire.socket.sendall, args=(data[:-1],))
         sending.start()
         until(lambda: processor.bytes_in == 3_000_000 + len(data) - 1)
         sending.join()
-        assert processor.held_bytes >= 3_000_000 + len(data) - 5
+        assert processor.frame_memory.held_bytes >= 3_000_000 + len(data) - 5
     until(lambda: len(processor.connections) == 1)
-    assert len(data) - 5 <= processor.held_bytes < 2 * len(data)
+    assert len(data) - 5 <= processor.frame_memory.held_bytes < 2 * len(data)
     wire.socket.sendall(data[-1:])
     assert wire.receive(ProduceRequest, 9, 1).responses[0].partition_responses[0].error_code == 0
-    until(lambda: processor.held_bytes == 0)
+    until(lambda: processor.frame_memory.held_bytes == 0)
 
 
 def test_an_address_has_its_share_of_the_memory() -> None:
@@ -144,18 +144,18 @@ def test_an_address_has_its_share_of_the_memory() -> None:
         (processor,) = broker.server.processors
         hostile = [wires.enter_context(Wire(broker, source="127.0.0.2")) for _ in range(10)]
         sending = [half_sent(wire, each, each - 1_000) for wire in hostile]
-        until(lambda: processor.held_bytes > share)  # by the one that may go on beyond it
+        until(lambda: processor.frame_memory.held_bytes > share)  # by the one that may go on beyond it
         batch = batch_of(bytes(4_000_000))
         with Wire(broker) as wire:
             for offset in range(5):
                 assert wire.produce("large", batch).base_offset == offset
-                assert processor.held_bytes <= share + each + 10 * (1 << 20)
+                assert processor.frame_memory.held_bytes <= share + each + 10 * (1 << 20)
         with Wire(broker, source="127.0.0.2") as wire:
             assert wire.ask(ApiVersionsRequest(), 0).error_code == 0
         wires.close()
         for thread in sending:
             thread.join()
-        until(lambda: processor.held_bytes == 0)
+        until(lambda: processor.frame_memory.held_bytes == 0)
         with Wire(broker, source="127.0.0.2") as wire:  # whose turn it was has gone
             assert wire.produce("large", batch).base_offset == 5
 
@@ -176,10 +176,10 @@ def test_a_request_that_stops_half_way_ends_its_connection(caplog: pytest.LogCap
                 with Wire(broker) as wire:
                     wire.socket.sendall((struct.pack(">ihh", claimed, 0, 9) + bytes(sent))[:sent])
                     assert wire.is_closed_by_peer()
-        assert [line.getMessage().count("comes too slowly") for line in caplog.records] == [1] * 8
+        assert [line.getMessage().count("arrives too slowly") for line in caplog.records] == [1] * 8
         assert "request.min.bytes.per.second" in caplog.text
         assert processor.too_slow == 8
-        assert processor.held_bytes == 0
+        assert processor.frame_memory.held_bytes == 0
         assert "embedlog_connections_too_slow_total 8.0" in scraped(broker)
         assert idle.ask(ApiVersionsRequest(), 0).error_code == 0
         waiting.socket.sendall(SMALL[10:])

@@ -45,7 +45,7 @@ def in_zookeeper(cluster: Cluster) -> dict[TopicPartition, int]:
 
 
 def in_kafka(cluster: Cluster) -> dict[TopicPartition, CommittedOffset]:
-    return cluster.broker(0).node.groups.committed_offsets(G)
+    return cluster.broker(0).context.groups.committed_offsets(G)
 
 
 def offsets_in_kafka(cluster: Cluster) -> dict[TopicPartition, int]:
@@ -83,7 +83,7 @@ def test_both_storages_are_written_on_claim(cluster: Cluster, zookeeper: Znodes)
     cluster.append("t", 0, [b"0", b"1"])
     with ConsumerConnector(zookeeper.connect, G, auto_offset_reset="smallest", **ZOOKEEPER) as connector:
         read(connector, 2)
-    cluster.broker(0).node.groups.commit_offsets(G, {BUSY: CommittedOffset(1)})
+    cluster.broker(0).context.groups.commit_offsets(G, {BUSY: CommittedOffset(1)})
     assert (in_zookeeper(cluster), offsets_in_kafka(cluster)) == ({BUSY: 2, IDLE: 0}, {BUSY: 1})
     with ConsumerConnector(
         zookeeper.connect, G, auto_commit_enable=False, dual_commit_enabled=True, **KAFKA

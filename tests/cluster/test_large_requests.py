@@ -83,7 +83,7 @@ def test_others_are_served_meanwhile(
     broker.log.create_topic(T)
     request, version = LARGE[what]
     entered, go = threading.Event(), threading.Event()
-    store_topic, store_partition = broker.node.store.describe_topic, broker.node.store.partition
+    store_topic, store_partition = broker.context.store.describe_topic, broker.context.store.partition
 
     def slowly(real: Callable[..., object]) -> Callable[..., object]:
         def call(*args: object) -> object:
@@ -94,8 +94,8 @@ def test_others_are_served_meanwhile(
 
         return call
 
-    monkeypatch.setattr(broker.node.store, "describe_topic", slowly(store_topic))
-    monkeypatch.setattr(broker.node.store, "partition", slowly(store_partition))
+    monkeypatch.setattr(broker.context.store, "describe_topic", slowly(store_topic))
+    monkeypatch.setattr(broker.context.store, "partition", slowly(store_partition))
     with Wire(broker) as bystander:
         sending = threading.Thread(target=lambda: answers.append(wire.ask(request, version)))
         answers: list[object] = []
@@ -162,7 +162,7 @@ def test_topics_by_ids_that_come_and_go(broker: Broker, wire: Wire) -> None:
     ids = []
     for _ in range(3):
         broker.log.create_topic(T)
-        ids.append(broker.node.topic_id(T))
+        ids.append(broker.context.topic_id(T))
         assert [code(topic_id) for topic_id in ids] == [ErrorCode.UNKNOWN_TOPIC_ID] * (len(ids) - 1) + [0]
         broker.log.delete_topic(T)
         assert code(ids[-1]) == ErrorCode.UNKNOWN_TOPIC_ID

@@ -43,7 +43,7 @@ def test_a_client_that_goes_waits_no_longer(broker: Broker) -> None:
 def test_a_deleted_partition_is_forgotten_by_those_who_waited_for_it(broker: Broker) -> None:
     for waits in (False, True):
         broker.log.create_topic(T)
-        partition = weakref.ref(broker.node.partition(T, 0))
+        partition = weakref.ref(broker.context.partition(T, 0))
         with Wire(broker) as wire:
             number = wire.send(fetch(T, 0, max_wait_ms=FOREVER_MS), 11)
             until(lambda: there_are(Waiting) == 1)

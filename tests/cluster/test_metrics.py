@@ -14,7 +14,7 @@ from wire import Wire, batch_of, produce
 
 from embedlog import LogFull
 from embedlog.cluster import Broker
-from embedlog.cluster.meter import finder
+from embedlog.cluster.meter import error_code_finder
 from embedlog.wire.apis import APIS
 from embedlog.wire.apis.metadata import MetadataRequest
 from embedlog.wire.apis.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
@@ -123,7 +123,7 @@ def test_health(broker: Broker) -> None:
     broker.log.create_topic("events")
     assert get(broker, "/health") == (200, '{"status": "ok", "partitions": 1}\n')
     assert get(broker, "/healthy")[0] == 404
-    broker.node.partition("events", 0).fail("the disk is gone")
+    broker.context.partition("events", 0).fail("the disk is gone")
     status, text = get(broker, "/health")
     told = json.loads(text)
     assert (status, told["status"]) == (503, "failing")
@@ -151,7 +151,7 @@ def test_a_log_that_is_full_says_so() -> None:
 
 def test_what_fails_in_the_background_shows() -> None:
     with Broker(metrics_port=0) as broker:
-        failures = broker.node.store.background.failures
+        failures = broker.context.store.background.failures
         with failures.tolerated("trying", "something", OSError):
             raise OSError(28, "No space left on device")
         status, text = get(broker, "/health")
@@ -180,7 +180,7 @@ def test_clients_that_say_nothing_keep_nobody_else_away(broker: Broker) -> None:
 
 
 def test_the_first_error_of_an_answer_is_found() -> None:
-    find = finder(ProduceResponse)
+    find = error_code_finder(ProduceResponse)
     good, bad = PartitionProduceResponse(), PartitionProduceResponse(error_code=6)
     topics = [
         TopicProduceResponse(name="a", partition_responses=[good]),
@@ -194,4 +194,4 @@ def test_the_first_error_of_an_answer_is_found() -> None:
 @pytest.mark.parametrize("key", sorted(APIS), ids=lambda key: APIS[key].api.name)
 def test_errors_are_looked_for_in_every_answer(key: int) -> None:
     response = APIS[key].response
-    assert finder(response)(response()) == 0
+    assert error_code_finder(response)(response()) == 0

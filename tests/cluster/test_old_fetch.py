@@ -41,7 +41,7 @@ def fill(broker: Broker, compression: str = "none", topic: str = "t", **settings
 
 
 def append(broker: Broker, batch: bytearray) -> None:
-    broker.node.partition("t", 0).append(batch)
+    broker.context.partition("t", 0).append(batch)
 
 
 @pytest.mark.parametrize("compression", CODECS)
@@ -197,7 +197,7 @@ def test_a_conversion_holds_little_of_what_it_reads(broker: Broker) -> None:
     broker.log.create_topic("t")
     for _ in range(24):
         broker.log.append_many("t", [bytes(1_000)] * 1_000)
-    partition = broker.node.partition("t", 0)
+    partition = broker.context.partition("t", 0)
     tracemalloc.start()
     try:
         made = as_message_set(partition, 0, 24_000, 1, 100_000, Conversion(), at_least_one=False)
@@ -229,7 +229,7 @@ def test_a_large_batch_is_converted_in_pieces(broker: Broker, version: int, comp
 
 def test_little_is_converted_where_much_waits_to_be_sent(broker: Broker) -> None:
     fill_pieces(broker)
-    partition = broker.node.partition("t", 0)
+    partition = broker.context.partition("t", 0)
     sizes = [
         len(as_message_set(partition, 0, 20_000, 1, 50 * MIB, Conversion(unsent), at_least_one=False))
         for unsent in (0, 63 * MIB, 64 * MIB, 1 << 40)
@@ -251,7 +251,7 @@ def fill_pieces(broker: Broker) -> None:
 def test_what_is_left_of_a_conversion_is_given_up(broker: Broker) -> None:
     """Once its client has gone, or the broker stops: a piece is made at least."""
     fill_pieces(broker)
-    partition = broker.node.partition("t", 0)
+    partition = broker.context.partition("t", 0)
     asked: list[int] = []
 
     def over() -> bool:
@@ -276,14 +276,14 @@ def test_clients_that_have_gone_cost_a_piece_each(broker: Broker, monkeypatch: p
 
     monkeypatch.setattr(Conversion, "convert", counted)
     go = threading.Event()
-    holding = broker.node.convert(go.wait, TIMEOUT_S)
+    holding = broker.context.run_conversion(go.wait, TIMEOUT_S)
     wires = [Wire(broker) for _ in range(10)]
     for wire in wires:
         wire.send(request_of("t", 0, max_bytes=50 * MIB, partition_max_bytes=50 * MIB), 2)
     for wire in wires:
         wire.socket.shutdown(socket.SHUT_WR)
     (processor,) = broker.server.processors
-    eventually(lambda: sum(each.ended for each in list(processor.connections)) == 10)
+    eventually(lambda: sum(each.half_closed for each in list(processor.connections)) == 10)
     go.set()
     assert holding.result(TIMEOUT_S)
     for wire in wires:  # who only sends no more gets his answer
@@ -297,7 +297,7 @@ def test_nobody_else_waits_for_conversions(broker: Broker) -> None:
     """Also not those whose requests another thread handles because they are large."""
     broker.log.create_topic("t", max_message_bytes=10 * MIB)
     go = threading.Event()
-    holding = broker.node.convert(go.wait, TIMEOUT_S)
+    holding = broker.context.run_conversion(go.wait, TIMEOUT_S)
     with Wire(broker) as old, Wire(broker) as wire:
         number = old.send(request_of("t", 0), 2)
         assert wire.produce("t", batch_of(bytes(5 * MIB))).error_code == 0
@@ -335,7 +335,7 @@ def test_damage_fails_the_fetch_that_begins_there(broker: Broker) -> None:
     append(broker, encode_batch([(None, b"good", (), T)]))
     append(broker, encode_batch([(None, b"bad", (), T)]))
     append(broker, encode_batch([(None, b"good", (), T)]))
-    segment = broker.node.partition("t", 0).segments()[-1]
+    segment = broker.context.partition("t", 0).segments()[-1]
     with open(segment.path, "r+b") as file:
         data = file.read()
         file.seek(data.index(b"bad"))
@@ -359,7 +359,7 @@ def test_a_client_that_doubles_its_buffer_reads_everything(
     broker_for_examples: Broker, batches: list, codecs: list[str], magic: int, max_bytes: int
 ) -> None:
     log = broker_for_examples.log
-    partition = broker_for_examples.node.partition("t", 0)
+    partition = broker_for_examples.context.partition("t", 0)
     start = log.offsets("t")[0].log_end_offset
     for rows, compression in zip(batches, codecs, strict=False):
         log.append_many(
@@ -386,5 +386,5 @@ def test_a_client_that_doubles_its_buffer_reads_everything(
 def broker_for_examples():
     with Broker() as broker:
         broker.log.create_topic("t")
-        assert broker.node.partition("t", 0).name == TopicPartition("t", 0)
+        assert broker.context.partition("t", 0).name == TopicPartition("t", 0)
         yield broker

@@ -16,8 +16,8 @@ from wire import produce as request_of
 
 from embedlog import codec
 from embedlog.cluster import Broker
+from embedlog.cluster.api_errors import ApiError
 from embedlog.cluster.down_conversion import as_batches
-from embedlog.cluster.problems import ApiError
 from embedlog.codec import decode, scan
 from embedlog.codec.message_set import encode_message_set
 from embedlog.config import TopicSettings

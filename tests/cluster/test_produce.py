@@ -38,7 +38,7 @@ def values(broker: Broker, topic: str = T) -> list[bytes | None]:
 @pytest.mark.parametrize("acks", [1, -1])
 def test_every_version(broker: Broker, wire: Wire, version: int, acks: int) -> None:
     request = produce(T, batch_of(b"a", b"b"), acks=acks)
-    request.topic_data[0].topic_id = broker.node.topic_id(T)
+    request.topic_data[0].topic_id = broker.context.topic_id(T)
     (part,) = wire.ask(request, version).responses[0].partition_responses
     assert (part.error_code, part.base_offset) == (0, 0)
     assert values(broker) == [b"a", b"b"]
@@ -273,7 +273,7 @@ def test_the_guilty_records_are_named(broker: Broker, wire: Wire, compression: i
     broker.log.create_topic("kept", cleanup_policy="compact")
     rows = [(None if place in (1, 4) else b"k", b"v", (), 1) for place in range(6)]
     request = produce("kept", bytes(encode_batch(rows, compression=compression)))
-    request.topic_data[0].topic_id = broker.node.topic_id("kept")
+    request.topic_data[0].topic_id = broker.context.topic_id("kept")
     (refused,) = wire.ask(request, version).responses[0].partition_responses
     assert refused.error_code == ErrorCode.INVALID_RECORD
     named = [error.batch_index for error in refused.record_errors]

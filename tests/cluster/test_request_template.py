@@ -168,7 +168,7 @@ def test_the_third_is_known(
 ) -> None:
     def ask(partition: int, value: bytes) -> int:
         request = produce(T, batch_of(value), partition=partition)
-        request.topic_data[0].topic_id = broker.node.topic_id(T)
+        request.topic_data[0].topic_id = broker.context.topic_id(T)
         (found,) = wire.ask(request, version).responses[0].partition_responses
         assert (found.index, found.error_code, found.log_start_offset) == (partition, 0, 0)
         return int(found.base_offset)

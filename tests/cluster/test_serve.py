@@ -217,10 +217,10 @@ def test_a_port_that_is_taken(run: Run, tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         ran = run("serve", "data", "--port", str(port))
         assert (ran.code, ran.out) == (2, "")
-        assert f"127.0.0.1:{port} is taken by another program" in ran.err
+        assert f"127.0.0.1:{port} is in use by another program" in ran.err
         ran = run("serve", "data", "--port", "0", "--metrics-port", str(port))
         assert (ran.code, ran.out) == (2, "")
-        assert f"127.0.0.1:{port} is taken by another program" in ran.err
+        assert f"127.0.0.1:{port} is in use by another program" in ran.err
     assert not (tmp_path / "data").exists()
 
 

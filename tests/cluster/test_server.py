@@ -21,8 +21,8 @@ from wire import Wire, batch_of, fetch, produce, records_of
 
 import embedlog
 from embedlog.cluster import AddressInUse, Broker, processor
-from embedlog.cluster.poll import Selected
-from embedlog.cluster.server import listen, listening
+from embedlog.cluster.poll import SelectorPoller
+from embedlog.cluster.server import bind, listen
 from embedlog.wire.apis.api_versions import ApiVersionsRequest
 from embedlog.wire.apis.fetch import FetchRequest
 from embedlog.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
@@ -190,7 +190,7 @@ def test_who_never_reads_is_waited_for_and_costs_no_memory(broker: Broker, bysta
 
 def test_without_epoll(monkeypatch: pytest.MonkeyPatch) -> None:
     """Elsewhere Python's selectors stand in for it, also where sending has to wait for who reads slowly."""
-    monkeypatch.setattr(processor, "Poller", Selected)
+    monkeypatch.setattr(processor, "Poller", SelectorPoller)
     with Broker() as broker, Wire(broker) as slow, Wire(broker) as wire:
         broker.log.create_topic(T)
         broker.log.append(T, bytes(1_000_000))
@@ -211,7 +211,7 @@ def test_what_fails_for_one_connection_ends_no_other(
         raise MemoryError
 
     with monkeypatch.context() as patched, Wire(broker) as wire:
-        patched.setattr(processor, "frame_buffer", no_memory)
+        patched.setattr(processor.frame_memory, "allocate", no_memory)
         wire.socket.sendall(struct.pack(">i", 1 << 20) + bytes(1000))
         assert wire.is_closed_by_peer()
         assert bystander.produce(T, batch_of(b"still served")).error_code == 0
@@ -353,10 +353,10 @@ def test_addresses_that_cannot_be(given: dict[str, Any], says: str) -> None:
 
 
 def test_two_that_are_bound_before_either_listens() -> None:
-    with listening("127.0.0.1", 0) as first:
+    with bind("127.0.0.1", 0) as first:
         port = first.getsockname()[1]
-        taken = pytest.raises(AddressInUse, match=f"127.0.0.1:{port} is taken")
-        with taken, listening("127.0.0.1", port) as second:  # or is refused here, where a system does that
+        taken = pytest.raises(AddressInUse, match=f"127.0.0.1:{port} is in use")
+        with taken, bind("127.0.0.1", port) as second:  # or is refused here, where a system does that
             listen(first, 1)
             listen(second, 1)
 

@@ -117,8 +117,8 @@ def test_what_it_cannot_have(broker: Broker, consumer: SimpleConsumer) -> None:
 def test_damage_is_told_once_what_stands_before_it_was_read(broker: Broker, consumer: SimpleConsumer) -> None:
     broker.log.create_topic("t")
     for value in (b"good", b"bad", b"good"):
-        broker.node.partition("t", 0).append(encode_batch([(None, value, (), T)]))
-    segment = broker.node.partition("t", 0).segments()[-1]
+        broker.context.partition("t", 0).append(encode_batch([(None, value, (), T)]))
+    segment = broker.context.partition("t", 0).segments()[-1]
     with open(segment.path, "r+b") as file:
         data = file.read()
         file.seek(data.index(b"bad"))

@@ -138,20 +138,18 @@ def test_clients_that_are_turned_away_are_told_of_once(
         with pytest.raises(BrokerUnavailable):
             embedlog.open(f"kafka://{broker.bootstrap_servers}", default_api_timeout_ms=100)
     said = [each.getMessage() for each in caplog.records if each.name == dispatch.__name__]
-    assert said == [
-        "this broker has no session with ZooKeeper just now: clients are turned away (1 since this was said)"
-    ]
+    assert said == ["this broker has no ZooKeeper session: connections are closed (1 since the last message)"]
     assert not [each for each in caplog.records if "connection closed" in each.getMessage()]
 
 
-def test_what_happens_often_is_said_seldom() -> None:
+def test_what_happens_often_is_said_throttle() -> None:
     now = 0.0
-    seldom = LogThrottle(10, clock=lambda: now)
-    assert [seldom.times() for _ in range(3)] == [1, 0, 0]
+    throttle = LogThrottle(10, clock=lambda: now)
+    assert [throttle.count() for _ in range(3)] == [1, 0, 0]
     now = 9.9
-    assert seldom.times() == 0
+    assert throttle.count() == 0
     now = 10.0
-    assert [seldom.times(), seldom.times()] == [4, 0]
+    assert [throttle.count(), throttle.count()] == [4, 0]
 
 
 def test_a_rack_is_told_to_the_cluster_and_to_clients(zookeeper: Znodes, tmp_path: Path) -> None:

@@ -370,7 +370,7 @@ class RegisteredBroker:
                 self._step()
                 told = ""
             except ZooKeeperUnavailable as error:
-                if not self._stopped and self._unreachable.times():
+                if not self._stopped and self._unreachable.count():
                     logger.warning("broker %d: %s; it is tried again and again", self.node_id, error)
                 self._wake.wait(_BREATHER_S)
             except EmbedlogError as error:

@@ -48,10 +48,10 @@ from ...wire.apis.offset_fetch import (
 )
 from ...wire.error_codes import ErrorCode
 from ...wire.schema import NO_UUID
+from ..api_errors import error_code_for, group_error_code_for
 from ..broker_context import BrokerContext, Handler, RequestContext
 from ..coordination import ConsumerOffsets
-from ..group_work import GroupWork
-from ..problems import code_of, group_code_of
+from ..group_requests import GroupRequests
 
 _FIRST_WITH_TOPIC_IDS: Final = 10
 _FIRST_WITH_SEVERAL_GROUPS: Final = 8
@@ -87,9 +87,9 @@ class Asked(NamedTuple):
 class CommitHandlers:
     """Implements the APIs of committed offsets."""
 
-    def __init__(self, node: BrokerContext, work: GroupWork) -> None:
-        self._node = node
-        self._work = work
+    def __init__(self, broker: BrokerContext, work: GroupRequests) -> None:
+        self._broker = broker
+        self._requests = work
 
     def handlers(self) -> dict[str, Handler]:
         """API -> who answers it."""
@@ -102,12 +102,12 @@ class CommitHandlers:
     # -- OffsetCommit ----------------------------------------------------------------------------------
 
     def offset_commit(
-        self, call: RequestContext, request: OffsetCommitRequest
+        self, context: RequestContext, request: OffsetCommitRequest
     ) -> OffsetCommitResponse | Future[OffsetCommitResponse]:
         offsets: dict[TopicPartition, CommittedOffset] = {}
         checked: list[list[ErrorCode]] = []
         for topic in request.topics:
-            name = self._name(call, topic.name, topic.topic_id)
+            name = self._name(context, topic.name, topic.topic_id)
             checked.append([self._check(name, given) for given in topic.partitions])
             for given, code in zip(topic.partitions, checked[-1], strict=True):
                 if name is not None and code is ErrorCode.NONE:
@@ -125,73 +125,73 @@ class CommitHandlers:
             return answer(ErrorCode.NONE)
 
         def commit() -> OffsetCommitResponse:
-            self._node.groups.commit_offsets(
+            self._broker.groups.commit_offsets(
                 request.group_id,
                 offsets,
                 member_id=request.member_id,
                 generation=request.generation_id_or_member_epoch,
                 group_instance_id=request.group_instance_id,
-                max_groups=self._node.settings.max_groups,
+                max_groups=self._broker.settings.max_groups,
                 negative=True,
             )
             return answer(ErrorCode.NONE)
 
         if not offsets:
             return answer(ErrorCode.NONE)
-        kept = self._in_zookeeper(call)
-        return self._work.do(
-            call,
+        kept = self._in_zookeeper(context)
+        return self._requests.do(
+            context,
             commit if kept is None else lambda: commit_in_zookeeper(kept),
-            lambda error: answer(self._commit_code(call, request, error)),
+            lambda error: answer(self._commit_code(context, request, error)),
             group=request.group_id if kept is None else None,
-            timeout_ms=self._node.settings.offsets_commit_timeout_ms,
+            timeout_ms=self._broker.settings.offsets_commit_timeout_ms,
         )
 
-    def _in_zookeeper(self, call: RequestContext) -> ConsumerOffsets | None:
+    def _in_zookeeper(self, context: RequestContext) -> ConsumerOffsets | None:
         """The ZooKeeper offsets, if the request is about these; None for `__consumer_offsets`."""
-        return None if call.version else self._node.coordination.consumer_offsets
+        return None if context.version else self._broker.coordination.consumer_offsets
 
     def _check(self, topic: str | None, given: OffsetCommitRequestPartition) -> ErrorCode:
         if topic is None:
             return ErrorCode.UNKNOWN_TOPIC_ID
         try:
-            self._node.partition(topic, given.partition_index)
+            self._broker.partition(topic, given.partition_index)
         except EmbedlogError as error:
-            return code_of(error)
-        if len((given.committed_metadata or "").encode()) > self._node.settings.offset_metadata_max_bytes:
+            return error_code_for(error)
+        if len((given.committed_metadata or "").encode()) > self._broker.settings.offset_metadata_max_bytes:
             return ErrorCode.OFFSET_METADATA_TOO_LARGE
         return ErrorCode.NONE
 
     def _commit_code(
-        self, call: RequestContext, request: OffsetCommitRequest, error: EmbedlogError
+        self, context: RequestContext, request: OffsetCommitRequest, error: EmbedlogError
     ) -> ErrorCode:
         """A member of a group that is not there (any more) is told so in a way that its version knows."""
         lost = isinstance(error, (UnknownMember, IllegalGeneration))
         if lost and request.generation_id_or_member_epoch >= 0:
             try:
-                self._node.groups.describe_group(request.group_id)
+                self._broker.groups.describe_group(request.group_id)
             except GroupNotFound:
-                if call.version >= _FIRST_THAT_MISSES_GROUPS:
+                if context.version >= _FIRST_THAT_MISSES_GROUPS:
                     return ErrorCode.GROUP_ID_NOT_FOUND
                 return ErrorCode.ILLEGAL_GENERATION
             except EmbedlogError:
                 pass
-        return group_code_of(error, member=True)
+        return group_error_code_for(error, member=True)
 
     # -- OffsetFetch -----------------------------------------------------------------------------------
 
     def offset_fetch(
-        self, call: RequestContext, request: OffsetFetchRequest
+        self, context: RequestContext, request: OffsetFetchRequest
     ) -> OffsetFetchResponse | Future[OffsetFetchResponse]:
         asked: list[tuple[str, list[Asked] | None]]
-        if call.version >= _FIRST_WITH_SEVERAL_GROUPS:
+        if context.version >= _FIRST_WITH_SEVERAL_GROUPS:
             asked = [
                 (
                     group.group_id,
                     None
                     if group.topics is None
                     else [
-                        Asked(self._name(call, t.name, t.topic_id), t.topic_id, t.partition_indexes)
+                        Asked(self._name(context, t.name, t.topic_id), t.topic_id, t.partition_indexes)
                         for t in group.topics
                     ],
                 )
@@ -201,38 +201,38 @@ class CommitHandlers:
             topics = request.topics
             of = None if topics is None else [Asked(t.name, NO_UUID, t.partition_indexes) for t in topics]
             asked = [(request.group_id, of)]
-        return self._work.do(
-            call,
-            lambda: self._fetched(call, asked),
+        return self._requests.do(
+            context,
+            lambda: self._fetched(context, asked),
             lambda error: _fetch_response(
-                call, [(group, _none(topics, ErrorCode.NONE), error) for group, topics in asked]
+                context, [(group, _none(topics, ErrorCode.NONE), error) for group, topics in asked]
             ),
         )
 
     def _fetched(
-        self, call: RequestContext, asked: Iterable[tuple[str, list[Asked] | None]]
+        self, context: RequestContext, asked: Iterable[tuple[str, list[Asked] | None]]
     ) -> OffsetFetchResponse:
         found: list[tuple[str, list[FoundTopic], EmbedlogError | None]] = []
         for group, topics in asked:
             try:
-                if self._in_zookeeper(call) is None:
-                    self._work.check_coordinates(group)
-                found.append((group, self._found(call, group, topics), None))
+                if self._in_zookeeper(context) is None:
+                    self._requests.check_coordinates(group)
+                found.append((group, self._found(context, group, topics), None))
             except EmbedlogError as error:
                 found.append((group, _none(topics, ErrorCode.NONE), error))
-        return _fetch_response(call, found)
+        return _fetch_response(context, found)
 
-    def _found(self, call: RequestContext, group: str, topics: list[Asked] | None) -> list[FoundTopic]:
+    def _found(self, context: RequestContext, group: str, topics: list[Asked] | None) -> list[FoundTopic]:
         if topics is None:
-            return self._all(call, self._node.groups.stored_offsets(group))
+            return self._all(context, self._broker.groups.stored_offsets(group))
         names = [TopicPartition(t.name, number) for t in topics if t.name for number in t.partitions]
-        kept = self._in_zookeeper(call)
+        kept = self._in_zookeeper(context)
         if kept is None:
-            committed = self._node.groups.stored_offsets(group, names)
+            committed = self._broker.groups.stored_offsets(group, names)
         else:
             there = [name for name in dict.fromkeys(names) if self._missing(name) is ErrorCode.NONE]
             committed = {name: CommittedOffset(each) for name, each in kept.fetch(group, there).items()}
-        missing = ErrorCode.NONE if call.version else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        missing = ErrorCode.NONE if context.version else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return [
             FoundTopic(
                 topic.name or "",
@@ -243,7 +243,7 @@ class CommitHandlers:
         ]
 
     def _all(
-        self, call: RequestContext, committed: Mapping[TopicPartition, CommittedOffset]
+        self, context: RequestContext, committed: Mapping[TopicPartition, CommittedOffset]
     ) -> list[FoundTopic]:
         by_topic: dict[str, list[Found]] = {}
         for name in sorted(committed):
@@ -251,9 +251,9 @@ class CommitHandlers:
         found = []
         for topic, partitions in by_topic.items():
             topic_id = NO_UUID
-            if call.version >= _FIRST_WITH_TOPIC_IDS:
+            if context.version >= _FIRST_WITH_TOPIC_IDS:
                 try:
-                    topic_id = self._node.topic_id(topic)
+                    topic_id = self._broker.topic_id(topic)
                 except TopicNotFound:
                     continue  # it has no id to be told by
             found.append(FoundTopic(topic, topic_id, partitions))
@@ -262,12 +262,12 @@ class CommitHandlers:
     # -- OffsetDelete ----------------------------------------------------------------------------------
 
     def offset_delete(
-        self, call: RequestContext, request: OffsetDeleteRequest
+        self, context: RequestContext, request: OffsetDeleteRequest
     ) -> OffsetDeleteResponse | Future[OffsetDeleteResponse]:
         def delete() -> OffsetDeleteResponse:
             response = OffsetDeleteResponse()
-            committed = self._node.groups.stored_offsets(request.group_id)
-            self._node.groups.describe_group(request.group_id)
+            committed = self._broker.groups.stored_offsets(request.group_id)
+            self._broker.groups.describe_group(request.group_id)
             for topic in request.topics:
                 names = [TopicPartition(topic.name, each.partition_index) for each in topic.partitions]
                 code = self._delete(request.group_id, [name for name in names if name in committed])
@@ -285,32 +285,32 @@ class CommitHandlers:
                 )
             return response
 
-        return self._work.do(
-            call,
+        return self._requests.do(
+            context,
             delete,
-            lambda error: OffsetDeleteResponse(error_code=group_code_of(error)),
+            lambda error: OffsetDeleteResponse(error_code=group_error_code_for(error)),
             group=request.group_id,
         )
 
     def _delete(self, group: str, names: list[TopicPartition]) -> ErrorCode:
         try:
-            self._node.groups.delete_offsets(group, names)
+            self._broker.groups.delete_offsets(group, names)
         except GroupNotEmpty:
             return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
         except EmbedlogError as error:
-            return group_code_of(error)
+            return group_error_code_for(error)
         return ErrorCode.NONE
 
     def _missing(self, name: TopicPartition) -> ErrorCode:
         """Nothing is committed for it: that is what was asked for, if there is such a partition."""
         try:
-            self._node.partition(*name)
+            self._broker.partition(*name)
         except EmbedlogError as error:
-            return code_of(error)
+            return error_code_for(error)
         return ErrorCode.NONE
 
-    def _name(self, call: RequestContext, name: str, topic_id: bytes) -> str | None:
-        return self._node.topic_named(topic_id) if call.version >= _FIRST_WITH_TOPIC_IDS else name
+    def _name(self, context: RequestContext, name: str, topic_id: bytes) -> str | None:
+        return self._broker.topic_name(topic_id) if context.version >= _FIRST_WITH_TOPIC_IDS else name
 
 
 def _commit_response(
@@ -357,14 +357,14 @@ def _none(topics: list[Asked] | None, code: ErrorCode) -> list[FoundTopic]:
 
 
 def _fetch_response(
-    call: RequestContext, found: list[tuple[str, list[FoundTopic], EmbedlogError | None]]
+    context: RequestContext, found: list[tuple[str, list[FoundTopic], EmbedlogError | None]]
 ) -> OffsetFetchResponse:
-    if call.version >= _FIRST_WITH_SEVERAL_GROUPS:
+    if context.version >= _FIRST_WITH_SEVERAL_GROUPS:
         return OffsetFetchResponse(
             groups=[
                 OffsetFetchResponseGroup(
                     group_id=group,
-                    error_code=ErrorCode.NONE if error is None else group_code_of(error),
+                    error_code=ErrorCode.NONE if error is None else group_error_code_for(error),
                     topics=[
                         OffsetFetchResponseTopics(
                             name=topic.name,
@@ -387,8 +387,8 @@ def _fetch_response(
             ]
         )
     ((_, topics, error),) = found
-    code = ErrorCode.NONE if error is None else group_code_of(error)
-    of_each = code if call.version < _FIRST_WITH_A_CODE_FOR_THE_GROUP else ErrorCode.NONE
+    code = ErrorCode.NONE if error is None else group_error_code_for(error)
+    of_each = code if context.version < _FIRST_WITH_A_CODE_FOR_THE_GROUP else ErrorCode.NONE
     return OffsetFetchResponse(
         error_code=code,
         topics=[

@@ -30,8 +30,8 @@ from ...wire.apis.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 from ...wire.error_codes import ErrorCode
+from ..api_errors import ApiError, error_code_for
 from ..broker_context import BrokerContext, Handler, RequestContext
-from ..problems import ApiError, code_of
 from ..settings import BrokerSettings
 from ..topic_configs import (
     CHANGED,
@@ -70,8 +70,8 @@ _Change: TypeAlias = Callable[[Sequence[Any], _Texts, _Values], dict[str, str]]
 class ConfigHandlers:
     """Implements the APIs of settings."""
 
-    def __init__(self, node: BrokerContext) -> None:
-        self._node = node
+    def __init__(self, broker: BrokerContext) -> None:
+        self._broker = broker
 
     def handlers(self) -> dict[str, Handler]:
         """API -> who answers it."""
@@ -84,10 +84,10 @@ class ConfigHandlers:
     # -- describing ------------------------------------------------------------------------------------
 
     def describe_configs(
-        self, call: RequestContext, request: DescribeConfigsRequest
+        self, context: RequestContext, request: DescribeConfigsRequest
     ) -> Future[DescribeConfigsResponse]:
         """In another thread: of a thousand topics that is a lot of text. What is named twice is told once."""
-        return self._node.offload(
+        return self._broker.run_blocking(
             lambda: DescribeConfigsResponse(
                 results=[self._describe(each, request.include_synonyms) for each in _once(request.resources)]
             )
@@ -110,20 +110,20 @@ class ConfigHandlers:
         return result
 
     def _values(self, kind: int, name: str) -> list[Value]:
-        store = self._node.store
+        store = self._broker.store
         if kind == _TOPIC:
             return topic_values(store.defaults, store.topic(name).settings)
         self._check_broker(kind, name)
         altered = [
             value_of(BrokerSettings, each, ((value, CHANGED), self._at_start(each)))
-            for each, value in self._node.altered.items()
+            for each, value in self._broker.dynamic_settings.items()
         ]
         if not name:  # the settings that were changed for all brokers
             return sorted(altered)
         fixed = [
             value_of(BrokerSettings, each, (self._at_start(each),), read_only=each not in _DYNAMIC)
             for each in BrokerSettings.names()
-            if each not in self._node.altered
+            if each not in self._broker.dynamic_settings
         ]
         of_log = [
             value_of(LogSettings, each, (_started(value, default),), read_only=True)
@@ -135,17 +135,17 @@ class ConfigHandlers:
 
     def _facts(self) -> list[Value]:
         """Settings of Kafka's brokers that are facts here, and no settings."""
-        coordination = self._node.coordination
+        coordination = self._broker.coordination
         own = [broker for broker in coordination.brokers() if broker.node_id == coordination.node_id]
         listeners = ",".join(f"PLAINTEXT://{broker}" for broker in own)
-        found = (listeners, GIVEN_AT_START), ("1", DEFAULT), (self._node.store.path, GIVEN_AT_START)
+        found = (listeners, GIVEN_AT_START), ("1", DEFAULT), (self._broker.store.path, GIVEN_AT_START)
         return [
             Value(name, value, source, type, read_only=True)
             for (name, type), (value, source) in zip(_FACTS.items(), found, strict=True)
         ]
 
     def _at_start(self, name: str) -> tuple[Any, int]:
-        return _started(self._node.value_at_start(name), getattr(BrokerSettings(), name))
+        return _started(self._broker.initial_value(name), getattr(BrokerSettings(), name))
 
     def _check_broker(self, kind: int, name: str) -> None:
         """Is it this broker, or (by an empty name) all of them? Raises Refusal."""
@@ -153,27 +153,27 @@ class ConfigHandlers:
             raise ApiError(
                 ErrorCode.INVALID_REQUEST, f"settings are those of topics (2) and brokers (4), not of {kind}"
             )
-        own = self._node.coordination.node_id
+        own = self._broker.coordination.node_id
         if name not in ("", str(own)):
             raise ApiError(ErrorCode.INVALID_REQUEST, f"this is broker {own}: ask the one that you mean")
 
     # -- altering --------------------------------------------------------------------------------------
 
     def alter_configs(
-        self, call: RequestContext, request: AlterConfigsRequest
+        self, context: RequestContext, request: AlterConfigsRequest
     ) -> Future[AlterConfigsResponse]:
         """All settings that the resources are to have of their own."""
         altered = alter_configs.AlterConfigsResourceResponse
-        return self._node.offload(
+        return self._broker.run_blocking(
             lambda: AlterConfigsResponse(responses=self._alter_all(request, _replaced, altered))
         )
 
     def incremental_alter_configs(
-        self, call: RequestContext, request: IncrementalAlterConfigsRequest
+        self, context: RequestContext, request: IncrementalAlterConfigsRequest
     ) -> Future[IncrementalAlterConfigsResponse]:
         """Changes to what they have."""
         altered = incremental_alter_configs.AlterConfigsResourceResponse
-        return self._node.offload(
+        return self._broker.run_blocking(
             lambda: IncrementalAlterConfigsResponse(responses=self._alter_all(request, _changed, altered))
         )
 
@@ -204,8 +204,8 @@ class ConfigHandlers:
         return responses
 
     def _alter_topic(self, name: str, configs: Sequence[Any], change: _Change, validate_only: bool) -> None:
-        store = self._node.store
-        with self._node.topics_lock:
+        store = self._broker.store
+        with self._broker.topics_lock:
             shown = {value.name: value for value in topic_values(store.defaults, store.topic(name).settings)}
             check_not_internal(name, "its settings are not changed over the wire")
             own = {value.name: value.value for value in shown.values() if value.source == OWN}
@@ -213,11 +213,11 @@ class ConfigHandlers:
             changes = checked({each: value for each, value in wanted.items() if own.get(each) != value})
             changes |= dict.fromkeys(set(own) - set(wanted))
             if changes and not validate_only:
-                self._node.coordination.alter_topic(name, changes)
+                self._broker.coordination.alter_topic(name, changes)
 
     def _alter_broker(self, configs: Sequence[Any], change: _Change, validate_only: bool) -> None:
-        node = self._node
-        shown = {value.name: value for value in self._values(_BROKER, str(node.coordination.node_id))}
+        broker = self._broker
+        shown = {value.name: value for value in self._values(_BROKER, str(broker.coordination.node_id))}
         own = {value.name: value.value for value in shown.values() if value.source == CHANGED}
         wanted = change(configs, own, shown)
         for name in wanted:
@@ -230,7 +230,7 @@ class ConfigHandlers:
                 )
         settings = parsed(BrokerSettings, wanted)
         if not validate_only:
-            node.alter_settings(settings)
+            broker.alter_settings(settings)
 
 
 def _replaced(configs: Sequence[Any], own: _Texts, shown: _Values) -> dict[str, str]:
@@ -307,4 +307,4 @@ def _described(value: Value, synonyms: bool) -> DescribeConfigsResourceResult:
 
 
 def _told(error: EmbedlogError) -> tuple[ErrorCode, str]:
-    return code_of(error), str(error)
+    return error_code_for(error), str(error)

@@ -23,28 +23,28 @@ from ...wire.apis.describe_producers import (
     TopicResponse,
 )
 from ...wire.error_codes import ErrorCode
+from ..api_errors import error_code_for
 from ..broker_context import BrokerContext, Handler, RequestContext
-from ..problems import code_of
 
 
 class DescribeHandlers:
     """Implements the APIs that look below the records."""
 
-    def __init__(self, node: BrokerContext) -> None:
-        self._node = node
+    def __init__(self, broker: BrokerContext) -> None:
+        self._broker = broker
 
     def handlers(self) -> dict[str, Handler]:
         """API -> who answers it."""
         return {"DescribeLogDirs": self.describe_log_dirs, "DescribeProducers": self.describe_producers}
 
     def describe_log_dirs(
-        self, call: RequestContext, request: DescribeLogDirsRequest
+        self, context: RequestContext, request: DescribeLogDirsRequest
     ) -> Future[DescribeLogDirsResponse]:
-        return self._node.offload(self._describe_log_dirs, request)
+        return self._broker.run_blocking(self._describe_log_dirs, request)
 
     def _describe_log_dirs(self, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
         """One directory. What is asked for and not there is left out, as Kafka does."""
-        store = self._node.store
+        store = self._broker.store
         result = DescribeLogDirsResult(log_dir=store.path)
         try:
             result.total_bytes = store.fs.total_bytes(store.path)
@@ -62,17 +62,17 @@ class DescribeHandlers:
 
     def _asked(self, request: DescribeLogDirsRequest) -> Iterator[Partition]:
         if request.topics is None:
-            yield from self._node.store.partitions()
+            yield from self._broker.store.partitions()
             return
         for topic in request.topics:
             for number in dict.fromkeys(topic.partitions):
                 try:
-                    yield self._node.partition(topic.topic, number)
+                    yield self._broker.partition(topic.topic, number)
                 except EmbedlogError:
                     continue
 
     def describe_producers(
-        self, call: RequestContext, request: DescribeProducersRequest
+        self, context: RequestContext, request: DescribeProducersRequest
     ) -> DescribeProducersResponse:
         return DescribeProducersResponse(
             topics=[
@@ -89,10 +89,10 @@ class DescribeHandlers:
 
     def _producers(self, topic: str, number: int) -> PartitionResponse:
         try:
-            found = self._node.led(topic, number).producers()
+            found = self._broker.led_partition(topic, number).producers()
         except EmbedlogError as error:
             return PartitionResponse(
-                partition_index=number, error_code=code_of(error), error_message=str(error)
+                partition_index=number, error_code=error_code_for(error), error_message=str(error)
             )
         return PartitionResponse(
             partition_index=number,

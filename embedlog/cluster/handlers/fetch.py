@@ -1,13 +1,13 @@
-"""Fetch: batches from the files to the sockets, and waiting for batches that are not there yet.
+"""Fetch: batches from files to sockets, and waiting for batches to be appended.
 
-An answer's records are pieces of segment files. Small ones are read and sent with the rest of the answer;
-larger ones leave by sendfile (see connection.py), so that they never enter this process. Clients of before
-record batches get message sets, made in another thread, one answer at a time (cluster/down_conversion.py).
+A response's records are ranges of segment files. Small ones are read and sent with the rest of the response;
+larger ones leave by sendfile (connection.py) and never enter this process. Clients from before record batches
+get message sets, converted in another thread, one response at a time (cluster/down_conversion.py).
 
-A request that finds less than min_bytes waits in the purgatory of its processor, for at most max_wait_ms: one
-listener a partition and processor wakes those who wait for that partition. A request of many partitions gets
-at most max_bytes in all; at least one batch, whole, if there is any (KIP-74; from version 3 on: before, a
-batch may be cut off, and the client asks again for more).
+A request that finds less than min_bytes waits in its processor's purgatory for at most max_wait_ms. One
+listener per partition and processor wakes the delayed fetches of that partition. A response has at most
+max_bytes of records, but at least one whole batch if there is any (KIP-74, from version 3 on; before, a batch
+may be cut off, and the client asks for more bytes).
 
 Source: Kafka 0.10 design, sections 4.4 and 5.3; KIP-74 (max_bytes), KIP-227 (sessions), KIP-320 (epochs).
 """
@@ -33,29 +33,29 @@ from ...wire.apis.fetch import (
 )
 from ...wire.error_codes import ErrorCode
 from ...wire.messages import Records
-from ..broker_context import BrokerContext, Handler, RequestContext, chained, check_epoch
-from ..connection import Connection, FileRegion
+from ..api_errors import ApiError, error_code_for
+from ..broker_context import BrokerContext, Handler, RequestContext, check_epoch
+from ..connection import Cancellable, Connection, EventLoop, FileRegion
 from ..down_conversion import Conversion, as_message_set, size_before_zstd
-from ..fetch_sessions import FetchSessions, Wanted
-from ..problems import ApiError, code_of
-from ..processor import Processor, Timer
+from ..fetch_sessions import FetchSessions, RequestedPartition
+from ..futures import flatten_future
 
 _FIRST_WITH_WHOLE_BATCHES: Final = 3
 _FIRST_WITH_MAGIC_1: Final = 2
-_FIRST_WITH_BATCHES: Final = 4  # record batches as they are in the log; before, message sets
+_FIRST_WITH_BATCHES: Final = 4  # record batches as in the log; message sets before
 _FIRST_WITH_ZSTD: Final = 10
 _FIRST_WITH_TOPIC_IDS: Final = 13
-_READ_BYTES: Final = 32 << 10  # a piece up to this is read and sent with the answer's other bytes
-_MANY: Final = 1_000  # partitions: looking at more than so many takes a processor too long
+_READ_BYTES: Final = 32 << 10  # a range up to this size is read and sent with the rest of the response
+_MANY: Final = 1_000  # partitions: looking at more would keep a processor for too long
 
-_Answered: TypeAlias = FetchResponse | Future[FetchResponse]
+_Result: TypeAlias = FetchResponse | Future[FetchResponse]
 _Attempt: TypeAlias = Callable[[bool], "FetchResponse | Future[Any] | None"]
 
 
-class Found(NamedTuple):
-    """What there is for one partition: a piece of a file, or an error."""
+class ReadResult(NamedTuple):
+    """What one partition has for a request: a range of a file, or an error."""
 
-    wanted: Wanted
+    requested: RequestedPartition
     partition: Partition | None
     stretch: Stretch | None
     error: EmbedlogError | None
@@ -67,167 +67,174 @@ class Found(NamedTuple):
 
 
 class FetchHandlers:
-    """Implements Fetch."""
+    """Handles Fetch."""
 
-    def __init__(self, node: BrokerContext) -> None:
-        self._node = node
-        self._sessions = FetchSessions(node.settings.max_incremental_fetch_session_cache_slots)
-        self._purgatories: dict[Processor, Purgatory] = {}
+    def __init__(self, broker: BrokerContext) -> None:
+        self._broker = broker
+        self._sessions = FetchSessions(broker.settings.max_incremental_fetch_session_cache_slots)
+        self._purgatories: dict[EventLoop, Purgatory] = {}
         self._stopped = False
 
     def handlers(self) -> dict[str, Handler]:
-        """API -> who answers it."""
+        """API -> handler."""
         return {"Fetch": self.fetch}
 
     def stop(self) -> None:
-        """Whoever waits for records is answered with what there is, and from now on nobody waits."""
+        """Answer all delayed fetches with what there is; no fetch waits from now on."""
         self._stopped = True
         for purgatory in list(self._purgatories.values()):
             purgatory.stop()
 
     def on_half_close(self, connection: Connection) -> None:
-        """See `processor.Application`."""
-        purgatory = self._purgatories.get(connection.processor)
+        """See `connection.Application`."""
+        purgatory = self._purgatories.get(connection.loop)
         if purgatory is not None:
             purgatory.on_half_close(connection)
 
-    def fetch(self, call: RequestContext, request: FetchRequest) -> FetchResponse | Future[FetchResponse]:
+    def fetch(self, context: RequestContext, request: FetchRequest) -> FetchResponse | Future[FetchResponse]:
         try:
-            session, wanted = self._sessions.begin(request, call.version, self._node.topic_named)
-        except ApiError as refusal:
-            return FetchResponse(error_code=refusal.code)
-        max_bytes = min(max(request.max_bytes, 0), self._node.settings.fetch_max_bytes)
+            session, requested = self._sessions.begin(request, context.version, self._broker.topic_name)
+        except ApiError as error:
+            return FetchResponse(error_code=error.code)
+        max_bytes = min(max(request.max_bytes, 0), self._broker.settings.fetch_max_bytes)
 
-        def look() -> list[Found]:
-            return self._look(call, request, wanted, max_bytes)
+        def read() -> list[ReadResult]:
+            return self._read(context, request, requested, max_bytes)
 
-        def answer(found: list[Found]) -> FetchResponse | Future[FetchResponse]:
-            if call.version < _FIRST_WITH_BATCHES:
+        def respond(results: list[ReadResult]) -> _Result:
+            if context.version < _FIRST_WITH_BATCHES:
                 conversion = Conversion(
-                    call.connection.processor.unsent_bytes,
-                    lambda: self._stopped or call.connection.ended,
+                    context.connection.loop.unsent_bytes,
+                    lambda: self._stopped or context.connection.half_closed,
                 )
-                return self._node.convert(
-                    self._response, found, _message_sets(call.version, max_bytes, conversion)
+                return self._broker.run_conversion(
+                    self._response, results, _message_sets(context.version, max_bytes, conversion)
                 )
-            if call.version < _FIRST_WITH_ZSTD:
-                return self._node.offload(
-                    lambda: self._sessions.end(session, self._response(found, _without_zstd))
+            if context.version < _FIRST_WITH_ZSTD:
+                return self._broker.run_blocking(
+                    lambda: self._sessions.end(session, self._response(results, _without_zstd))
                 )
-            return self._sessions.end(session, self._response(found, _records))
+            return self._sessions.end(session, self._response(results, _records))
 
-        def attempt(over: bool) -> FetchResponse | Future[FetchResponse] | None:
-            return answer(now) if _is_enough(now := look(), request.min_bytes) or over else None
+        def attempt(expired: bool) -> _Result | None:
+            results = read()
+            return respond(results) if expired or _is_enough(results, request.min_bytes) else None
 
-        if len(wanted) <= _MANY:
-            return self._begin(call, request, look, answer, attempt)
-        # The processor has other connections to serve, at the first look and at each one after it.
-        return chained(
-            self._node.in_turn(
+        if len(requested) <= _MANY:
+            return self._begin(context, request, read, respond, attempt)
+        # The first read and each later one would keep the processor from its other connections.
+        return flatten_future(
+            self._broker.run_large(
                 lambda: self._begin(
-                    call,
+                    context,
                     request,
-                    look,
-                    answer,
-                    lambda over: chained(self._node.in_turn(attempt, over)),
+                    read,
+                    respond,
+                    lambda expired: flatten_future(self._broker.run_large(attempt, expired)),
                 )
             )
         )
 
     def _begin(
         self,
-        call: RequestContext,
+        context: RequestContext,
         request: FetchRequest,
-        look: Callable[[], list[Found]],
-        answer: Callable[[list[Found]], _Answered],
+        read: Callable[[], list[ReadResult]],
+        respond: Callable[[list[ReadResult]], _Result],
         attempt: _Attempt,
-    ) -> _Answered:
-        found = look()
-        if request.max_wait_ms <= 0 or not found or _is_enough(found, request.min_bytes):
-            return answer(found)
-        processor = call.connection.processor
-        purgatory = self._purgatories.get(processor)
+    ) -> _Result:
+        results = read()
+        if request.max_wait_ms <= 0 or not results or _is_enough(results, request.min_bytes):
+            return respond(results)
+        loop = context.connection.loop
+        purgatory = self._purgatories.get(loop)
         if purgatory is None:
-            purgatory = self._purgatories.setdefault(processor, Purgatory(processor))
-        if self._stopped:  # asked last: who stops says so before it looks for purgatories
-            return answer(found)
+            purgatory = self._purgatories.setdefault(loop, Purgatory(loop))
+        if self._stopped:  # checked last: `stop` sets this before it stops the purgatories
+            return respond(results)
         return purgatory.wait(
-            call.connection,
-            [each.partition for each in found if each.partition is not None],
+            context.connection,
+            [result.partition for result in results if result.partition is not None],
             request.max_wait_ms / 1000,
             attempt,
         )
 
-    # -- inside ----------------------------------------------------------------------------------------
-
-    def _look(
-        self, call: RequestContext, request: FetchRequest, wanted: Sequence[Wanted], max_bytes: int
-    ) -> list[Found]:
-        """What there is for each partition now, at most max_bytes in all. Nothing is read yet."""
-        found = []
+    def _read(
+        self,
+        context: RequestContext,
+        request: FetchRequest,
+        requested: Sequence[RequestedPartition],
+        max_bytes: int,
+    ) -> list[ReadResult]:
+        """The ranges that each partition has now, at most max_bytes together. No file is read yet."""
+        results = []
         left = max_bytes
-        anything = False
-        for each in wanted:
-            one = self._look_at(call, request, each, left, not anything)
-            anything = anything or one.size > 0
-            left = max(left - one.size, 0)
-            found.append(one)
-        return found
+        is_empty = True
+        for partition in requested:
+            result = self._read_partition(context, request, partition, left, is_empty)
+            is_empty = is_empty and not result.size
+            left = max(left - result.size, 0)
+            results.append(result)
+        return results
 
-    def _look_at(
-        self, call: RequestContext, request: FetchRequest, wanted: Wanted, left: int, first: bool
-    ) -> Found:
+    def _read_partition(
+        self,
+        context: RequestContext,
+        request: FetchRequest,
+        requested: RequestedPartition,
+        left: int,
+        is_first: bool,
+    ) -> ReadResult:
         partition = None
         try:
-            if wanted.topic is None:
+            if requested.topic is None:
                 raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
-            partition = self._node.partition(wanted.topic, wanted.partition)
-            if not self._node.leads(partition.name):
-                raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another broker leads this partition")
-            check_epoch(partition, wanted.current_leader_epoch)
-            if wanted.last_fetched_epoch >= 0:
-                epoch, end = partition.end_of_epoch(wanted.last_fetched_epoch)
-                if epoch < wanted.last_fetched_epoch or end < wanted.fetch_offset:
+            partition = self._broker.partition(requested.topic, requested.partition)
+            self._broker.check_leads(partition)
+            check_epoch(partition, requested.current_leader_epoch)
+            if requested.last_fetched_epoch >= 0:
+                epoch, end = partition.end_of_epoch(requested.last_fetched_epoch)
+                if epoch < requested.last_fetched_epoch or end < requested.fetch_offset:
                     diverging = EpochEndOffset(epoch=epoch, end_offset=end)
-                    return Found(wanted, partition, None, None, diverging)
+                    return ReadResult(requested, partition, None, None, diverging)
             stretch = partition.stretch(
-                wanted.fetch_offset,
-                min(max(wanted.max_bytes, 0), left),
+                requested.fetch_offset,
+                min(max(requested.max_bytes, 0), left),
                 read_committed=request.isolation_level == 1,
-                at_least_one=first and call.version >= _FIRST_WITH_WHOLE_BATCHES,
+                at_least_one=is_first and context.version >= _FIRST_WITH_WHOLE_BATCHES,
             )
-            return Found(wanted, partition, stretch, None)
+            return ReadResult(requested, partition, stretch, None)
         except EmbedlogError as error:
-            return Found(wanted, partition, None, error)
+            return ReadResult(requested, partition, None, error)
 
     def _response(
-        self, found: Sequence[Found], records: Callable[[Found, Stretch], Records]
+        self, results: Sequence[ReadResult], records: Callable[[ReadResult, Stretch], Records]
     ) -> FetchResponse:
         response = FetchResponse()
         topic: FetchableTopicResponse | None = None
-        for one in found:
-            key = (one.wanted.topic or "", one.wanted.topic_id)
+        for result in results:
+            key = (result.requested.topic or "", result.requested.topic_id)
             if topic is None or (topic.topic, topic.topic_id) != key:
                 topic = FetchableTopicResponse(topic=key[0], topic_id=key[1])
                 response.responses.append(topic)
-            topic.partitions.append(self._data(one, records))
+            topic.partitions.append(self._partition_data(result, records))
         return response
 
-    def _data(self, found: Found, records: Callable[[Found, Stretch], Records]) -> PartitionData:
-        data = PartitionData(partition_index=found.wanted.partition, high_watermark=-1, records=b"")
-        error = found.error
-        stretch = found.stretch
+    def _partition_data(
+        self, result: ReadResult, records: Callable[[ReadResult, Stretch], Records]
+    ) -> PartitionData:
+        data = PartitionData(partition_index=result.requested.partition, high_watermark=-1, records=b"")
+        error = result.error
+        stretch = result.stretch
         if stretch is not None:
             try:
-                data.records = records(found, stretch)
-            except (OSError, EmbedlogError) as failed:
-                error = (
-                    failed
-                    if isinstance(failed, EmbedlogError)
-                    else ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(failed))
-                )
-            if self._node.meter is not None:
-                self._node.meter.fetched(stretch.size)
+                data.records = records(result, stretch)
+            except EmbedlogError as failure:
+                error = failure
+            except OSError as failure:
+                error = ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
+            if self._broker.meter is not None:
+                self._broker.meter.count_fetched(stretch.size)
             data.high_watermark = stretch.log_end_offset
             data.log_start_offset = stretch.log_start_offset
             committed = stretch.last_stable_offset >= 0
@@ -237,33 +244,33 @@ class FetchHandlers:
                     AbortedTransaction(producer_id=t.producer_id, first_offset=t.first_offset)
                     for t in stretch.aborted
                 ]
-        elif found.partition is not None:
-            offsets = found.partition.offsets()
+        elif result.partition is not None:
+            offsets = result.partition.offsets()
             data.log_start_offset = offsets.log_start_offset
             data.high_watermark = data.last_stable_offset = offsets.log_end_offset
-        data.diverging_epoch = found.diverging
+        data.diverging_epoch = result.diverging
         if error is not None:
-            data.error_code = code_of(error)
+            data.error_code = error_code_for(error)
             if data.error_code in (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.NOT_LEADER_OR_FOLLOWER):
-                data.current_leader = self._leader(found.partition)
+                data.current_leader = self._leader(result.partition)
         return data
 
     def _leader(self, partition: Partition | None) -> LeaderIdAndEpoch | None:
         if partition is None:
             return None
-        found = self._node.coordination.placement(partition.name)
-        return LeaderIdAndEpoch(leader_id=found.leader, leader_epoch=found.leader_epoch)
+        placement = self._broker.coordination.placement(partition.name)
+        return LeaderIdAndEpoch(leader_id=placement.leader, leader_epoch=placement.leader_epoch)
 
 
-def _is_enough(found: Sequence[Found], min_bytes: int) -> bool:
-    """Is there as much as was asked for, or something that the client has to know at once?"""
-    return sum(one.size for one in found) >= min_bytes or any(
-        one.error is not None or one.diverging is not None for one in found
+def _is_enough(results: Sequence[ReadResult], min_bytes: int) -> bool:
+    """Whether to respond now: with min_bytes, or with something that the client has to know at once."""
+    return sum(result.size for result in results) >= min_bytes or any(
+        result.error is not None or result.diverging is not None for result in results
     )
 
 
-def _records(found: Found, stretch: Stretch) -> Records:
-    """The batches as they are in the file."""
+def _records(result: ReadResult, stretch: Stretch) -> Records:
+    """The batches as in the file."""
     segment = stretch.segment
     if segment is None:
         return b""
@@ -273,189 +280,186 @@ def _records(found: Found, stretch: Stretch) -> Records:
     return FileRegion(held.__enter__(), stretch.pos, stretch.size, lambda: held.__exit__(None, None, None))
 
 
-def _without_zstd(found: Found, stretch: Stretch) -> Records:
-    """The same, up to the first batch that the client cannot decompress. Raises Refusal."""
+def _without_zstd(result: ReadResult, stretch: Stretch) -> Records:
+    """The batches up to the first that the client cannot decompress. Raises ApiError."""
     segment = stretch.segment
     if segment is None:
         return b""
     size = size_before_zstd(segment, stretch.pos, stretch.size)
-    return _records(found, stretch._replace(size=size))
+    return _records(result, stretch._replace(size=size))
 
 
 def _message_sets(
     version: int, max_bytes: int, conversion: Conversion
-) -> Callable[[Found, Stretch], Records]:
-    """What makes the records of one answer, at most max_bytes in all."""
+) -> Callable[[ReadResult, Stretch], Records]:
+    """A function that converts the records of one response, at most max_bytes together."""
     left = max_bytes
     magic = 1 if version >= _FIRST_WITH_MAGIC_1 else 0
-    anything = version < _FIRST_WITH_WHOLE_BATCHES
+    at_least_one = version >= _FIRST_WITH_WHOLE_BATCHES
 
-    def converted(found: Found, stretch: Stretch) -> Records:
-        nonlocal left, anything
+    def convert(result: ReadResult, stretch: Stretch) -> Records:
+        nonlocal left, at_least_one
         if not stretch.size or conversion.ends:
             return b""
-        assert found.partition is not None
-        made = as_message_set(
-            found.partition,
-            found.wanted.fetch_offset,
+        assert result.partition is not None
+        message_set = as_message_set(
+            result.partition,
+            result.requested.fetch_offset,
             stretch.log_end_offset,
             magic,
-            min(max(found.wanted.max_bytes, 0), left),
+            min(max(result.requested.max_bytes, 0), left),
             conversion,
-            at_least_one=not anything,
+            at_least_one=at_least_one,
         )
-        left = max(left - len(made), 0)
-        anything = anything or bool(made)
-        return made
+        left = max(left - len(message_set), 0)
+        at_least_one = at_least_one and not message_set
+        return message_set
 
-    return converted
+    return convert
 
 
-class Waiting:
+class DelayedFetch:
     """A fetch that waits for records."""
 
     __slots__ = (
-        "again",
         "attempt",
         "connection",
         "future",
-        "is_over",
-        "is_tried",
+        "in_attempt",
+        "is_expired",
+        "must_retry",
         "partitions",
-        "seconds",
         "timer",
+        "wait_s",
     )
 
     def __init__(
-        self, connection: Connection, partitions: Sequence[Partition], seconds: float, attempt: _Attempt
+        self, connection: Connection, partitions: Sequence[Partition], wait_s: float, attempt: _Attempt
     ) -> None:
         self.connection = connection
         self.partitions = partitions
-        self.seconds = seconds
+        self.wait_s = wait_s
         self.attempt = attempt
         self.future: Future[FetchResponse] = Future()
-        self.is_over = False  # it is to be answered with what there is
-        self.is_tried = False  # just now, by another thread
-        self.again = False  # something has grown since that began
-        self.timer: Timer | None = None
+        self.is_expired = False  # respond with what there is
+        self.in_attempt = False  # in another thread
+        self.must_retry = False  # a partition has grown since that attempt began
+        self.timer: Cancellable | None = None
 
 
 class Purgatory:
-    """The fetches of one processor that wait for records. All of it happens in the processor's thread, but
-    for `wait`, `stop`, and the listeners, which append a name and post."""
+    """One processor's delayed fetches. Everything happens in the processor's thread except `wait`, `stop` and
+    the listeners, which add to a set and post."""
 
-    def __init__(self, processor: Processor) -> None:
-        self._processor = processor
-        self._waiting: dict[Partition, set[Waiting]] = {}
-        self._of: dict[Connection, Waiting] = {}
+    def __init__(self, loop: EventLoop) -> None:
+        self._loop = loop
+        self._delayed: dict[Partition, set[DelayedFetch]] = {}
+        self._by_connection: dict[Connection, DelayedFetch] = {}
         self._listeners: dict[Partition, Callable[[], None]] = {}
-        self._grown: set[Partition] = set()
+        self._grown: set[Partition] = set()  # partitions whose wake-up is posted
         self._stopped = False
 
     def wait(
-        self, connection: Connection, partitions: Sequence[Partition], seconds: float, attempt: _Attempt
+        self, connection: Connection, partitions: Sequence[Partition], wait_s: float, attempt: _Attempt
     ) -> Future[FetchResponse]:
-        """What attempt(False) gives once one of the partitions has grown, if not None; attempt(True) after
-        so many seconds."""
-        waiting = Waiting(connection, partitions, seconds, attempt)
-        waiting.future.add_done_callback(lambda _: self._processor.post(lambda: self._leave(waiting)))
-        self._processor.post(lambda: self._enter(waiting))
-        return waiting.future
+        """The first result of attempt(False) that is not None, made whenever one of the partitions grows; the
+        result of attempt(True) after wait_s."""
+        delayed = DelayedFetch(connection, partitions, wait_s, attempt)
+        delayed.future.add_done_callback(lambda _: self._loop.post(lambda: self._remove(delayed)))
+        self._loop.post(lambda: self._add(delayed))
+        return delayed.future
 
     def on_half_close(self, connection: Connection) -> None:
-        """Answer a connection's fetch now."""
-        waiting = self._of.get(connection)
-        if waiting is not None:
-            self._try(waiting, over=True)
+        """Answer the connection's fetch now."""
+        delayed = self._by_connection.get(connection)
+        if delayed is not None:
+            self._try(delayed, expired=True)
 
     def stop(self) -> None:
-        """Answer all that wait and all that come. No partition keeps a listener."""
-        self._processor.post(self._stop)
+        """Answer all delayed fetches, and later ones at once. Remove the listeners."""
+        self._loop.post(self._stop)
 
     def _stop(self) -> None:
         self._stopped = True
-        for waiting in list(self._of.values()):
-            self._try(waiting, over=True)
-        for partition in list(self._waiting):
-            self._forget(partition)
+        for delayed in list(self._by_connection.values()):
+            self._try(delayed, expired=True)
+        for partition in list(self._delayed):
+            self._unwatch(partition)
 
-    def _enter(self, waiting: Waiting) -> None:
-        if waiting.future.done():
+    def _add(self, delayed: DelayedFetch) -> None:
+        if delayed.future.done():
             return
-        if self._stopped or waiting.connection.ended:
-            self._try(waiting, over=True)
+        if self._stopped or delayed.connection.half_closed:
+            self._try(delayed, expired=True)
             return
-        self._of[waiting.connection] = waiting
-        for partition in waiting.partitions:
-            there = self._waiting.get(partition)
-            if there is None:
-                there = self._waiting[partition] = set()
+        self._by_connection[delayed.connection] = delayed
+        for partition in delayed.partitions:
+            if partition not in self._delayed:
+                self._delayed[partition] = set()
                 listener = self._listeners[partition] = self._listener(partition)
                 partition.add_listener(listener)
-            there.add(waiting)
-        waiting.timer = self._processor.call_later(waiting.seconds, lambda: self._try(waiting, over=True))
-        # What was appended between the look and the listener wakes nobody.
-        self._try(waiting)
+            self._delayed[partition].add(delayed)
+        delayed.timer = self._loop.call_later(delayed.wait_s, lambda: self._try(delayed, expired=True))
+        self._try(delayed)  # an append between the first read and the listener woke no fetch
 
     def _listener(self, partition: Partition) -> Callable[[], None]:
         def wake() -> None:
-            if partition not in self._grown and (self._waiting.get(partition) or _is_closed(partition)):
+            if partition not in self._grown and (self._delayed.get(partition) or _is_closed(partition)):
                 self._grown.add(partition)
-                self._processor.post(lambda: self._wake(partition))
+                self._loop.post(lambda: self._wake(partition))
 
         return wake
 
     def _wake(self, partition: Partition) -> None:
         self._grown.discard(partition)
-        there = self._waiting.get(partition, set())
-        for waiting in list(there):
-            self._try(waiting)
-        if not there and _is_closed(partition):
-            self._forget(partition)
+        fetches = self._delayed.get(partition, set())
+        for delayed in list(fetches):
+            self._try(delayed)
+        if not fetches and _is_closed(partition):
+            self._unwatch(partition)
 
-    def _try(self, waiting: Waiting, *, over: bool = False) -> None:
-        if waiting.future.done():
+    def _try(self, delayed: DelayedFetch, *, expired: bool = False) -> None:
+        if delayed.future.done():
             return
-        waiting.is_over |= over
-        if waiting.is_tried:
-            waiting.again = True
+        delayed.is_expired |= expired
+        if delayed.in_attempt:
+            delayed.must_retry = True
             return
         try:
-            answer = waiting.attempt(waiting.is_over)
-        except BaseException as error:  # a defect: the connection says so and closes
-            _fail(waiting.future, error)
+            response = delayed.attempt(delayed.is_expired)
+        except BaseException as error:  # a defect: the connection logs it and closes
+            _fail(delayed.future, error)
             return
-        if isinstance(answer, Future):
-            waiting.is_tried, waiting.again = True, False
-            answer.add_done_callback(lambda done: self._processor.post(lambda: self._tried(waiting, done)))
-        elif answer is not None:
-            _complete(waiting.future, answer)
+        if isinstance(response, Future):
+            delayed.in_attempt, delayed.must_retry = True, False
+            response.add_done_callback(lambda done: self._loop.post(lambda: self._on_attempt(delayed, done)))
+        elif response is not None:
+            _complete(delayed.future, response)
 
-    def _tried(self, waiting: Waiting, done: Future[FetchResponse | None]) -> None:
-        waiting.is_tried = False
+    def _on_attempt(self, delayed: DelayedFetch, done: Future[FetchResponse | None]) -> None:
+        delayed.in_attempt = False
         error = CancelledError() if done.cancelled() else done.exception()
         if error is not None:
-            _fail(waiting.future, error)
-        elif (answer := done.result()) is not None:
-            _complete(waiting.future, answer)
-        elif waiting.again:
-            self._try(waiting)
+            _fail(delayed.future, error)
+        elif (response := done.result()) is not None:
+            _complete(delayed.future, response)
+        elif delayed.must_retry:
+            self._try(delayed)
 
-    def _leave(self, waiting: Waiting) -> None:
-        if self._of.get(waiting.connection) is waiting:
-            del self._of[waiting.connection]
-        if waiting.timer is not None:
-            waiting.timer.cancel()
-        for partition in waiting.partitions:
-            there = self._waiting.get(partition)
-            if there is not None:
-                there.discard(waiting)
-                if not there and _is_closed(partition):
-                    self._forget(partition)
+    def _remove(self, delayed: DelayedFetch) -> None:
+        if self._by_connection.get(delayed.connection) is delayed:
+            del self._by_connection[delayed.connection]
+        if delayed.timer is not None:
+            delayed.timer.cancel()
+        for partition in delayed.partitions:
+            fetches = self._delayed.get(partition)
+            if fetches is not None:
+                fetches.discard(delayed)
+                if not fetches and _is_closed(partition):
+                    self._unwatch(partition)
 
-    def _forget(self, partition: Partition) -> None:
-        """Nobody will wait for it any more."""
-        if self._waiting.pop(partition, None) is not None:
+    def _unwatch(self, partition: Partition) -> None:
+        if self._delayed.pop(partition, None) is not None:
             partition.remove_listener(self._listeners.pop(partition))
 
 

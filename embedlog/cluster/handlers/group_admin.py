@@ -18,9 +18,9 @@ from ...wire.apis.describe_groups import (
 from ...wire.apis.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from ...wire.error_codes import ErrorCode
 from ...wire.operations import ON_A_GROUP
+from ..api_errors import group_error_code_for
 from ..broker_context import BrokerContext, Handler, RequestContext
-from ..group_work import GroupWork
-from ..problems import group_code_of
+from ..group_requests import GroupRequests
 
 _FIRST_THAT_MISSES_GROUPS: Final = 6  # DescribeGroups; before, a group that is not there is a Dead one
 
@@ -28,9 +28,9 @@ _FIRST_THAT_MISSES_GROUPS: Final = 6  # DescribeGroups; before, a group that is 
 class GroupAdminHandlers:
     """Implements the APIs that administer groups."""
 
-    def __init__(self, node: BrokerContext, work: GroupWork) -> None:
-        self._node = node
-        self._work = work
+    def __init__(self, broker: BrokerContext, work: GroupRequests) -> None:
+        self._broker = broker
+        self._requests = work
 
     def handlers(self) -> dict[str, Handler]:
         """API -> who answers it."""
@@ -41,16 +41,16 @@ class GroupAdminHandlers:
         }
 
     def list_groups(
-        self, call: RequestContext, request: ListGroupsRequest
+        self, context: RequestContext, request: ListGroupsRequest
     ) -> ListGroupsResponse | Future[ListGroupsResponse]:
         states = {state.casefold() for state in request.states_filter}
         types = {each.casefold() for each in request.types_filter}
 
         def listed() -> ListGroupsResponse:
             response = ListGroupsResponse()
-            for name in self._node.groups.list_groups():
+            for name in self._broker.groups.list_groups():
                 with contextlib.suppress(GroupNotFound):  # deleted meanwhile
-                    group = self._node.groups.describe_group(name)
+                    group = self._broker.groups.describe_group(name)
                     wanted = not types or group.type.value in types
                     if wanted and (not states or group.state.value.casefold() in states):
                         response.groups.append(
@@ -63,17 +63,21 @@ class GroupAdminHandlers:
                         )
             return response
 
-        return self._work.do(call, listed, lambda error: ListGroupsResponse(error_code=group_code_of(error)))
+        return self._requests.do(
+            context, listed, lambda error: ListGroupsResponse(error_code=group_error_code_for(error))
+        )
 
     def describe_groups(
-        self, call: RequestContext, request: DescribeGroupsRequest
+        self, context: RequestContext, request: DescribeGroupsRequest
     ) -> DescribeGroupsResponse | Future[DescribeGroupsResponse]:
         def failed(error: EmbedlogError) -> DescribeGroupsResponse:
-            return DescribeGroupsResponse(groups=[_unknown(call, group, error) for group in request.groups])
+            return DescribeGroupsResponse(
+                groups=[_unknown(context, group, error) for group in request.groups]
+            )
 
         def described() -> DescribeGroupsResponse:
             once = dict.fromkeys(request.groups)  # a group may have many members
-            return DescribeGroupsResponse(groups=[self._described(call, group) for group in once])
+            return DescribeGroupsResponse(groups=[self._described(context, group) for group in once])
 
         def with_operations() -> DescribeGroupsResponse:
             response = described()
@@ -83,20 +87,20 @@ class GroupAdminHandlers:
             return response
 
         asked = request.include_authorized_operations
-        return self._work.do(call, with_operations if asked else described, failed)
+        return self._requests.do(context, with_operations if asked else described, failed)
 
-    def _described(self, call: RequestContext, name: str) -> DescribedGroup:
+    def _described(self, context: RequestContext, name: str) -> DescribedGroup:
         try:
-            self._work.check_coordinates(name)
-            return _shown(self._node.groups.describe_group(name))
+            self._requests.check_coordinates(name)
+            return _shown(self._broker.groups.describe_group(name))
         except EmbedlogError as error:
-            return _unknown(call, name, error)
+            return _unknown(context, name, error)
 
     def delete_groups(
-        self, call: RequestContext, request: DeleteGroupsRequest
+        self, context: RequestContext, request: DeleteGroupsRequest
     ) -> DeleteGroupsResponse | Future[DeleteGroupsResponse]:
         def failed(error: EmbedlogError) -> DeleteGroupsResponse:
-            code = group_code_of(error)
+            code = group_error_code_for(error)
             return DeleteGroupsResponse(
                 results=[
                     DeletableGroupResult(group_id=name, error_code=code) for name in request.groups_names
@@ -106,15 +110,15 @@ class GroupAdminHandlers:
         def deleted() -> DeleteGroupsResponse:
             return DeleteGroupsResponse(results=[self._deleted(name) for name in request.groups_names])
 
-        return self._work.do(call, deleted, failed)
+        return self._requests.do(context, deleted, failed)
 
     def _deleted(self, name: str) -> DeletableGroupResult:
         code = ErrorCode.NONE
         try:
-            self._work.check_coordinates(name)
-            self._node.groups.delete_group(name)
+            self._requests.check_coordinates(name)
+            self._broker.groups.delete_group(name)
         except EmbedlogError as error:
-            code = group_code_of(error)
+            code = group_error_code_for(error)
         return DeletableGroupResult(group_id=name, error_code=code)
 
 
@@ -139,11 +143,11 @@ def _shown(group: GroupDescription) -> DescribedGroup:
     )
 
 
-def _unknown(call: RequestContext, name: str, error: EmbedlogError) -> DescribedGroup:
-    if isinstance(error, GroupNotFound) and call.version < _FIRST_THAT_MISSES_GROUPS:
+def _unknown(context: RequestContext, name: str, error: EmbedlogError) -> DescribedGroup:
+    if isinstance(error, GroupNotFound) and context.version < _FIRST_THAT_MISSES_GROUPS:
         return DescribedGroup(error_message=None, group_id=name, group_state=State.DEAD.value)
     return DescribedGroup(
-        error_code=group_code_of(error),
+        error_code=group_error_code_for(error),
         error_message=str(error),
         group_id=name,
         group_state=State.DEAD.value if isinstance(error, GroupNotFound) else "",

@@ -1,7 +1,7 @@
 """FindCoordinator, JoinGroup, SyncGroup, Heartbeat, LeaveGroup: the membership of consumer groups.
 
-Clients and embedded consumers meet in the same groups: the state machine behind `node.groups` is one. Here is
-what Kafka's versions of these requests say differently, and the bounds that a broker sets.
+Clients and embedded consumers join the same groups: `BrokerContext.groups` is the coordinator of both. These
+handlers know the differences between Kafka's versions of these requests, and a broker's limits.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from ...wire.apis.join_group import JoinGroupRequest, JoinGroupResponse, JoinGro
 from ...wire.apis.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
 from ...wire.apis.sync_group import SyncGroupRequest, SyncGroupResponse
 from ...wire.error_codes import ErrorCode
+from ..api_errors import ApiError, group_error_code_for
 from ..broker_context import BrokerContext, Handler, RequestContext
 from ..coordination import BrokerAddress
-from ..group_work import GroupWork
-from ..problems import ApiError, group_code_of
+from ..group_requests import GroupRequests
 
 _GROUP: Final = 0  # key types of FindCoordinator
 _TRANSACTION: Final = 1
@@ -39,9 +39,9 @@ _NAME_CHARS: Final = 255  # of a client id that goes into a member id; of an ins
 class GroupHandlers:
     """Implements the APIs of group members."""
 
-    def __init__(self, node: BrokerContext, work: GroupWork) -> None:
-        self._node = node
-        self._work = work
+    def __init__(self, broker: BrokerContext, work: GroupRequests) -> None:
+        self._broker = broker
+        self._requests = work
 
     def handlers(self) -> dict[str, Handler]:
         """API -> who answers it."""
@@ -56,9 +56,9 @@ class GroupHandlers:
     # -- FindCoordinator -------------------------------------------------------------------------------
 
     def find_coordinator(
-        self, call: RequestContext, request: FindCoordinatorRequest
+        self, context: RequestContext, request: FindCoordinatorRequest
     ) -> FindCoordinatorResponse:
-        if call.version >= _FIRST_WITH_SEVERAL_KEYS:
+        if context.version >= _FIRST_WITH_SEVERAL_KEYS:
             found = [self._coordinator(key, request.key_type) for key in request.coordinator_keys]
             return FindCoordinatorResponse(coordinators=found)
         one = self._coordinator(request.key, request.key_type)
@@ -79,7 +79,7 @@ class GroupHandlers:
         else:
             # Also for a transactional id: on an error librdkafka would look for its coordinator until its
             # timeout and not say why. InitProducerId says that there are no transactions yet.
-            found = self._node.coordination.coordinator_of(key)
+            found = self._broker.coordination.coordinator_of(key)
             if found is None:
                 code, message = ErrorCode.COORDINATOR_NOT_AVAILABLE, "nobody coordinates the group just now"
             else:
@@ -96,16 +96,16 @@ class GroupHandlers:
     # -- JoinGroup -------------------------------------------------------------------------------------
 
     def join_group(
-        self, call: RequestContext, request: JoinGroupRequest
+        self, context: RequestContext, request: JoinGroupRequest
     ) -> JoinGroupResponse | Future[JoinGroupResponse]:
-        node = self._node
+        broker = self._broker
 
         def failed(error: EmbedlogError) -> JoinGroupResponse:
-            return _not_joined(call, request, error)
+            return _not_joined(context, request, error)
 
         def begin() -> Future[JoinResult]:
             session_ms = request.session_timeout_ms
-            return node.groups.join_group(
+            return broker.groups.join_group(
                 request.group_id,
                 request.member_id,
                 session_timeout_ms=session_ms,
@@ -114,24 +114,24 @@ class GroupHandlers:
                 else session_ms,
                 protocol_type=request.protocol_type,
                 protocols=[(protocol.name, protocol.metadata) for protocol in request.protocols],
-                client_id=call.client_id[:_NAME_CHARS],
-                client_host=f"{REMOTE}{call.connection.host}",
+                client_id=context.client_id[:_NAME_CHARS],
+                client_host=f"{REMOTE}{context.connection.host}",
                 group_instance_id=request.group_instance_id,
-                require_known_member=call.version >= _FIRST_WITH_MEMBER_ID_REQUIRED,
-                max_members=node.settings.group_max_size,
-                max_groups=node.settings.max_groups,
+                require_known_member=context.version >= _FIRST_WITH_MEMBER_ID_REQUIRED,
+                max_members=broker.settings.group_max_size,
+                max_groups=broker.settings.max_groups,
             )
 
         try:
             self._check_join(request)
         except EmbedlogError as error:
             return failed(error)
-        return self._work.wait(request.group_id, begin, lambda joined: _joined(call, joined), failed)
+        return self._requests.wait(request.group_id, begin, lambda joined: _joined(context, joined), failed)
 
     def _check_join(self, request: JoinGroupRequest) -> None:
         check_group(request.group_id)  # before all else, as in Kafka
-        low = self._node.settings.group_min_session_timeout_ms
-        high = self._node.store.settings.group_max_session_timeout_ms
+        low = self._broker.settings.group_min_session_timeout_ms
+        high = self._broker.store.settings.group_max_session_timeout_ms
         if not low <= request.session_timeout_ms <= high:
             raise ApiError(
                 ErrorCode.INVALID_SESSION_TIMEOUT,
@@ -144,11 +144,11 @@ class GroupHandlers:
     # -- SyncGroup, Heartbeat --------------------------------------------------------------------------
 
     def sync_group(
-        self, call: RequestContext, request: SyncGroupRequest
+        self, context: RequestContext, request: SyncGroupRequest
     ) -> SyncGroupResponse | Future[SyncGroupResponse]:
         def begin() -> Future[bytes]:
             check_group(request.group_id)
-            return self._node.groups.sync_group(
+            return self._broker.groups.sync_group(
                 request.group_id,
                 request.member_id,
                 request.generation_id,
@@ -165,21 +165,21 @@ class GroupHandlers:
                 assignment=assignment,
             )
 
-        return self._work.wait(
+        return self._requests.wait(
             request.group_id,
             begin,
             synced,
             lambda error: SyncGroupResponse(
-                error_code=group_code_of(error, member=True), protocol_type=None, protocol_name=None
+                error_code=group_error_code_for(error, member=True), protocol_type=None, protocol_name=None
             ),
         )
 
     def heartbeat(
-        self, call: RequestContext, request: HeartbeatRequest
+        self, context: RequestContext, request: HeartbeatRequest
     ) -> HeartbeatResponse | Future[HeartbeatResponse]:
         def renew() -> HeartbeatResponse:
             check_group(request.group_id)
-            self._node.groups.heartbeat(
+            self._broker.groups.heartbeat(
                 request.group_id,
                 request.member_id,
                 request.generation_id,
@@ -187,19 +187,19 @@ class GroupHandlers:
             )
             return HeartbeatResponse()
 
-        return self._work.do(
-            call,
+        return self._requests.do(
+            context,
             renew,
-            lambda error: HeartbeatResponse(error_code=group_code_of(error, member=True)),
+            lambda error: HeartbeatResponse(error_code=group_error_code_for(error, member=True)),
             group=request.group_id,
         )
 
     # -- LeaveGroup ------------------------------------------------------------------------------------
 
     def leave_group(
-        self, call: RequestContext, request: LeaveGroupRequest
+        self, context: RequestContext, request: LeaveGroupRequest
     ) -> LeaveGroupResponse | Future[LeaveGroupResponse]:
-        if call.version >= _FIRST_WITH_SEVERAL_LEAVING:
+        if context.version >= _FIRST_WITH_SEVERAL_LEAVING:
             leaving: Sequence[MemberIdentity] = request.members
         else:
             leaving = [MemberIdentity(member_id=request.member_id, group_instance_id=None)]
@@ -207,32 +207,34 @@ class GroupHandlers:
         def leave() -> LeaveGroupResponse:
             check_group(request.group_id)
             left = [self._leave(request.group_id, member) for member in leaving]
-            if call.version >= _FIRST_WITH_SEVERAL_LEAVING:
+            if context.version >= _FIRST_WITH_SEVERAL_LEAVING:
                 return LeaveGroupResponse(members=left)
             return LeaveGroupResponse(error_code=left[0].error_code)
 
-        return self._work.do(
-            call,
+        return self._requests.do(
+            context,
             leave,
-            lambda error: LeaveGroupResponse(error_code=group_code_of(error, member=True)),
+            lambda error: LeaveGroupResponse(error_code=group_error_code_for(error, member=True)),
             group=request.group_id,
         )
 
     def _leave(self, group: str, member: MemberIdentity) -> MemberResponse:
         code = ErrorCode.NONE
         try:
-            self._node.groups.leave_group(group, member.member_id, group_instance_id=member.group_instance_id)
+            self._broker.groups.leave_group(
+                group, member.member_id, group_instance_id=member.group_instance_id
+            )
         except EmbedlogError as error:
-            code = group_code_of(error, member=True)
+            code = group_error_code_for(error, member=True)
         return MemberResponse(
             member_id=member.member_id, group_instance_id=member.group_instance_id, error_code=code
         )
 
 
-def _joined(call: RequestContext, joined: JoinResult) -> JoinGroupResponse:
+def _joined(context: RequestContext, joined: JoinResult) -> JoinGroupResponse:
     # Who does not know how to skip its assignment is told that another member leads: the group goes on.
     skips = joined.skip_assignment
-    hidden = skips and call.version < _FIRST_WITH_SKIP_ASSIGNMENT
+    hidden = skips and context.version < _FIRST_WITH_SKIP_ASSIGNMENT
     return JoinGroupResponse(
         generation_id=joined.generation,
         protocol_type=joined.protocol_type,
@@ -253,10 +255,12 @@ def _joined(call: RequestContext, joined: JoinResult) -> JoinGroupResponse:
     )
 
 
-def _not_joined(call: RequestContext, request: JoinGroupRequest, error: EmbedlogError) -> JoinGroupResponse:
+def _not_joined(
+    context: RequestContext, request: JoinGroupRequest, error: EmbedlogError
+) -> JoinGroupResponse:
     return JoinGroupResponse(
-        error_code=group_code_of(error, member=True),
+        error_code=group_error_code_for(error, member=True),
         protocol_type=None,
-        protocol_name=None if call.version >= _FIRST_WITH_NULL_PROTOCOL else "",
+        protocol_name=None if context.version >= _FIRST_WITH_NULL_PROTOCOL else "",
         member_id=error.member_id if isinstance(error, MemberIdRequired) else request.member_id,
     )

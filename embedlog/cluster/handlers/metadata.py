@@ -25,8 +25,8 @@ from ...wire.apis.metadata import (
 from ...wire.error_codes import ErrorCode
 from ...wire.operations import ON_A_TOPIC, ON_THE_CLUSTER, UNKNOWN_OPERATIONS
 from ...wire.schema import NO_UUID
+from ..api_errors import error_code_for
 from ..broker_context import BrokerContext, Handler, RequestContext
-from ..problems import code_of
 
 _BROKERS = 1  # an endpoint type
 _FIRST_WITH_NULL_FOR_ALL = 1
@@ -35,8 +35,8 @@ _FIRST_WITH_NULL_FOR_ALL = 1
 class MetadataHandlers:
     """Implements the APIs that describe the broker and the cluster."""
 
-    def __init__(self, node: BrokerContext) -> None:
-        self._node = node
+    def __init__(self, broker: BrokerContext) -> None:
+        self._broker = broker
         self._offered: list[ApiVersion] = []
 
     def handlers(self) -> dict[str, Handler]:
@@ -47,40 +47,40 @@ class MetadataHandlers:
             "DescribeCluster": self.describe_cluster,
         }
 
-    def offer(self, versions: Mapping[int, tuple[int, int]]) -> None:
-        """Tell from now on that the broker has these versions of each API, both included."""
+    def advertise(self, versions: Mapping[int, tuple[int, int]]) -> None:
+        """Set the versions of each API that ApiVersions offers, both inclusive."""
         self._offered = [
             ApiVersion(api_key=key, min_version=low, max_version=high)
             for key, (low, high) in sorted(versions.items())
         ]
 
-    def api_versions(self, call: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
+    def api_versions(self, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
         return ApiVersionsResponse(api_keys=self._offered)
 
     def metadata(
-        self, call: RequestContext, request: MetadataRequest
+        self, context: RequestContext, request: MetadataRequest
     ) -> MetadataResponse | Future[MetadataResponse]:
         if unknown := self._unknown(request.topics or ()):
-            return self._node.offload(self._caught_up, call, request, unknown)
-        return self._metadata(call, request, frozenset())
+            return self._broker.run_blocking(self._caught_up, context, request, unknown)
+        return self._metadata(context, request, frozenset())
 
     def _caught_up(
-        self, call: RequestContext, request: MetadataRequest, unknown: frozenset[str]
+        self, context: RequestContext, request: MetadataRequest, unknown: frozenset[str]
     ) -> MetadataResponse:
         """Wait for unknown topics that another broker may just have created; create the others."""
-        self._node.coordination.catch_up(unknown)
-        create = request.allow_auto_topic_creation and self._node.settings.auto_create_topics_enable
-        missing = unknown.difference(self._node.store.topics()) if create else frozenset()
-        return self._metadata(call, request, missing)
+        self._broker.coordination.catch_up(unknown)
+        create = request.allow_auto_topic_creation and self._broker.settings.auto_create_topics_enable
+        missing = unknown.difference(self._broker.store.topics()) if create else frozenset()
+        return self._metadata(context, request, missing)
 
     def _metadata(
-        self, call: RequestContext, request: MetadataRequest, missing: frozenset[str]
+        self, context: RequestContext, request: MetadataRequest, missing: frozenset[str]
     ) -> MetadataResponse:
         """`missing`: topics to create, if one request may create that many partitions."""
-        node = self._node
+        broker = self._broker
         asked = request.topics
-        if asked is None or (not asked and call.version < _FIRST_WITH_NULL_FOR_ALL):
-            topics = [self._topic(name) for name in node.store.topics()]
+        if asked is None or (not asked and context.version < _FIRST_WITH_NULL_FOR_ALL):
+            topics = [self._topic(name) for name in broker.store.topics()]
         else:
             once = {
                 (topic.name, topic.topic_id): topic for topic in asked
@@ -92,29 +92,29 @@ class MetadataHandlers:
         return MetadataResponse(
             brokers=[
                 MetadataResponseBroker(node_id=b.node_id, host=b.host, port=b.port, rack=b.rack)
-                for b in node.coordination.brokers()
+                for b in broker.coordination.brokers()
             ],
-            cluster_id=node.coordination.cluster_id,
-            controller_id=node.coordination.controller_id(),
+            cluster_id=broker.coordination.cluster_id,
+            controller_id=broker.coordination.controller_id(),
             topics=topics,
             cluster_authorized_operations=_on_the_cluster(request),
         )
 
     def describe_cluster(
-        self, call: RequestContext, request: DescribeClusterRequest
+        self, context: RequestContext, request: DescribeClusterRequest
     ) -> DescribeClusterResponse:
-        node = self._node
+        broker = self._broker
         if request.endpoint_type != _BROKERS:
             return DescribeClusterResponse(
                 error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
                 error_message="this cluster has no controllers of their own: ask for brokers",
             )
         return DescribeClusterResponse(
-            cluster_id=node.coordination.cluster_id,
-            controller_id=node.coordination.controller_id(),
+            cluster_id=broker.coordination.cluster_id,
+            controller_id=broker.coordination.controller_id(),
             brokers=[
                 DescribeClusterBroker(broker_id=b.node_id, host=b.host, port=b.port, rack=b.rack)
-                for b in node.coordination.brokers()
+                for b in broker.coordination.brokers()
             ],
             cluster_authorized_operations=_on_the_cluster(request),
         )
@@ -123,18 +123,18 @@ class MetadataHandlers:
 
     def _unknown(self, asked: Iterable[MetadataRequestTopic]) -> frozenset[str]:
         """The requested names that no topic known here has."""
-        return self._node.coordination.unknown(topic.name for topic in asked if topic.name is not None)
+        return self._broker.coordination.unknown(topic.name for topic in asked if topic.name is not None)
 
     def _asked(self, asked: MetadataRequestTopic, missing: frozenset[str]) -> MetadataResponseTopic:
         if asked.name is None or asked.topic_id != NO_UUID:
-            name = self._node.topic_named(asked.topic_id)
+            name = self._broker.topic_name(asked.topic_id)
             if name is None:
                 return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, topic_id=asked.topic_id)
             return self._topic(name)
         return self._topic(asked.name, missing)
 
     def _topic(self, name: str, missing: frozenset[str] = frozenset()) -> MetadataResponseTopic:
-        store = self._node.store
+        store = self._broker.store
         try:
             try:
                 topic = store.describe_topic(name)
@@ -142,25 +142,25 @@ class MetadataHandlers:
                 if name not in missing:
                     raise
                 check_topic_name(name)
-                partitions = self._node.settings.num_partitions
-                self._node.check_request_size(partitions * len(missing))
-                self._node.check_room_for(partitions)
+                partitions = self._broker.settings.num_partitions
+                self._broker.check_request_size(partitions * len(missing))
+                self._broker.check_room_for(partitions)
                 try:
-                    self._node.coordination.create_topic(name, partitions, {})
+                    self._broker.coordination.create_topic(name, partitions, {})
                 except TopicExists:  # another request, or another broker, was first
-                    self._node.coordination.catch_up([name])
+                    self._broker.coordination.catch_up([name])
                 topic = store.describe_topic(name)
             return MetadataResponseTopic(
                 name=name,
-                topic_id=self._node.topic_id(name),
+                topic_id=self._broker.topic_id(name),
                 is_internal=topic.internal,
                 partitions=[self._partition(name, number) for number in range(topic.partitions)],
             )
         except EmbedlogError as error:
-            return MetadataResponseTopic(error_code=code_of(error), name=name)
+            return MetadataResponseTopic(error_code=error_code_for(error), name=name)
 
     def _partition(self, topic: str, number: int) -> MetadataResponsePartition:
-        found = self._node.coordination.placement(TopicPartition(topic, number))
+        found = self._broker.coordination.placement(TopicPartition(topic, number))
         return MetadataResponsePartition(
             error_code=ErrorCode.NONE if found.leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
             partition_index=number,

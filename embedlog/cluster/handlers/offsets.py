@@ -37,8 +37,8 @@ from ...wire.apis.offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 from ...wire.error_codes import ErrorCode
+from ..api_errors import ApiError, error_code_for
 from ..broker_context import BrokerContext, Handler, RequestContext
-from ..problems import ApiError, code_of
 
 _LATEST: Final = -1
 _EARLIEST: Final = -2
@@ -63,8 +63,8 @@ _READ_COMMITTED: Final = 1
 class OffsetHandlers:
     """Implements the APIs that look up and move offsets."""
 
-    def __init__(self, node: BrokerContext) -> None:
-        self._node = node
+    def __init__(self, broker: BrokerContext) -> None:
+        self._broker = broker
 
     def handlers(self) -> dict[str, Handler]:
         """API -> who answers it."""
@@ -77,14 +77,14 @@ class OffsetHandlers:
     # -- ListOffsets -----------------------------------------------------------------------------------
 
     def list_offsets(
-        self, call: RequestContext, request: ListOffsetsRequest
+        self, context: RequestContext, request: ListOffsetsRequest
     ) -> ListOffsetsResponse | Future[ListOffsetsResponse]:
         asked = (partition.timestamp for topic in request.topics for partition in topic.partitions)
-        if call.version and all(timestamp in _EDGES for timestamp in asked):
-            return self._listed(call, request)
-        return self._node.offload(self._listed, call, request)
+        if context.version and all(timestamp in _EDGES for timestamp in asked):
+            return self._listed(context, request)
+        return self._broker.run_blocking(self._listed, context, request)
 
-    def _listed(self, call: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+    def _listed(self, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
         twice = _twice((topic.name, p.partition_index) for topic in request.topics for p in topic.partitions)
         committed = request.isolation_level == _READ_COMMITTED
         response = ListOffsetsResponse()
@@ -95,7 +95,7 @@ class OffsetHandlers:
                 try:
                     if (topic.name, index) in twice:
                         raise ApiError(ErrorCode.INVALID_REQUEST, "the partition is asked for twice")
-                    found = self._list(call.version, topic.name, asked, committed)
+                    found = self._list(context.version, topic.name, asked, committed)
                 except (EmbedlogError, OSError) as error:
                     found = ListOffsetsPartitionResponse(error_code=self._code(error, topic.name, index))
                 found.partition_index = index
@@ -106,7 +106,7 @@ class OffsetHandlers:
     def _list(
         self, version: int, topic: str, asked: ListOffsetsPartition, committed: bool
     ) -> ListOffsetsPartitionResponse:
-        partition = self._node.led(topic, asked.partition_index, asked.current_leader_epoch)
+        partition = self._broker.led_partition(topic, asked.partition_index, asked.current_leader_epoch)
         if not version:
             found = partition.offsets_before(asked.timestamp, max(asked.max_num_offsets, 0))
             return ListOffsetsPartitionResponse(old_style_offsets=found)
@@ -125,15 +125,15 @@ class OffsetHandlers:
     def _code(self, error: EmbedlogError | OSError, topic: str, number: int) -> ErrorCode:
         """That of a look into files, which may fail because the topic goes just then."""
         try:
-            self._node.partition(topic, number)
+            self._broker.partition(topic, number)
         except EmbedlogError as gone:
-            return code_of(gone)
-        return code_of(error) if isinstance(error, EmbedlogError) else ErrorCode.KAFKA_STORAGE_ERROR
+            return error_code_for(gone)
+        return error_code_for(error) if isinstance(error, EmbedlogError) else ErrorCode.KAFKA_STORAGE_ERROR
 
     # -- OffsetForLeaderEpoch --------------------------------------------------------------------------
 
     def offset_for_leader_epoch(
-        self, call: RequestContext, request: OffsetForLeaderEpochRequest
+        self, context: RequestContext, request: OffsetForLeaderEpochRequest
     ) -> OffsetForLeaderEpochResponse:
         return OffsetForLeaderEpochResponse(
             topics=[
@@ -147,9 +147,9 @@ class OffsetHandlers:
 
     def _end(self, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
         try:
-            partition = self._node.led(topic, asked.partition, asked.current_leader_epoch)
+            partition = self._broker.led_partition(topic, asked.partition, asked.current_leader_epoch)
         except EmbedlogError as error:
-            return EpochEndOffset(partition=asked.partition, error_code=code_of(error))
+            return EpochEndOffset(partition=asked.partition, error_code=error_code_for(error))
         current = partition.current_epoch
         if asked.leader_epoch == current:  # in which there may be no record yet
             epoch, end = current, partition.offsets().log_end_offset
@@ -162,9 +162,9 @@ class OffsetHandlers:
     # -- DeleteRecords ---------------------------------------------------------------------------------
 
     def delete_records(
-        self, call: RequestContext, request: DeleteRecordsRequest
+        self, context: RequestContext, request: DeleteRecordsRequest
     ) -> Future[DeleteRecordsResponse]:
-        return self._node.offload(self._delete_records, request)
+        return self._broker.run_blocking(self._delete_records, request)
 
     def _delete_records(self, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
         return DeleteRecordsResponse(
@@ -182,9 +182,8 @@ class OffsetHandlers:
 
     def _delete_before(self, topic: str, number: int, offset: int) -> DeleteRecordsPartitionResult:
         try:
-            partition = self._node.led(topic, number)
-            if self._node.is_internal(topic):
-                raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is the broker's own")
+            partition = self._broker.led_partition(topic, number)
+            self._broker.check_not_internal(topic)
             if not partition.settings.deletes:
                 raise ApiError(ErrorCode.POLICY_VIOLATION, "the topic's cleanup.policy does not delete")
             if offset == _HIGH_WATERMARK:
@@ -196,7 +195,7 @@ class OffsetHandlers:
             start = partition.offsets().log_start_offset
         except EmbedlogError as error:
             return DeleteRecordsPartitionResult(
-                partition_index=number, low_watermark=NO_OFFSET, error_code=code_of(error)
+                partition_index=number, low_watermark=NO_OFFSET, error_code=error_code_for(error)
             )
         return DeleteRecordsPartitionResult(partition_index=number, low_watermark=start)
 

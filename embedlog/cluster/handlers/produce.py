@@ -1,19 +1,19 @@
 """Produce and InitProducerId: how records get into the log.
 
-A batch is checked in the bytes that the socket filled (cluster/batch_validation.py) and appended from there:
-the page cache has it when the answer leaves. What has to wait for a disk (flush_messages, a new segment), or
-computes for long, goes to another thread with a copy of its own; the connection's next request waits for it.
+A batch is validated in the buffer that the socket filled (cluster/batch_validation.py) and appended from
+there: it is in the page cache when the response leaves. An append that waits for a disk (flush_messages, a
+new segment), or a validation that computes for long, goes to another thread with a copy of the batch; the
+connection's next request waits for it.
 
-acks=0 gets no answer, and an error closes the connection: that is how the client learns of it. acks=1 and
-acks=all are the same while a partition has one replica: appended. When it is durable the topic's flush policy
-says.
+acks=0 gets no response; an error closes the connection, which is how the client learns of it. acks=1 and
+acks=all both mean appended while a partition has one replica. The topic's flush policy decides when a record
+is durable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from functools import partial
 from typing import Final, cast
 
 from ...errors import EmbedlogError
@@ -29,106 +29,108 @@ from ...wire.apis.produce import (
     TopicProduceResponse,
 )
 from ...wire.error_codes import ErrorCode
-from ..batch_validation import FIRST_WITH_BATCHES, checked, checked_at_once, header_of, ready
-from ..broker_context import BrokerContext, Handler, RequestContext, chained, gathered, then
+from ..api_errors import ApiError, InvalidRecords, error_code_for
+from ..batch_validation import (
+    FIRST_WITH_BATCHES,
+    read_batch_header,
+    read_plain_batch,
+    validate,
+    validate_quickly,
+)
+from ..broker_context import BrokerContext, Handler, RequestContext
 from ..connection import CloseConnection
 from ..down_conversion import as_batches
-from ..problems import ApiError, RecordsRefused, code_of
+from ..futures import flatten_future, map_future, when_all
 
 _FIRST_WITH_TOPIC_IDS: Final = 13
-_MANY: Final = 1_000  # batches in a request: more than so many take a processor too long
+_MANY: Final = 1_000  # batches in a request: more would keep a processor for too long
 _ACKS: Final = frozenset({-1, 0, 1})
 
-_Answered = PartitionProduceResponse | Future[PartitionProduceResponse]
+_PartitionResult = PartitionProduceResponse | Future[PartitionProduceResponse]
 
 
 class ProduceHandlers:
-    """Implements the APIs of producers."""
+    """Handles Produce and InitProducerId."""
 
-    def __init__(self, node: BrokerContext) -> None:
-        self._node = node
+    def __init__(self, broker: BrokerContext) -> None:
+        self._broker = broker
 
     def handlers(self) -> dict[str, Handler]:
-        """API -> who answers it."""
+        """API -> handler."""
         return {"Produce": self.produce, "InitProducerId": self.init_producer_id}
 
     def produce(
-        self, call: RequestContext, request: ProduceRequest
+        self, context: RequestContext, request: ProduceRequest
     ) -> ProduceResponse | Future[ProduceResponse | None] | None:
         if sum(len(topic.partition_data) for topic in request.topic_data) > _MANY:
             for topic in request.topic_data:
-                for data in topic.partition_data:  # what is in the socket's buffer would not wait
+                for data in topic.partition_data:  # the socket's buffer will be overwritten
                     data.records = memoryview(bytearray(cast(memoryview, data.records or b"")))
-            return chained(self._node.in_turn(self._produce, call, request))
-        return self._produce(call, request)
+            return flatten_future(self._broker.run_large(self._produce, context, request))
+        return self._produce(context, request)
 
     def _produce(
-        self, call: RequestContext, request: ProduceRequest
+        self, context: RequestContext, request: ProduceRequest
     ) -> ProduceResponse | Future[ProduceResponse | None] | None:
-        answers: list[list[_Answered]] = []
-        later: list[Future[PartitionProduceResponse]] = []
+        results: list[list[_PartitionResult]] = []
         for topic in request.topic_data:
-            name = self._name(call, topic)
-            of_topic: list[_Answered] = []
-            for data in topic.partition_data:
-                records = memoryview(data.records or b"")  # type: ignore[arg-type]
-                answer = self._append(call, request, name, data.index, records)
-                if isinstance(answer, Future):
-                    later.append(answer)
-                of_topic.append(answer)
-            answers.append(of_topic)
-        finish = partial(self._response, call, request, answers)
-        if later:
-            return then(gathered(later), lambda _: finish())
-        return finish()
+            name = self._topic_name(context, topic)
+            results.append(
+                [
+                    self._append(context, request, name, data.index, memoryview(data.records or b""))  # type: ignore[arg-type]
+                    for data in topic.partition_data
+                ]
+            )
+        pending = [result for of_topic in results for result in of_topic if isinstance(result, Future)]
+        if pending:
+            return map_future(when_all(pending), lambda _: self._response(request, results))
+        return self._response(request, results)
 
-    def once_more(
-        self, call: RequestContext, request: ProduceRequest, index: int, records: memoryview
+    def append_one(
+        self, context: RequestContext, request: ProduceRequest, index: int, records: memoryview
     ) -> PartitionProduceResponse | ProduceResponse | Future[ProduceResponse | None]:
-        """Answer a request of records for one partition, which is else like `request`, with acks, was.
+        """Append records to one partition, with the other fields of `request`; its acks are not 0.
 
-        Returns what became of the partition's records, where nothing is wrong; else the whole response.
+        Returns the partition's response if the append succeeded, else the whole response.
         """
-        answer = self._append(call, request, self._name(call, request.topic_data[0]), index, records)
-        if isinstance(answer, Future):
-            return then(answer, lambda part: self._response(call, request, [[part]]))
-        if answer.error_code:
-            return cast(ProduceResponse, self._response(call, request, [[answer]]))
-        return answer
+        name = self._topic_name(context, request.topic_data[0])
+        result = self._append(context, request, name, index, records)
+        if isinstance(result, Future):
+            return map_future(result, lambda part: self._response(request, [[part]]))
+        if result.error_code:
+            return cast(ProduceResponse, self._response(request, [[result]]))
+        return result
 
-    def _name(self, call: RequestContext, topic: TopicProduceData) -> str | None:
-        if call.version >= _FIRST_WITH_TOPIC_IDS:
-            return self._node.topic_named(topic.topic_id)
+    def _topic_name(self, context: RequestContext, topic: TopicProduceData) -> str | None:
+        if context.version >= _FIRST_WITH_TOPIC_IDS:
+            return self._broker.topic_name(topic.topic_id)
         return topic.name
 
     def _response(
-        self, call: RequestContext, request: ProduceRequest, answers: list[list[_Answered]]
+        self, request: ProduceRequest, results: Sequence[Sequence[_PartitionResult]]
     ) -> ProduceResponse | None:
         response = ProduceResponse()
-        for topic, of_topic in zip(request.topic_data, answers, strict=True):
-            parts = [answer.result() if isinstance(answer, Future) else answer for answer in of_topic]
+        for topic, of_topic in zip(request.topic_data, results, strict=True):
+            parts = [result.result() if isinstance(result, Future) else result for result in of_topic]
             response.responses.append(
                 TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=parts)
             )
-        if request.acks:
-            return response
-        for of in response.responses:
-            for part in of.partition_responses:
-                if part.error_code:
+            for part in parts:
+                if part.error_code and not request.acks:
                     raise CloseConnection(
-                        f"produce with acks=0 to {of.name!r} {part.index} failed: "
+                        f"produce with acks=0 to {topic.name!r} {part.index} failed: "
                         f"{ErrorCode(part.error_code).name}"
                     )
-        return None
+        return response if request.acks else None
 
     def _append(
         self,
-        call: RequestContext,
+        context: RequestContext,
         request: ProduceRequest,
         topic: str | None,
         index: int,
         records: memoryview,
-    ) -> _Answered:
+    ) -> _PartitionResult:
         try:
             if topic is None:
                 raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
@@ -138,58 +140,57 @@ class ProduceHandlers:
                 )
             if request.transactional_id is not None:
                 raise ApiError(ErrorCode.INVALID_TXN_STATE, "transactions are not supported yet")
-            partition = self._node.partition(topic, index)
-            if self._node.is_internal(topic):
-                raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is the broker's own")
-            if not self._node.leads(partition.name):
-                raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another broker leads this partition")
+            partition = self._broker.partition(topic, index)
+            self._broker.check_not_internal(topic)
+            self._broker.check_leads(partition)
             settings = partition.settings
-            if call.version < FIRST_WITH_BATCHES:
-                return self._node.offload(self._append_old, partition, bytes(records))
-            found = ready(records, settings)
-            if found is not None:
-                # The socket's buffer is as writable as a bytearray, and appended from before it is used anew.
-                batch = cast(bytearray, records)
-                count, timestamp_ms, sequenced = found
-                appended = None if sequenced else partition.append_ready(batch, count, timestamp_ms)
-                if appended is None and not partition.append_may_wait(len(batch)):
-                    appended = partition.append(batch)
-                if appended is not None:
-                    return self._done(partition, appended, len(records))
-            header = header_of(records, call.version, settings)
-            now_ms = self._node.store.clock_ms()
-            max_bytes = self._node.settings.max_decompressed_message_bytes
+            if context.version >= FIRST_WITH_BATCHES:
+                summary = read_plain_batch(records, settings)
+                if summary is not None:
+                    # The socket's buffer is as writable as a bytearray, and is not reused before the append.
+                    batch = cast(bytearray, records)
+                    count, timestamp_ms, sequenced = summary
+                    appended = None if sequenced else partition.append_ready(batch, count, timestamp_ms)
+                    if appended is None and not partition.append_may_wait(len(batch)):
+                        appended = partition.append(batch)
+                    if appended is not None:
+                        return self._appended(partition, appended, len(records))
+            now_ms = self._broker.store.clock_ms()
+            max_bytes = self._broker.settings.max_decompressed_message_bytes
+            if context.version < FIRST_WITH_BATCHES:
+                message_set = bytes(records)
+                return self._broker.run_blocking(
+                    self._validate_and_append,
+                    partition,
+                    lambda: as_batches(message_set, settings, now_ms, max_bytes),
+                )
+            header = read_batch_header(records, context.version, settings)
             if not partition.append_may_wait(header.size):
-                taken = checked_at_once(records, header, settings, now_ms, max_bytes)
-                if taken is not None:
-                    return self._done(partition, partition.append(cast(bytearray, taken)), len(taken))
-            own = memoryview(bytearray(records))
-            return self._node.offload(
-                self._appended, partition, lambda: checked(own, header, settings, now_ms, max_bytes)
+                valid = validate_quickly(records, header, settings, now_ms, max_bytes)
+                if valid is not None:
+                    return self._appended(partition, partition.append(cast(bytearray, valid)), len(valid))
+            copy = memoryview(bytearray(records))
+            return self._broker.run_blocking(
+                self._validate_and_append,
+                partition,
+                lambda: validate(copy, header, settings, now_ms, max_bytes),
             )
         except EmbedlogError as error:
             return self._failed(index, error)
 
-    def _append_old(self, partition: Partition, message_set: bytes) -> PartitionProduceResponse:
-        now_ms = self._node.store.clock_ms()
-        max_bytes = self._node.settings.max_decompressed_message_bytes
-        return self._appended(
-            partition, lambda: as_batches(message_set, partition.settings, now_ms, max_bytes)
-        )
-
-    def _appended(
-        self, partition: Partition, batches: Callable[[], bytearray | memoryview]
+    def _validate_and_append(
+        self, partition: Partition, validated: Callable[[], bytearray | memoryview]
     ) -> PartitionProduceResponse:
         try:
-            taken = batches()
-            appended: Appended = partition.append(cast(bytearray, taken))
+            batches = validated()
+            appended = partition.append(cast(bytearray, batches))
         except EmbedlogError as error:
             return self._failed(partition.name.partition, error)
-        return self._done(partition, appended, len(taken))
+        return self._appended(partition, appended, len(batches))
 
-    def _done(self, partition: Partition, appended: Appended, size: int) -> PartitionProduceResponse:
-        if self._node.meter is not None:
-            self._node.meter.produced(appended.last_offset + 1 - appended.base_offset, size)
+    def _appended(self, partition: Partition, appended: Appended, size: int) -> PartitionProduceResponse:
+        if self._broker.meter is not None:
+            self._broker.meter.count_produced(appended.last_offset + 1 - appended.base_offset, size)
         return PartitionProduceResponse(
             index=partition.name.partition,
             base_offset=appended.base_offset,
@@ -199,31 +200,31 @@ class ProduceHandlers:
 
     def _failed(self, index: int, error: EmbedlogError) -> PartitionProduceResponse:
         failed = PartitionProduceResponse(
-            index=index, error_code=code_of(error), base_offset=-1, error_message=str(error)
+            index=index, error_code=error_code_for(error), base_offset=-1, error_message=str(error)
         )
-        if isinstance(error, RecordsRefused):
+        if isinstance(error, InvalidRecords):
             failed.record_errors = [
-                BatchIndexAndErrorMessage(batch_index=place, batch_index_error_message=error.reason)
-                for place in error.guilty
+                BatchIndexAndErrorMessage(batch_index=record, batch_index_error_message=error.reason)
+                for record in error.record_indexes
             ]
         return failed
 
     # -- producer ids ----------------------------------------------------------------------------------
 
     def init_producer_id(
-        self, call: RequestContext, request: InitProducerIdRequest
+        self, context: RequestContext, request: InitProducerIdRequest
     ) -> InitProducerIdResponse | Future[InitProducerIdResponse]:
-        """A new id each time; only a transactional id would get the same one back, with its next epoch.
+        """Each request gets a new producer id.
 
-        There are no transactions yet. UNSUPPORTED_VERSION makes clients say so without retrying; only
+        A transactional id is refused with UNSUPPORTED_VERSION, which clients report without retrying; only
         librdkafka retries, until the timeout of init_transactions.
         """
         if request.transactional_id is not None:
             return InitProducerIdResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
-        return self._node.offload(self._new_producer)
+        return self._broker.run_blocking(self._new_producer)
 
     def _new_producer(self) -> InitProducerIdResponse:
         try:
-            return InitProducerIdResponse(producer_id=self._node.new_producer_id())
+            return InitProducerIdResponse(producer_id=self._broker.new_producer_id())
         except EmbedlogError as error:
-            return InitProducerIdResponse(error_code=code_of(error))
+            return InitProducerIdResponse(error_code=error_code_for(error))

@@ -36,9 +36,9 @@ from ...wire.apis.delete_topics import (
 )
 from ...wire.error_codes import ErrorCode
 from ...wire.schema import NO_UUID
+from ..api_errors import ApiError, error_code_for
 from ..broker_context import BrokerContext, Handler, RequestContext
 from ..coordination import check_assignment
-from ..problems import ApiError, code_of
 from ..topic_configs import checked, topic_values
 
 _FIRST_WITH_DESCRIPTION: Final = 5
@@ -50,8 +50,8 @@ _TWICE: Final = "the request names the topic more than once"
 class TopicHandlers:
     """Implements the APIs that make and delete topics."""
 
-    def __init__(self, node: BrokerContext) -> None:
-        self._node = node
+    def __init__(self, broker: BrokerContext) -> None:
+        self._broker = broker
 
     def handlers(self) -> dict[str, Handler]:
         """API -> who answers it."""
@@ -64,9 +64,9 @@ class TopicHandlers:
     # -- CreateTopics ----------------------------------------------------------------------------------
 
     def create_topics(
-        self, call: RequestContext, request: CreateTopicsRequest
+        self, context: RequestContext, request: CreateTopicsRequest
     ) -> Future[CreateTopicsResponse]:
-        return self._node.offload(self._create_topics, call.version, request)
+        return self._broker.run_blocking(self._create_topics, context.version, request)
 
     def _create_topics(self, version: int, request: CreateTopicsRequest) -> CreateTopicsResponse:
         counts = Counter(topic.name for topic in request.topics)
@@ -74,14 +74,17 @@ class TopicHandlers:
         results = []
         for topic in {topic.name: topic for topic in request.topics}.values():
             try:
-                self._node.check_request_size(requested)
+                self._broker.check_request_size(requested)
                 if counts[topic.name] > 1:
                     raise ApiError(ErrorCode.INVALID_REQUEST, _TWICE)
                 results.append(self._create(version, topic, request.validate_only))
             except EmbedlogError as error:
                 results.append(
                     CreatableTopicResult(
-                        name=topic.name, error_code=code_of(error), error_message=str(error), configs=None
+                        name=topic.name,
+                        error_code=error_code_for(error),
+                        error_message=str(error),
+                        configs=None,
                     )
                 )
         return CreateTopicsResponse(topics=results)
@@ -91,11 +94,11 @@ class TopicHandlers:
         if topic.assignments:
             return len(topic.assignments)
         if topic.num_partitions == _AS_THE_BROKER_HAS_IT:
-            return self._node.settings.num_partitions
+            return self._broker.settings.num_partitions
         return max(topic.num_partitions, 0)
 
     def _create(self, version: int, topic: CreatableTopic, validate_only: bool) -> CreatableTopicResult:
-        store = self._node.store
+        store = self._broker.store
         name = check_topic_name(topic.name)
         check_not_internal(name, "it comes with the first group")
         if name in store.topics():
@@ -106,11 +109,11 @@ class TopicHandlers:
         settings = checked({config.name: config.value or "" for config in topic.configs})
         topic_id = NO_UUID
         assignment = {each.partition_index: each.broker_ids for each in topic.assignments} or None
-        with self._node.topics_lock:  # between the count and the making no other request makes any
-            self._node.check_room_for(count)
+        with self._broker.topics_lock:  # between the count and the making no other request makes any
+            self._broker.check_room_for(count)
             if not validate_only:
-                self._node.coordination.create_topic(name, count, settings, assignment)
-                topic_id = self._node.topic_id(name)
+                self._broker.coordination.create_topic(name, count, settings, assignment)
+                topic_id = self._broker.topic_id(name)
         result = CreatableTopicResult(name=name, topic_id=topic_id)
         if version >= _FIRST_WITH_DESCRIPTION:
             result.num_partitions = count
@@ -147,10 +150,10 @@ class TopicHandlers:
                 ErrorCode.INVALID_REPLICATION_FACTOR,
                 f"the replication factor is {factor}, and each partition has one replica: give 1 or -1",
             )
-        return _counted(self._node.settings.num_partitions if count == _AS_THE_BROKER_HAS_IT else count)
+        return _counted(self._broker.settings.num_partitions if count == _AS_THE_BROKER_HAS_IT else count)
 
     def _check_replicas(self, assignments: Iterable[Sequence[int]]) -> None:
-        alive = [broker.node_id for broker in self._node.coordination.brokers()]
+        alive = [broker.node_id for broker in self._broker.coordination.brokers()]
         try:
             check_assignment(dict(enumerate(assignments)), alive)
         except InvalidArgument as error:
@@ -159,13 +162,13 @@ class TopicHandlers:
     # -- DeleteTopics ----------------------------------------------------------------------------------
 
     def delete_topics(
-        self, call: RequestContext, request: DeleteTopicsRequest
+        self, context: RequestContext, request: DeleteTopicsRequest
     ) -> Future[DeleteTopicsResponse]:
-        return self._node.offload(self._delete_topics, call.version, request)
+        return self._broker.run_blocking(self._delete_topics, context.version, request)
 
     def _delete_topics(self, version: int, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
         asked = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
-        named = [topic.name or self._node.topic_named(topic.topic_id) for topic in asked]
+        named = [topic.name or self._broker.topic_name(topic.topic_id) for topic in asked]
         counts = Counter(named)
         results = []
         for topic, name in zip(asked, named, strict=True):
@@ -179,28 +182,28 @@ class TopicHandlers:
                     raise ApiError(ErrorCode.INVALID_REQUEST, _TWICE)
                 self._delete(version, name, result)
             except EmbedlogError as error:
-                result.error_code, result.error_message = code_of(error), str(error)
+                result.error_code, result.error_message = error_code_for(error), str(error)
             results.append(result)
         return DeleteTopicsResponse(responses=results)
 
     def _delete(self, version: int, name: str, result: DeletableTopicResult) -> None:
-        if not self._node.settings.delete_topic_enable:
+        if not self._broker.settings.delete_topic_enable:
             known = version >= _FIRST_WITH_TOPIC_DELETION_DISABLED
             raise ApiError(
                 ErrorCode.TOPIC_DELETION_DISABLED if known else ErrorCode.INVALID_REQUEST,
                 "this broker deletes no topics (delete.topic.enable)",
             )
         check_not_internal(name, FORGETTING_OFFSETS)
-        with self._node.topics_lock:
-            result.topic_id = self._node.topic_id(name)
-            self._node.coordination.delete_topic(name)
+        with self._broker.topics_lock:
+            result.topic_id = self._broker.topic_id(name)
+            self._broker.coordination.delete_topic(name)
 
     # -- CreatePartitions ------------------------------------------------------------------------------
 
     def create_partitions(
-        self, call: RequestContext, request: CreatePartitionsRequest
+        self, context: RequestContext, request: CreatePartitionsRequest
     ) -> Future[CreatePartitionsResponse]:
-        return self._node.offload(self._create_partitions, request)
+        return self._broker.run_blocking(self._create_partitions, request)
 
     def _create_partitions(self, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
         counts = Counter(topic.name for topic in request.topics)
@@ -209,25 +212,25 @@ class TopicHandlers:
         for topic in {topic.name: topic for topic in request.topics}.values():
             result = CreatePartitionsTopicResult(name=topic.name)
             try:
-                self._node.check_request_size(requested)
+                self._broker.check_request_size(requested)
                 if counts[topic.name] > 1:
                     raise ApiError(ErrorCode.INVALID_REQUEST, _TWICE)
                 self._grow(topic, request.validate_only)
             except EmbedlogError as error:
-                result.error_code, result.error_message = code_of(error), str(error)
+                result.error_code, result.error_message = error_code_for(error), str(error)
             results.append(result)
         return CreatePartitionsResponse(results=results)
 
     def _missing(self, topic: CreatePartitionsTopic) -> int:
         """How many partitions a request would add to one of its topics."""
         try:
-            return max(topic.count - self._node.store.describe_topic(topic.name).partitions, 0)
+            return max(topic.count - self._broker.store.describe_topic(topic.name).partitions, 0)
         except EmbedlogError:
             return 0
 
     def _grow(self, topic: CreatePartitionsTopic, validate_only: bool) -> None:
-        store = self._node.store
-        with self._node.topics_lock:
+        store = self._broker.store
+        with self._broker.topics_lock:
             there = store.describe_topic(topic.name).partitions
             check_not_internal(topic.name, "with more partitions groups would not find their offsets")
             added = _grown(topic.name, there, topic.count) - there
@@ -238,12 +241,12 @@ class TopicHandlers:
                         f"{added} partitions are to be added, and {len(topic.assignments)} are assigned",
                     )
                 self._check_replicas(each.broker_ids for each in topic.assignments)
-            self._node.check_room_for(added)
+            self._broker.check_room_for(added)
             assignment = None
             if topic.assignments is not None:
                 assignment = {there + n: each.broker_ids for n, each in enumerate(topic.assignments)}
             if not validate_only:
-                self._node.coordination.create_partitions(topic.name, topic.count, assignment)
+                self._broker.coordination.create_partitions(topic.name, topic.count, assignment)
 
 
 def _grown(name: str, there: int, partitions: int) -> int:

@@ -1,4 +1,4 @@
-"""From embedlog's errors to Kafka's error codes. The only place where both are known."""
+"""Maps embedlog's errors to Kafka's error codes."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from ..wire.error_codes import ErrorCode
 
 
 class ApiError(errors.EmbedlogError):
-    """A request cannot be done, for a reason that has a code of its own in Kafka."""
+    """A request fails for a reason that has its own error code in Kafka."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
         self.code = code
 
 
-class RecordsRefused(ApiError):
-    """A batch is refused because of some of its records; `guilty` are the indexes of the first of these."""
+class InvalidRecords(ApiError):
+    """A batch is rejected because of some of its records; `record_indexes` are the first of these."""
 
-    def __init__(self, code: ErrorCode, message: str, guilty: Sequence[int], reason: str) -> None:
+    def __init__(self, code: ErrorCode, message: str, record_indexes: Sequence[int], reason: str) -> None:
         super().__init__(code, message)
-        self.guilty = guilty
+        self.record_indexes = record_indexes
         self.reason = reason
 
 
-_CODES: Final[tuple[tuple[type[Exception], ErrorCode], ...]] = (  # the more special before the more general
+_CODES: Final[tuple[tuple[type[Exception], ErrorCode], ...]] = (  # subclasses before their bases
     (errors.TopicNotFound, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     (errors.PartitionNotFound, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     (errors.TopicExists, ErrorCode.TOPIC_ALREADY_EXISTS),
@@ -60,8 +60,8 @@ _CODES: Final[tuple[tuple[type[Exception], ErrorCode], ...]] = (  # the more spe
 )
 
 
-def code_of(error: errors.EmbedlogError) -> ErrorCode:
-    """The code by which a client is told of an error."""
+def error_code_for(error: errors.EmbedlogError) -> ErrorCode:
+    """The error code that a client gets."""
     if isinstance(error, ApiError):
         return error.code
     for kind, code in _CODES:
@@ -70,10 +70,10 @@ def code_of(error: errors.EmbedlogError) -> ErrorCode:
     return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-def group_code_of(error: errors.EmbedlogError, *, member: bool = False) -> ErrorCode:
-    """The code by which a client is told of an error of a group.
+def group_error_code_for(error: errors.EmbedlogError, *, member: bool = False) -> ErrorCode:
+    """The error code that a client gets for a failed operation on a group.
 
-    What may pass is retriable here. To a member, a group that is not there is one that does not know it.
+    Transient failures get a retriable code. A member of a missing group gets UNKNOWN_MEMBER_ID.
     """
     if isinstance(error, errors.RecordTooLarge):
         return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
@@ -81,4 +81,4 @@ def group_code_of(error: errors.EmbedlogError, *, member: bool = False) -> Error
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     if member and isinstance(error, errors.GroupNotFound):
         return ErrorCode.UNKNOWN_MEMBER_ID
-    return code_of(error)
+    return error_code_for(error)

@@ -21,8 +21,8 @@ from typing import Any, Final, TypeVar
 
 from ..errors import Closed, EmbedlogError
 from ..wire.error_codes import ErrorCode
+from .api_errors import ApiError
 from .broker_context import BrokerContext, RequestContext
-from .problems import ApiError
 
 logger = logging.getLogger(__name__)
 
@@ -32,11 +32,11 @@ _R = TypeVar("_R")
 _MS_PER_MINUTE: Final = 60_000
 
 
-class GroupWork:
+class GroupRequests:
     """Between the handlers of groups and the coordinator. Safe between threads."""
 
-    def __init__(self, node: BrokerContext) -> None:
-        self._node = node
+    def __init__(self, broker: BrokerContext) -> None:
+        self._broker = broker
         self._lock = threading.Lock()
         self._loading = False
         self._stopped = False
@@ -45,7 +45,7 @@ class GroupWork:
     def start(self) -> None:
         """Load the groups, and let offsets expire from now on. Nothing is waited for."""
         self._begin_loading()
-        self._node.store.background.add_timer("offset expiry", self._expire)
+        self._broker.store.background.add_timer("offset expiry", self._expire)
 
     def stop(self) -> None:
         """Whoever waits for other members is sent away, and nobody else is let in."""
@@ -57,12 +57,12 @@ class GroupWork:
 
     def check_coordinates(self, group: str) -> None:
         """Is this the group's coordinator? Raises Refusal. (A group without a name is refused elsewhere.)"""
-        if group and not self._node.coordination.coordinates(group):
+        if group and not self._broker.coordination.coordinates(group):
             raise ApiError(ErrorCode.NOT_COORDINATOR, f"another broker coordinates group {group!r}")
 
     def do(
         self,
-        call: RequestContext,
+        context: RequestContext,
         work: Callable[[], _R],
         failed: Callable[[EmbedlogError], _R],
         *,
@@ -75,24 +75,24 @@ class GroupWork:
         answered with COORDINATOR_NOT_AVAILABLE, and may yet be done.
         """
 
-        def begin(answer: Future[_R]) -> None:
+        def begin(response: Future[_R]) -> None:
             try:
                 result = work()
             except EmbedlogError as error:
                 result = failed(error)
-            _settle(answer, result)
+            _settle(response, result)
 
-        answer = self._begin(group, begin, failed)
-        if timeout_ms is not None and isinstance(answer, Future):
-            processor = call.connection.processor
+        response = self._begin(group, begin, failed)
+        if timeout_ms is not None and isinstance(response, Future):
+            loop = context.connection.loop
             late = ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"not done after {timeout_ms:,} ms")
 
             def begin_waiting() -> None:
-                timer = processor.call_later(timeout_ms / 1000, lambda: _settle(answer, failed(late)))
-                answer.add_done_callback(lambda _: processor.post(timer.cancel))
+                timer = loop.call_later(timeout_ms / 1000, lambda: _settle(response, failed(late)))
+                response.add_done_callback(lambda _: loop.post(timer.cancel))
 
-            processor.post(begin_waiting)
-        return answer
+            loop.post(begin_waiting)
+        return response
 
     def wait(
         self,
@@ -103,20 +103,20 @@ class GroupWork:
     ) -> _R | Future[_R]:
         """What `answered` makes of the result that `begin` promises, or `failed` of an error of either."""
 
-        def go_on(answer: Future[_R], done: Future[_T]) -> None:
+        def go_on(response: Future[_R], done: Future[_T]) -> None:
             try:
                 result = answered(done.result())
             except EmbedlogError as error:
                 result = failed(error)
-            _settle(answer, result)
+            _settle(response, result)
 
-        def begin_it(answer: Future[_R]) -> None:
+        def begin_it(response: Future[_R]) -> None:
             try:
                 promised = begin()
             except EmbedlogError as error:
-                _settle(answer, failed(error))
+                _settle(response, failed(error))
             else:
-                promised.add_done_callback(lambda done: go_on(answer, done))
+                promised.add_done_callback(lambda done: go_on(response, done))
 
         return self._begin(group, begin_it, failed)
 
@@ -128,46 +128,46 @@ class GroupWork:
         begin: Callable[[Future[_R]], None],
         failed: Callable[[EmbedlogError], _R],
     ) -> _R | Future[_R]:
-        answer: Future[_R] = Future()
+        response: Future[_R] = Future()
         try:
             if group is not None:
                 self.check_coordinates(group)
             with self._lock:
                 self._check_ready()
-                self._unanswered[answer] = lambda: _settle(answer, failed(_stopping()))
+                self._unanswered[response] = lambda: _settle(response, failed(_stopping()))
         except ApiError as error:
             return failed(error)
-        answer.add_done_callback(self._answered)
+        response.add_done_callback(self._answered)
 
         def run() -> None:
             try:
-                begin(answer)
+                begin(response)
             except BaseException as error:  # a defect: the connection says so and closes
                 with contextlib.suppress(InvalidStateError):
-                    answer.set_exception(error)
+                    response.set_exception(error)
 
-        self._node.offload(run)
-        return answer
+        self._broker.run_blocking(run)
+        return response
 
-    def _answered(self, answer: Future[Any]) -> None:
+    def _answered(self, response: Future[Any]) -> None:
         with self._lock:
-            del self._unanswered[answer]
+            del self._unanswered[response]
 
     def _check_ready(self) -> None:
         if self._stopped:
             raise _stopping()
-        if not self._node.groups.is_loaded:
+        if not self._broker.groups.is_loaded:
             self._begin_loading()
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the groups are being loaded")
 
     def _begin_loading(self) -> None:
         if not self._loading:
             self._loading = True
-            self._node.offload(self._load)
+            self._broker.run_blocking(self._load)
 
     def _load(self) -> None:
         try:
-            self._node.groups.load(clients=True)
+            self._broker.groups.load(clients=True)
         except Closed:
             pass
         except EmbedlogError as error:
@@ -178,9 +178,9 @@ class GroupWork:
     def _expire(self) -> int | None:
         if self._stopped:
             return None
-        settings = self._node.settings
-        if self._node.groups.is_loaded:
-            self._node.groups.expire_offsets(settings.offsets_retention_minutes * _MS_PER_MINUTE)
+        settings = self._broker.settings
+        if self._broker.groups.is_loaded:
+            self._broker.groups.expire_offsets(settings.offsets_retention_minutes * _MS_PER_MINUTE)
         return settings.offsets_retention_check_interval_ms
 
 
@@ -188,6 +188,6 @@ def _stopping() -> ApiError:
     return ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the broker is shutting down")
 
 
-def _settle(answer: Future[_R], result: _R) -> None:
+def _settle(response: Future[_R], result: _R) -> None:
     with contextlib.suppress(InvalidStateError):  # it was answered otherwise
-        answer.set_result(result)
+        response.set_result(result)
