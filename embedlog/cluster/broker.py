@@ -38,7 +38,7 @@ from ..store.store import Store
 from ..synonyms import BROKER_ARGUMENTS
 from ..validation import also_named, as_path, check_flag, check_int, check_text
 from .broker_context import BrokerContext
-from .coordination import BrokerAddress, Coordination, SingleBroker, check_on_its_own
+from .coordination import BrokerAddress, Coordination, SingleBroker, check_standalone
 from .dispatch import Dispatcher
 from .meter import Meter
 from .metrics import MetricsServer
@@ -159,7 +159,7 @@ class Broker(Closing):
             meter = None if self._metrics is None else Meter()
             coordination: Coordination
             if zookeeper is None:
-                check_on_its_own(store)
+                check_standalone(store)
                 coordination = SingleBroker(store, address)
             else:
                 coordination = undo.enter_context(

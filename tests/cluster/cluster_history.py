@@ -71,7 +71,7 @@ class ClusterHistory:
 
     def _read(self, path: str) -> tuple[bytes, Any] | None:
         self._zookeeper.get(path, self._wake)
-        (found,) = self._zookeeper.together([lambda kazoo: kazoo.get_async(path)])
+        (found,) = self._zookeeper.pipeline([lambda kazoo: kazoo.get_async(path)])
         return None if isinstance(found, NoNodeError) else found
 
     def _look_at_controller(self) -> None:

@@ -352,7 +352,7 @@ def test_a_directory_that_was_served_by_itself_joins(zookeeper: Znodes, tmp_path
         timeout=WAIT_S,
     )
     assert served.returncode == 2
-    assert "say where its ZooKeeper is" in served.stderr.replace("\n", " ")
+    assert "give its ZooKeeper" in served.stderr.replace("\n", " ")
 
 
 def test_a_second_broker_of_the_same_id_is_refused(brokers: Brokers, tmp_path: Path) -> None:

@@ -16,11 +16,11 @@ from zookeepers import Znodes, eventually
 import embedlog
 from embedlog.backends.local import WriterBackend
 from embedlog.cluster.coordination import BrokerAddress, Coordination, SingleBroker, check_assignment
-from embedlog.cluster.coordination.assignment import assigned
-from embedlog.cluster.coordination.cluster_view import EMPTY, ClusterView, State, TopicView
-from embedlog.cluster.coordination.controller import Controller, Delete, Identify, Lead, decisions
+from embedlog.cluster.coordination.assignment import assign_replicas
+from embedlog.cluster.coordination.cluster_view import EMPTY, ClusterView, TopicView, VersionedState
+from embedlog.cluster.coordination.controller import Controller, DeleteTopic, SetState, SetTopicId, decide
 from embedlog.cluster.coordination.joining import register
-from embedlog.cluster.coordination.port import NOWHERE
+from embedlog.cluster.coordination.port import UNKNOWN_PLACEMENT
 from embedlog.cluster.coordination.registered import RegisteredBroker
 from embedlog.cluster.zookeeper import contents, paths
 from embedlog.cluster.zookeeper.client import ZooKeeper
@@ -96,7 +96,7 @@ def test_who_is_there(coordination: tuple[Coordination, Store]) -> None:
 def test_a_topic_comes_changes_and_goes(coordination: tuple[Coordination, Store]) -> None:
     cluster, store = coordination
     name = TopicPartition("clicks", 1)
-    assert cluster.placement(name) == NOWHERE
+    assert cluster.placement(name) == UNKNOWN_PLACEMENT
     cluster.create_topic("clicks", 2, {"retention_ms": 60_000, "cleanup_policy": "compact"})
     assert store.topic("clicks").partitions == 2
     assert store.topic("clicks").settings == {"retention_ms": 60_000, "cleanup_policy": "compact"}
@@ -113,7 +113,7 @@ def test_a_topic_comes_changes_and_goes(coordination: tuple[Coordination, Store]
     assert store.topic("clicks").settings == {"cleanup_policy": "compact", "flush_messages": 1}
     cluster.delete_topic("clicks")
     assert store.topics() == []
-    assert cluster.placement(name) == NOWHERE
+    assert cluster.placement(name) == UNKNOWN_PLACEMENT
     for change in (
         lambda: cluster.delete_topic("clicks"),
         lambda: cluster.alter_topic("clicks", {"flush_ms": 1}),
@@ -264,7 +264,7 @@ def test_a_former_session_of_the_same_broker_is_waited_for(
         former.create(paths.broker(1), contents.Broker("127.0.0.1", 10_001, 0).encode(), ephemeral=True)
 
         def end() -> None:
-            eventually(lambda: "waiting for the former session of broker 1" in caplog.text)
+            eventually(lambda: "waiting for the previous session of broker 1" in caplog.text)
             former.close()
 
         ending = threading.Thread(target=end)
@@ -303,7 +303,7 @@ def test_a_directory_brings_its_topics_along_once(members: Members, tmp_path: Pa
     assert members.stores[2].topic("mine").settings == {"retention_ms": 9}
     with embedlog.open(tmp_path / "3") as log:
         log.create_topic("mine")
-    with pytest.raises(InvalidArgument, match="another one of that name"):
+    with pytest.raises(InvalidArgument, match="both have a topic"):
         members.join(3)
 
 
@@ -311,7 +311,7 @@ def test_a_directory_is_of_one_cluster_and_one_broker(members: Members, tmp_path
     members.join(1)
     members.close()
     (tmp_path / "1").rename(tmp_path / "2")
-    with pytest.raises(DirectoryError, match="is broker 1 of its cluster, and not 2"):
+    with pytest.raises(DirectoryError, match="is broker 1 of its cluster, not 2"):
         members.join(2)
 
 
@@ -320,7 +320,7 @@ def test_another_clusters_directory_is_refused(members: Members, zookeeper: Znod
     members.close()
     elsewhere = Members(Znodes(zookeeper.connect + "/elsewhere"), tmp_path)
     try:
-        with pytest.raises(DirectoryError, match="is that the right ZooKeeper"):
+        with pytest.raises(DirectoryError, match="check the address of ZooKeeper"):
             elsewhere.join(1)
     finally:
         elsewhere.close()
@@ -350,10 +350,10 @@ def test_a_former_controller_writes_nothing(members: Members, zookeeper: Znodes)
         assert later.epoch == 2
         view = _view({0: [1]}, {}, brokers=(1,))
         client.create(paths.topic("t"), view.topics["t"].topic.encode())
-        assert paused.carry_out(view) == [paths.partition_state("t", 0)]
+        assert paused.reconcile(view) == [paths.partition_state("t", 0)]
         assert second.get(paths.partition_state("t", 0)) is None
         assert paused.epoch == 0
-        later.carry_out(view)
+        later.reconcile(view)
         found = second.get(paths.partition_state("t", 0))
         assert found is not None
         assert contents.PartitionState.decode(found.data) == (1, 0, (1,), 2)
@@ -409,7 +409,7 @@ def test_registries_that_are_gone_delete_nothing(
         for path in (paths.partitions("t"), paths.topic("t"), paths.TOPICS):
             everything.delete(path)
         assert client.commit(everything) is None
-        eventually(lambda: f"{paths.TOPICS} is gone" in caplog.text)
+        eventually(lambda: f"{paths.TOPICS} is missing" in caplog.text)
         assert members.stores[1].topics() == ["t"]
 
 
@@ -419,7 +419,7 @@ def test_what_cannot_be_read_does_not_stop_the_rest(members: Members, zookeeper:
         client.create(paths.topic("broken"), b"{")
         broker.create_topic("whole", 1, {})
         assert broker.leads(TopicPartition("whole", 0))
-        assert broker.placement(TopicPartition("broken", 0)) == NOWHERE
+        assert broker.placement(TopicPartition("broken", 0)) == UNKNOWN_PLACEMENT
 
 
 def test_what_brokers_register_is_theirs(members: Members, zookeeper: Znodes) -> None:
@@ -460,7 +460,11 @@ def _view(
     topic_id: str | None = "id",
 ) -> ClusterView:
     topic = TopicView(
-        contents.Topic(partitions, topic_id), 3, 1, {}, {n: State(state, 5) for n, state in states.items()}
+        contents.Topic(partitions, topic_id),
+        3,
+        1,
+        {},
+        {n: VersionedState(state, 5) for n, state in states.items()},
     )
     alive = {number: contents.Broker("h", number, 0) for number in brokers}
     return ClusterView(alive, -1, 0, {"t": topic}, deletions, frozenset({"t"}))
@@ -491,19 +495,19 @@ def test_who_leads(
     after: tuple[object, ...] | None,
 ) -> None:
     view = _view({0: replicas}, {} if before is None else {0: before}, brokers=brokers)
-    decided = list(decisions(view, 9))
+    decided = list(decide(view, 9))
     if after is None:
         assert decided == []
     else:
-        assert decided == [Lead(TopicPartition("t", 0), after, -1 if before is None else 5)]
+        assert decided == [SetState(TopicPartition("t", 0), after, -1 if before is None else 5)]
 
 
 def test_other_decisions() -> None:
     states = {0: _state(1, 0, 1)}
     going = _view({0: [1]}, states, brokers=(1,), deletions=frozenset({"t", "u"}))
-    assert list(decisions(going, 1)) == [Delete("t", True, [0]), Delete("u", False, ())]
+    assert list(decide(going, 1)) == [DeleteTopic("t", True, [0]), DeleteTopic("u", False, ())]
     nameless = _view({0: [1]}, states, brokers=(1,), topic_id=None)
-    assert list(decisions(nameless, 1, lambda: "new")) == [Identify("t", contents.Topic({0: [1]}, "new"), 3)]
+    assert list(decide(nameless, 1, lambda: "new")) == [SetTopicId("t", contents.Topic({0: [1]}, "new"), 3)]
 
 
 @given(
@@ -518,9 +522,9 @@ def test_partitions_are_spread_evenly(
 ) -> None:
     if replicas > len(brokers):
         with pytest.raises(InvalidArgument, match="replicas need as many brokers"):
-            assigned(sorted(brokers), partitions, replicas=replicas)
+            assign_replicas(sorted(brokers), partitions, replicas=replicas)
         return
-    found = assigned(sorted(brokers), partitions, first=first, start=start, replicas=replicas)
+    found = assign_replicas(sorted(brokers), partitions, first=first, start=start, replicas=replicas)
     assert list(found) == list(range(first, first + partitions))
     assert all(len(set(chosen)) == replicas and set(chosen) <= brokers for chosen in found.values())
     leaders = [[chosen[0] for chosen in found.values()].count(broker) for broker in brokers]
@@ -531,7 +535,7 @@ def test_partitions_are_spread_evenly(
 
 def test_an_assignment_is_kafkas() -> None:
     """The example in the comment of Kafka's AdminUtils: 10 partitions, 3 replicas, 5 brokers."""
-    found = assigned(range(5), 10, start=0, shift=0, replicas=3)
+    found = assign_replicas(range(5), 10, start=0, shift=0, replicas=3)
     assert [found[n] for n in range(10)] == [
         [0, 1, 2],
         [1, 2, 3],

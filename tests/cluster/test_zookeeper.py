@@ -130,7 +130,7 @@ def test_an_answer_to_no_question_costs_a_connection_and_no_more(zookeeper: Znod
         session = client.session_id
         client.kazoo._pending.append((None, client.kazoo.handler.async_result(), -100))
         with pytest.raises(ZooKeeperUnavailable):
-            client.together([lambda kazoo: kazoo.exists_async("/")])
+            client.pipeline([lambda kazoo: kazoo.exists_async("/")])
         assert eventually(lambda: client.session_id) == session
         assert client.create("/goes-on")
 

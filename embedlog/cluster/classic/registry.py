@@ -259,7 +259,7 @@ class Registry:
         def request(each: T) -> Callable[[Any], Any]:
             return lambda kazoo: how(kazoo, each)
 
-        return self.zookeeper.together(map(request, several))
+        return self.zookeeper.pipeline(map(request, several))
 
     def _read(self, where: Iterable[str]) -> list[bytes | None]:
         answers = self._ask(lambda kazoo, path: kazoo.get_async(path), where)

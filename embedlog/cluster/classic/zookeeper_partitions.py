@@ -118,7 +118,7 @@ class ZooKeeperPartitions:
         self._zookeeper.get(paths.topic(topic), changed)
         names = self._zookeeper.children(paths.partitions(topic), changed) or []
         where = [paths.partition_state(topic, int(name)) for name in names]
-        answers = self._zookeeper.together(
+        answers = self._zookeeper.pipeline(
             lambda kazoo, p=path: kazoo.get_async(p, changed)  # type: ignore[misc]
             for path in where
         )

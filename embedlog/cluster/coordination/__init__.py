@@ -1,20 +1,20 @@
-"""Who is in the cluster, who leads what: a port, and what stands behind it.
+"""Which brokers are in the cluster, and which of them leads each partition.
 
-port.py           what a broker asks
-single.py         a broker on its own: no ZooKeeper, everything is its own
-registered.py     a broker of a cluster, over ZooKeeper; behind it
-  joining.py        how it comes into the cluster
-  cluster_view.py   what the registries say
-  controller.py     who decides, and what
-  local_replicas.py    the directory follows
-  lease.py          until when the broker counts
-  zookeeper_offsets.py  offsets that groups keep there
-membership.py     what a directory remembers of its cluster
-assignment.py     which brokers are to keep which partitions
+port.py                 what a broker asks of its cluster
+single.py               a standalone broker: it leads everything
+registered.py           a broker of a cluster, over ZooKeeper; its parts:
+  joining.py              how it joins the cluster
+  cluster_view.py         the contents of the registries
+  controller.py           elects leaders
+  local_replicas.py       brings the directory in line with the registries
+  lease.py                until when the broker's session is certainly valid
+  zookeeper_offsets.py    offsets that groups keep in ZooKeeper
+membership.py           cluster.json: the cluster that a directory belongs to
+assignment.py           which brokers keep which partitions
 """
 
 from .assignment import check_assignment
-from .membership import check_on_its_own
+from .membership import check_standalone
 from .port import BrokerAddress, ConsumerOffsets, Coordination, Placement
 from .single import SingleBroker
 
@@ -25,5 +25,5 @@ __all__ = [
     "Placement",
     "SingleBroker",
     "check_assignment",
-    "check_on_its_own",
+    "check_standalone",
 ]

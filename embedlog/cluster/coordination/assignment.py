@@ -1,10 +1,9 @@
-"""Which brokers are to keep which partitions: a function, and the check of what somebody else has chosen.
+"""Assigns partitions to brokers, and checks assignments that users choose.
 
-As Kafka assigns where racks are not known: partition p of a topic goes to broker (start + p) mod n of those
-that are alive, by id; its further replicas to the next ones, at a distance that grows by one whenever the
-brokers have been gone through, so that the partitions of a broker that is lost are spread over all others.
-The start is drawn for each topic, so that their first partitions do not all meet on one broker; partitions
-that come later go on where the first ones began.
+Kafka's rack-unaware algorithm: partition p of a topic goes to live broker (start + p) mod n, by id; its other
+replicas to the following brokers, at a distance that grows by one each time around, so that the partitions of
+a lost broker are spread over all others. The start is random for each topic, so that first partitions do not
+all meet on one broker; partitions added later continue from the same start.
 
 Source: Kafka, AdminUtils.assignReplicasToBrokers.
 """
@@ -20,7 +19,7 @@ from .port import Assignment
 _SHOWN = 10
 
 
-def assigned(
+def assign_replicas(
     brokers: Sequence[int],
     partitions: int,
     *,
@@ -29,21 +28,21 @@ def assigned(
     shift: int | None = None,
     replicas: int = 1,
 ) -> dict[int, list[int]]:
-    """Partitions first, first + 1, ... and the brokers for each, the preferred leader first.
+    """Assign partitions first, first + 1, ...; the preferred leader is each one's first broker.
 
     Args:
-        brokers: that are alive.
-        partitions: how many are to be assigned.
-        start, shift: where it begins, and how far the second replica is from the first; None draws them.
+        brokers: the live ones.
+        partitions: how many to assign.
+        start, shift: the broker of partition 0, and the distance to the second replica; None: random.
 
-    Raises InvalidArgument where there are fewer brokers than replicas.
+    Raises InvalidArgument if there are fewer brokers than replicas.
     """
     ordered = sorted(brokers)
     if replicas < 1 or len(ordered) < replicas:
         raise InvalidArgument(f"{replicas} replicas need as many brokers, and {len(ordered)} are alive")
     start = random.randrange(len(ordered)) if start is None else start
     shift = random.randrange(len(ordered)) if shift is None else shift
-    found = {}
+    assignment = {}
     for partition in range(first, first + partitions):
         if partition and partition % len(ordered) == 0:
             shift += 1
@@ -52,8 +51,8 @@ def assigned(
             (leader + 1 + (shift + number) % (len(ordered) - 1)) % len(ordered)
             for number in range(replicas - 1)
         ]
-        found[partition] = [ordered[index] for index in (leader, *others)]
-    return found
+        assignment[partition] = [ordered[index] for index in (leader, *others)]
+    return assignment
 
 
 def check_assignment(assignment: Assignment, brokers: Sequence[int]) -> None:

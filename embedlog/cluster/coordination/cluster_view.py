@@ -1,12 +1,11 @@
-"""What the registries in ZooKeeper say, as one value; and reading it anew where it has changed.
+"""The contents of ZooKeeper's registries as one immutable value, and the incremental reading of changes.
 
-Everything that is read is watched. A watch tells once, that something about a path changed, and not what: the
-path is noted, `changed` is called, and the next `refresh` reads it and watches it again. While the connection
-is lost kazoo calls all watches, so that after it everything is read again: nothing is missed.
+Every path that is read is watched. A watch fires once and says only that a path changed: the path becomes
+stale, `on_change` is called, and the next `refresh` reads and watches it again. When the connection is lost,
+kazoo fires all watches, so that everything is read again afterwards: no change is missed.
 
-A refresh reads what is noted in two rounds of requests, each sent without waiting for the one before:
-thousands of partitions cost a few round trips. A path whose contents cannot be understood is passed over,
-with a message, and what was known of it before holds.
+A refresh reads stale paths in two rounds of pipelined requests: thousands of partitions cost a few round
+trips. A path with invalid contents is skipped with a message, and its previous contents stay in the view.
 
 Source: Kafka 0.10 design, "ZooKeeper directories".
 """
@@ -28,27 +27,27 @@ from ..zookeeper.client import ZooKeeper
 logger = logging.getLogger(__name__)
 
 
-class State(NamedTuple):
-    """A partition's state, and which version of its node that is."""
+class VersionedState(NamedTuple):
+    """A partition's state and its znode's version."""
 
     state: contents.PartitionState
     version: int
 
 
 class TopicView(NamedTuple):
-    """A topic as it is registered. `config` are its settings' texts; states are missing until it has them."""
+    """A registered topic. A partition has no entry in `states` until it has a leader."""
 
     topic: contents.Topic
     version: int
-    created: int  # the zxid: a topic that is made again has another
+    created: int  # czxid: differs if the topic was deleted and created again
     config: Mapping[str, str]
-    states: Mapping[int, State]
+    states: Mapping[int, VersionedState]
 
 
 class ClusterView(NamedTuple):
-    """The registries at one time. `controller` is -1 where there is none; its session 0.
+    """The registries at one time. Without a controller, `controller` is -1 and its session 0.
 
-    `names` are those of all topics that are registered, `topics` those of them that could be read.
+    `names` are all registered topics, `topics` those that could be read.
     """
 
     brokers: Mapping[int, contents.Broker]
@@ -59,35 +58,35 @@ class ClusterView(NamedTuple):
     names: frozenset[str]
 
     def state(self, name: TopicPartition) -> contents.PartitionState | None:
-        """A partition's; None where it has none."""
+        """A partition's state; None if it has none."""
         topic = self.topics.get(name.topic)
-        found = None if topic is None else topic.states.get(name.partition)
-        return None if found is None else found.state
+        versioned = None if topic is None else topic.states.get(name.partition)
+        return None if versioned is None else versioned.state
 
 
 EMPTY = ClusterView({}, -1, 0, {}, frozenset(), frozenset())
 
 
 class Registries:
-    """Reads the registries. `refresh` belongs to one thread; `changed` is called by kazoo's."""
+    """Reads the registries. One thread calls `refresh`; kazoo's thread calls `on_change`."""
 
-    def __init__(self, zookeeper: ZooKeeper, changed: Callable[[], object]) -> None:
+    def __init__(self, zookeeper: ZooKeeper, on_change: Callable[[], object]) -> None:
         self._zookeeper = zookeeper
-        self._changed = changed
+        self._on_change = on_change
         self._lock = threading.Lock()
-        self._noted: set[str] = set()
+        self._stale: set[str] = set()  # guarded by _lock
         self._brokers: dict[int, contents.Broker] = {}
         self._controller = (-1, 0)
         self._topics: dict[str, tuple[contents.Topic, int, int]] = {}
         self._configs: dict[str, dict[str, str]] = {}
-        self._states: dict[str, dict[int, State]] = {}
+        self._states: dict[str, dict[int, VersionedState]] = {}
         self._deletions: frozenset[str] = frozenset()
         self._names: frozenset[str] = frozenset()
-        self.forget()
+        self.invalidate_all()
 
-    def forget(self) -> None:
-        """Read everything at the next refresh."""
-        self.note(
+    def invalidate_all(self) -> None:
+        """Read everything in the next refresh."""
+        self.invalidate(
             paths.BROKER_IDS,
             paths.CONTROLLER,
             paths.TOPICS,
@@ -101,81 +100,79 @@ class Registries:
             ),
         )
 
-    def note(self, *changed: str) -> None:
-        """Read these paths at the next refresh."""
+    def invalidate(self, *changed: str) -> None:
+        """Read these paths in the next refresh."""
         with self._lock:
-            self._noted.update(changed)
+            self._stale.update(changed)
 
     def refresh(self) -> ClusterView | None:
-        """What the registries say now; None where nothing has changed since the last time.
+        """Read stale paths. Returns the view; None if no path was stale.
 
-        Raises ZooKeeperUnavailable: the next refresh then reads what this one has not.
+        Raises ZooKeeperUnavailable; the next refresh then reads the same paths.
         """
         with self._lock:
-            noted, self._noted = self._noted, set()
-        if not noted:
+            stale, self._stale = self._stale, set()
+        if not stale:
             return None
-        left = set(noted)
+        left = set(stale)
         try:
             while left:
                 more = self._read(left)
-                noted |= more
+                stale |= more
                 left = more
         except BaseException:
-            self.note(*noted)
+            self.invalidate(*stale)
             raise
         return self._view()
 
-    # -- inside ----------------------------------------------------------------------------------------
-
-    def _read(self, noted: Iterable[str]) -> set[str]:
-        """Read these paths; returns which others are to be read because of that."""
+    def _read(self, stale: Iterable[str]) -> set[str]:
+        """Read these paths. Returns the paths to read because of their contents."""
         more: set[str] = set()
-        lists = [path for path in noted if path in _LISTS]
-        nodes = [path for path in noted if path not in _LISTS]
+        lists = [path for path in stale if path in _LISTS]
+        nodes = [path for path in stale if path not in _LISTS]
         for path, names in zip(lists, self._children(lists), strict=True):
-            more |= self._take_children(path, names)
+            more |= self._apply_children(path, names)
         for path, found in zip(nodes, self._contents(nodes), strict=True):
             try:
-                more |= self._take(path, found)
+                more |= self._apply(path, found)
             except CorruptZnode as error:
-                logger.error("%s is passed over: %s", path, error)
+                logger.error("%s is skipped: %s", path, error)
         return more
 
     def _children(self, lists: list[str]) -> list[list[str]]:
-        found = self._zookeeper.together(
+        found = self._zookeeper.pipeline(
             lambda kazoo, path=path: kazoo.get_children_async(path, self._watcher(path))  # type: ignore[misc]
             for path in lists
         )
         for path, names in zip(lists, found, strict=True):
-            if isinstance(names, NoNodeError):  # nobody's topics are deleted because of that
-                raise ZooKeeperError(f"{path} is gone from {self._zookeeper.connect_string}")
+            if isinstance(names, NoNodeError):  # an empty list would delete the brokers' topics
+                raise ZooKeeperError(f"{path} is missing at {self._zookeeper.connect_string}")
         return found
 
     def _contents(self, nodes: list[str]) -> list[tuple[bytes, Any] | None]:
-        """Watched first, then read: what changes in between is told."""
-        together = self._zookeeper.together
-        watched = together(
+        """Sets watches before reading, so that a change in between fires."""
+        pipeline = self._zookeeper.pipeline
+        watched = pipeline(
             lambda kazoo, path=path: kazoo.exists_async(path, self._watcher(path))  # type: ignore[misc]
             for path in nodes
         )
-        there = [path for path, stat in zip(nodes, watched, strict=True) if stat is not None]
-        read = together(lambda kazoo, path=path: kazoo.get_async(path) for path in there)  # type: ignore[misc]
-        found = dict(zip(there, read, strict=True))
+        existing = [path for path, stat in zip(nodes, watched, strict=True) if stat is not None]
+        read = pipeline(lambda kazoo, path=path: kazoo.get_async(path) for path in existing)  # type: ignore[misc]
+        found = dict(zip(existing, read, strict=True))
         return [None if isinstance(found.get(path), NoNodeError) else found.get(path) for path in nodes]
 
     def _watcher(self, path: str) -> Callable[[Any], None]:
-        def tell(event: Any) -> None:
-            self.note(path)
-            self._changed()
+        def on_event(event: Any) -> None:
+            self.invalidate(path)
+            self._on_change()
 
-        return tell
+        return on_event
 
-    def _take_children(self, path: str, names: list[str]) -> set[str]:
+    def _apply_children(self, path: str, names: list[str]) -> set[str]:
         if path == paths.BROKER_IDS:
-            there = {int(name) for name in names if name.isdecimal()}
-            self._brokers = {number: broker for number, broker in self._brokers.items() if number in there}
-            return {paths.broker(number) for number in there}
+            alive = {int(name) for name in names if name.isdecimal()}
+            self._brokers = {number: broker for number, broker in self._brokers.items() if number in alive}
+            return {paths.broker(number) for number in alive}
         if path == paths.DELETE_TOPICS:
             self._deletions = frozenset(names)
             return set()
@@ -186,8 +183,8 @@ class Registries:
             self._states.pop(gone, None)
         return {paths.topic(name) for name in names if name not in self._topics}
 
-    def _take(self, path: str, found: tuple[bytes, Any] | None) -> set[str]:
-        """What stands at a path, or None where nothing is. Raises CorruptZnode."""
+    def _apply(self, path: str, found: tuple[bytes, Any] | None) -> set[str]:
+        """Apply a path's contents, None if it does not exist. Raises CorruptZnode."""
         known = paths.parse(path)
         assert known is not None
         values: Any = known.values
@@ -204,7 +201,7 @@ class Registries:
             )
         elif known.kind == "topic":
             if found is not None:
-                return self._take_topic(values["topic"], *found)
+                return self._apply_topic(values["topic"], *found)
         elif known.kind == "topic_config":
             self._configs[values["topic"]] = {} if found is None else contents.decode_config(found[0])
         elif known.kind == "partition_state" and values["topic"] in self._topics:
@@ -212,12 +209,12 @@ class Registries:
             if found is None:
                 states.pop(values["partition"], None)
             else:
-                states[values["partition"]] = State(
+                states[values["partition"]] = VersionedState(
                     contents.PartitionState.decode(found[0]), found[1].version
                 )
         return set()
 
-    def _take_topic(self, name: str, data: bytes, stat: Any) -> set[str]:
+    def _apply_topic(self, name: str, data: bytes, stat: Any) -> set[str]:
         topic = contents.Topic.decode(data)
         states = self._states.setdefault(name, {})
         new = name not in self._topics

@@ -1,19 +1,19 @@
-"""The controller: the one broker that decides who leads each partition, and carries out deletions.
+"""The controller: the one broker that elects partition leaders and completes topic deletions.
 
-    decisions     what is to be written, given what the registries say: a function
+    decide        what to write, given the registries: a pure function
     Controller    is elected, and writes it
 
-Elected is who makes /controller, an ephemeral node, and in the same transaction raises /controller_epoch by
-one. All that a controller writes goes in transactions that check the version of /controller_epoch which its
-election made: a former controller, one that was paused, say, and does not know yet that there is another,
-changes nothing.
+A broker is elected by creating the ephemeral znode /controller and, in the same transaction, incrementing
+/controller_epoch. Every write of a controller checks the version of /controller_epoch from its election in
+the same transaction: a former controller, which was paused and does not know its successor yet, changes
+nothing.
 
-What it decides, each in a new leader epoch:
-    a partition without a state      its first replica that is alive leads; nobody, where none is
-    whose leader is gone             another replica in sync that is alive, else nobody; the ISR stays
-    without a leader                 as soon as a replica in sync is alive, that one
-A topic without an id (another program made it) gets one. A topic to be deleted goes with all that is
-registered of it; the brokers see that it is gone, and delete their files.
+Leader elections, each in a new leader epoch:
+    a partition without a state      its first live replica changes; without one, it has no leader
+    the leader has failed            another live in-sync replica changes, if any; the ISR stays
+    no leader                        an in-sync replica changes as soon as one is live
+A topic without an id (created by another program) gets one. All znodes of a topic to be deleted are removed;
+the brokers notice and delete their files.
 
 Source: Kafka 2.7 design, "ZooKeeper directories"; the controller's fencing is that of Kafka 2.2 (KAFKA-6082).
 """
@@ -32,77 +32,77 @@ from ...model import TopicPartition
 from ...store.topic import new_id
 from ..zookeeper import contents, paths
 from ..zookeeper.client import ZooKeeper
-from .cluster_view import ClusterView, State, TopicView
+from .cluster_view import ClusterView, TopicView, VersionedState
 
 logger = logging.getLogger(__name__)
 
-_AT_ONCE: Final = 500  # partitions in one transaction: ZooKeeper takes a megabyte
-_SHOWN: Final = 5  # topics in a message
-_NEW: Final = -1  # the version of a state that there is not yet
+_MAX_PARTITIONS: Final = 500  # per transaction: ZooKeeper's limit is a megabyte
+_MAX_LOGGED: Final = 5  # topics in a log line
+_NEW: Final = -1  # the version of a state that does not exist yet
 
 
-class Lead(NamedTuple):
-    """Have a partition be in this state, if its node is still of this version."""
+class SetState(NamedTuple):
+    """Set a partition's state if its znode still has this version."""
 
     name: TopicPartition
     state: contents.PartitionState
     version: int
 
 
-class Identify(NamedTuple):
-    """Give a topic an id, if its node is still of this version."""
+class SetTopicId(NamedTuple):
+    """Give a topic an id if its znode still has this version."""
 
     name: str
     topic: contents.Topic
     version: int
 
 
-class Delete(NamedTuple):
-    """Remove a topic from the registries; `partitions` are those that have a node."""
+class DeleteTopic(NamedTuple):
+    """Remove a topic from the registries; `partitions` are those that have a znode."""
 
     name: str
-    is_there: bool
+    is_registered: bool
     partitions: Sequence[int]
 
 
-Decision: TypeAlias = Lead | Identify | Delete
+Decision: TypeAlias = SetState | SetTopicId | DeleteTopic
 
 
-def decisions(view: ClusterView, epoch: int, make_id: Callable[[], str] = new_id) -> Iterator[Decision]:
-    """What the controller of this epoch has to write, so that all is as it should be."""
+def decide(view: ClusterView, epoch: int, make_id: Callable[[], str] = new_id) -> Iterator[Decision]:
+    """What the controller of this epoch has to write."""
     for name in sorted(view.deletions):
         topic = view.topics.get(name)
-        yield Delete(name, topic is not None, () if topic is None else sorted(topic.states))
+        yield DeleteTopic(name, topic is not None, () if topic is None else sorted(topic.states))
     for name, topic in view.topics.items():
         if name in view.deletions:
             continue
         if topic.topic.topic_id is None:
-            yield Identify(name, topic.topic._replace(topic_id=make_id()), topic.version)
+            yield SetTopicId(name, topic.topic._replace(topic_id=make_id()), topic.version)
         yield from _leaders(name, topic, view, epoch)
 
 
-def _leaders(name: str, topic: TopicView, view: ClusterView, epoch: int) -> Iterator[Lead]:
+def _leaders(name: str, topic: TopicView, view: ClusterView, epoch: int) -> Iterator[SetState]:
     for number, replicas in topic.topic.partitions.items():
         found = topic.states.get(number)
         alive = [broker for broker in replicas if broker in view.brokers]
         if found is None:
             leader = alive[0] if alive else contents.NO_LEADER
             state = contents.PartitionState(leader, 0, tuple(alive or replicas), epoch)
-            yield Lead(TopicPartition(name, number), state, _NEW)
+            yield SetState(TopicPartition(name, number), state, _NEW)
         elif found.state.leader not in view.brokers:
             in_sync = [broker for broker in alive if broker in found.state.isr]
             leader = in_sync[0] if in_sync else contents.NO_LEADER
             if leader != found.state.leader:
-                yield Lead(TopicPartition(name, number), _led(found, leader, epoch), found.version)
+                yield SetState(TopicPartition(name, number), _new_state(found, leader, epoch), found.version)
 
 
-def _led(found: State, leader: int, epoch: int) -> contents.PartitionState:
+def _new_state(found: VersionedState, leader: int, epoch: int) -> contents.PartitionState:
     before = found.state
     return contents.PartitionState(leader, before.leader_epoch + 1, before.isr, epoch)
 
 
 class Controller:
-    """This broker as the controller, or as one that would be. Used by one thread."""
+    """This broker's candidacy and its work as controller. For one thread."""
 
     def __init__(self, zookeeper: ZooKeeper, broker: int) -> None:
         self._zookeeper = zookeeper
@@ -113,11 +113,14 @@ class Controller:
 
     @property
     def epoch(self) -> int:
-        """The epoch of its election; 0 while it is not the controller."""
+        """The controller epoch of this broker's election; 0 while it is not the controller."""
         return self._epoch if self._session else 0
 
     def elect(self, view: ClusterView, clock_ms: Callable[[], int]) -> bool:
-        """Become the controller, if there is none. True: /controller has changed. Raises ZooKeeperError."""
+        """Stand for controller if there is none. Returns whether /controller has changed.
+
+        Raises ZooKeeperError.
+        """
         session = self._zookeeper.session_id
         if self._session and (self._session != session or view.controller_session != session):
             logger.info("broker %d is no longer the controller", self._broker)
@@ -125,14 +128,14 @@ class Controller:
         if not session:
             return False
         if not self._session and view.controller_session == session:
-            # Elected by a transaction whose answer was lost: in which epoch is not known any more.
+            # Elected by a transaction whose response was lost: the epoch is unknown.
             return self._zookeeper.delete(paths.CONTROLLER)
         if view.controller >= 0:
             return False
         self._zookeeper.create(paths.CONTROLLER_EPOCH, contents.encode_number(0))
         found = self._zookeeper.get(paths.CONTROLLER_EPOCH)
         if found is None:
-            raise ZooKeeperError(f"{paths.CONTROLLER_EPOCH} is gone")
+            raise ZooKeeperError(f"{paths.CONTROLLER_EPOCH} is missing")
         epoch = contents.decode_number(found.data) + 1
         transaction = self._zookeeper.transaction()
         transaction.create(
@@ -147,75 +150,75 @@ class Controller:
             self._epoch, self._epoch_version, self._session = epoch, found.version + 1, session
             logger.info("broker %d is the controller now, epoch %d", self._broker, epoch)
         elif not isinstance(error, (NodeExistsError, BadVersionError)):
-            raise ZooKeeperError(f"the election of a controller failed: {error!r}")
+            raise ZooKeeperError(f"the controller election failed: {error!r}")
         return True
 
-    def carry_out(self, view: ClusterView) -> list[str]:
-        """Write what has to be written, if this broker is the controller. Returns the paths that changed, or
-        were not as the view has them. Raises ZooKeeperError."""
+    def reconcile(self, view: ClusterView) -> list[str]:
+        """Write what `decide` returns, if this broker is the controller. Returns the paths to read again.
+
+        Raises ZooKeeperError.
+        """
         if not self._session:
             return []
         changed: list[str] = []
-        leads: list[Lead] = []
-        for decision in decisions(view, self._epoch):
-            if isinstance(decision, Lead):
-                leads.append(decision)
-            elif isinstance(decision, Identify):
+        changes: list[SetState] = []
+        for decision in decide(view, self._epoch):
+            if isinstance(decision, SetState):
+                changes.append(decision)
+            elif isinstance(decision, SetTopicId):
                 changed += self._identify(decision)
             else:
                 changed += self._delete(decision)
-        for first in range(0, len(leads), _AT_ONCE):
-            changed += self._lead(leads[first : first + _AT_ONCE])
+        for first in range(0, len(changes), _MAX_PARTITIONS):
+            changed += self._set_states(changes[first : first + _MAX_PARTITIONS])
         return changed
 
-    # -- inside ----------------------------------------------------------------------------------------
-
-    def _lead(self, leads: Sequence[Lead]) -> list[str]:
+    def _set_states(self, changes: Sequence[SetState]) -> list[str]:
         transaction = self._fenced()
-        above: set[str] = set()
-        for name, state, version in leads:
+        parents: set[str] = set()
+        for name, state, version in changes:
             path = paths.partition_state(*name)
             if version != _NEW:
                 transaction.set_data(path, state.encode(), version=version)
                 continue
             acl = self._zookeeper.acl_of(path)
-            over = paths.partitions(name.topic)
-            if over not in above and self._zookeeper.get(over) is None:
-                transaction.create(over, b"", acl=acl)  # fails where the topic is gone meanwhile
-            above.add(over)
+            parent = paths.partitions(name.topic)
+            if parent not in parents and self._zookeeper.get(parent) is None:
+                transaction.create(parent, b"", acl=acl)  # fails if the topic was deleted meanwhile
+            parents.add(parent)
             transaction.create(paths.partition(name), b"", acl=acl)
             transaction.create(path, state.encode(), acl=acl)
-        if self._commit(transaction, f"who leads {len(leads):,} partitions"):
-            led = Counter(lead.state.leader for lead in leads)
+        if self._commit(transaction, f"the leaders of {len(changes):,} partitions"):
+            leaders = Counter(change.state.leader for change in changes)
             logger.info(
-                "leaders of %d partitions (%s) decided: %s",
-                len(leads),
-                ", ".join(sorted({lead.name.topic for lead in leads})[:_SHOWN]),
+                "elected leaders of %d partitions (%s): %s",
+                len(changes),
+                ", ".join(sorted({change.name.topic for change in changes})[:_MAX_LOGGED]),
                 ", ".join(
-                    f"{count} nobody" if leader == contents.NO_LEADER else f"{count} broker {leader}"
-                    for leader, count in sorted(led.items())
+                    f"{count} none" if leader == contents.NO_LEADER else f"{count} broker {leader}"
+                    for leader, count in sorted(leaders.items())
                 ),
             )
-        return [paths.partition_state(*lead.name) for lead in leads]
+        return [paths.partition_state(*change.name) for change in changes]
 
-    def _identify(self, decision: Identify) -> list[str]:
+    def _identify(self, decision: SetTopicId) -> list[str]:
         path = paths.topic(decision.name)
         transaction = self._fenced()
         transaction.set_data(path, decision.topic.encode(), version=decision.version)
         self._commit(transaction, f"the id of topic {decision.name}")
         return [path]
 
-    def _delete(self, decision: Delete) -> list[str]:
+    def _delete(self, decision: DeleteTopic) -> list[str]:
         name, changed = decision.name, [paths.DELETE_TOPICS, paths.TOPICS]
-        for first in range(0, len(decision.partitions), _AT_ONCE):
+        for first in range(0, len(decision.partitions), _MAX_PARTITIONS):
             transaction = self._fenced()
-            for number in decision.partitions[first : first + _AT_ONCE]:
+            for number in decision.partitions[first : first + _MAX_PARTITIONS]:
                 transaction.delete(paths.partition_state(name, number))
                 transaction.delete(paths.partition(TopicPartition(name, number)))
             if not self._commit(transaction, f"the deletion of topic {name}"):
                 return [*changed, *(paths.partition_state(name, each) for each in decision.partitions)]
         transaction = self._fenced()
-        if decision.is_there:
+        if decision.is_registered:
             if self._zookeeper.get(paths.partitions(name)) is not None:
                 transaction.delete(paths.partitions(name))
             if self._zookeeper.get(paths.topic_config(name)) is not None:
@@ -223,7 +226,7 @@ class Controller:
             transaction.delete(paths.topic(name))
         transaction.delete(paths.deletion(name))
         if self._commit(transaction, f"the deletion of topic {name}"):
-            logger.info("topic %s is deleted", name)
+            logger.info("topic %s has been deleted", name)
         return [*changed, *(paths.partition_state(name, each) for each in decision.partitions)]
 
     def _fenced(self) -> Any:
@@ -232,15 +235,15 @@ class Controller:
         return transaction
 
     def _commit(self, transaction: Any, what: str) -> bool:
-        """Make a fenced change; False if it is not made, because something is not as it was when it was read,
-        or because there is another controller by now."""
+        """Commit a fenced transaction. False if it was rejected: something has changed since it was read, or
+        another broker is the controller by now."""
         error = self._zookeeper.commit(transaction)
         if error is None:
             return True
         found = self._zookeeper.get(paths.CONTROLLER_EPOCH)
         if found is None or found.version != self._epoch_version:
-            logger.warning("broker %d is no longer the controller: %s stays as it is", self._broker, what)
+            logger.warning("broker %d is no longer the controller: %s not written", self._broker, what)
             self._session = 0
         else:
-            logger.info("%s is decided anew: %r", what, error)
+            logger.info("retrying %s: %r", what, error)
         return False

@@ -1,16 +1,16 @@
-"""How a broker, and the directory that it serves, come into a cluster.
+"""How a broker and its directory join a cluster.
 
-    1  the paths that everything else is below are made
-    2  /cluster/id is read, or made: of the first broker the id of its log, so that clients of before see no
-       other cluster
-    3  a directory remembers its cluster (cluster.json). One that is new, or was served by itself till now,
-       brings its topics along: they are registered, all of their partitions here. What cannot be brought
-       along, because the cluster has a topic of that name, is an error before anything is changed; so is an
-       id that another broker has: a directory must not remember a number that was a slip
-    4  the broker registers, under its id: who it is, and where
+    1  Create the parent znodes.
+    2  Read /cluster/id, or create it: the first broker uses the id of its log, so that its previous clients
+       see the same cluster.
+    3  Store the cluster in the directory (cluster.json). A new directory, or one that was served standalone
+       until now, registers its topics, with all their partitions on this broker. A topic name that the
+       cluster has already is an error before anything changes. So is a broker id that is in use: a mistyped
+       id must not be stored.
+    4  Register the broker's address under its id.
 
-Of a directory that has been in the cluster before the registries are right about topics, and not the
-directory: what was deleted while it was away goes. So it must not be another cluster's, nor another broker's.
+For a directory that has joined before, the registries decide which topics exist: it deletes those that were
+deleted while it was away. Hence it must not belong to another cluster or broker id.
 
 Source: Kafka 2.7 design, "Broker node registry", "Cluster id"; Kafka's meta.properties.
 """
@@ -28,8 +28,8 @@ from ...store.store import Store
 from ..zookeeper import contents, paths
 from ..zookeeper.client import ZooKeeper
 from .lease import clock
-from .local_replicas import texts_of
-from .membership import Membership, membership_of, remember
+from .local_replicas import encode_settings
+from .membership import Membership, read_membership, write_membership
 from .port import BrokerAddress
 
 logger = logging.getLogger(__name__)
@@ -41,8 +41,8 @@ _BASE: Final = (
     paths.DELETE_TOPICS,
     paths.CONSUMERS,
 )
-_LOOK_S: Final = 0.05
-_GRACE_S: Final = 2.0  # beyond a session's timeout: ZooKeeper ends sessions in ticks
+_POLL_S: Final = 0.05
+_GRACE_S: Final = 2.0  # after a session's timeout: ZooKeeper expires sessions in ticks
 _PROBE_S: Final = 1.0
 
 
@@ -55,10 +55,10 @@ def join(zookeeper: ZooKeeper, store: Store, address: BrokerAddress, stopped: Ca
     node_id = address.node_id
     for path in _BASE:
         zookeeper.ensure(path)
-    member = membership_of(store)
+    member = read_membership(store)
     if member is not None and member.broker != node_id:
         raise DirectoryError(
-            f"{store.path} is broker {member.broker} of its cluster, and not {node_id}: serve it as "
+            f"{store.path} is broker {member.broker} of its cluster, not {node_id}: serve it as "
             f"--broker-id {member.broker}, or give another directory",
             path=store.path,
         )
@@ -68,23 +68,23 @@ def join(zookeeper: ZooKeeper, store: Store, address: BrokerAddress, stopped: Ca
         found = zookeeper.get(paths.CLUSTER_ID)
     cluster_id = None if found is None else contents.decode_cluster_id(found.data)
     if cluster_id is None or (member is not None and member.cluster_id != cluster_id):
-        of = "" if member is None else member.cluster_id
+        own = "" if member is None else member.cluster_id
         raise DirectoryError(
-            f"{store.path} is of the cluster {of}, and at {zookeeper.connect_string} is "
-            f"{cluster_id or 'none'}: is that the right ZooKeeper, and the right chroot?",
+            f"{store.path} belongs to the cluster {own}, and {zookeeper.connect_string} has "
+            f"{cluster_id or 'none'}: check the address of ZooKeeper and its chroot",
             path=store.path,
         )
     if member is None:
-        for _ in _waiting(zookeeper, address, stopped):
+        for _ in _await_broker_id(zookeeper, address, stopped):
             if zookeeper.get(paths.broker(node_id)) is None:
                 break
-        _bring_topics(zookeeper, store, node_id)
-        remember(store, Membership(cluster_id, node_id))
+        _register_local_topics(zookeeper, store, node_id)
+        write_membership(store, Membership(cluster_id, node_id))
     return cluster_id
 
 
-def _bring_topics(zookeeper: ZooKeeper, store: Store, node_id: int) -> None:
-    """Register the topics of a directory that comes into the cluster. May be done again after a crash."""
+def _register_local_topics(zookeeper: ZooKeeper, store: Store, node_id: int) -> None:
+    """Register the topics of a directory that joins the cluster. Idempotent: it is repeated after a crash."""
     topics = [store.topic(name) for name in store.topics()]
     missing = []
     for topic in topics:
@@ -93,15 +93,16 @@ def _bring_topics(zookeeper: ZooKeeper, store: Store, node_id: int) -> None:
             missing.append(topic)
         elif contents.Topic.decode(found.data).topic_id != topic.topic_id:
             raise InvalidArgument(
-                f"{store.path} has a topic {topic.name!r}, and the cluster has another one of that name: "
-                "this directory cannot join it as it is"
+                f"{store.path} cannot join the cluster: both have a topic {topic.name!r}, with different ids"
             )
     for topic in missing:
-        zookeeper.create(paths.topic_config(topic.name), contents.encode_config(texts_of(topic.settings)))
+        zookeeper.create(
+            paths.topic_config(topic.name), contents.encode_config(encode_settings(topic.settings))
+        )
         registered = contents.Topic({number: [node_id] for number in range(topic.partitions)}, topic.topic_id)
         zookeeper.create(paths.topic(topic.name), registered.encode())
     if missing:
-        logger.info("%d topics of %s are the cluster's now", len(missing), store.path)
+        logger.info("registered %d topics of %s in the cluster", len(missing), store.path)
 
 
 def register(
@@ -110,60 +111,61 @@ def register(
     clock_ms: Callable[[], int],
     stopped: Callable[[], bool],
 ) -> tuple[int, float]:
-    """Step 4. Returns the session and when it was certainly ours.
+    """Step 4. Returns the session, and a time at which it was certainly valid.
 
     Raises BrokerIdInUse, ZooKeeperError.
     """
     path = paths.broker(address.node_id)
     data = contents.Broker(address.host, address.port, clock_ms(), address.rack).encode()
-    for _ in _waiting(zookeeper, address, stopped):
+    for _ in _await_broker_id(zookeeper, address, stopped):
         since, session = clock(), zookeeper.session_id
         if session and zookeeper.create(path, data, ephemeral=True):
             return session, since
         holder = zookeeper.get(path)
-        is_ours = holder is not None and session and holder.owner == session  # an attempt's answer was lost
-        # It is written only as what it was found to be: made anew it would outlive its session.
+        is_ours = holder is not None and session and holder.owner == session  # an attempt's response was lost
+        # Replaced only in the version that was read: created again it would outlive this session.
         if holder is not None and is_ours and zookeeper.replace(path, data, holder.version):
             return session, since
-    raise AssertionError  # the loop ends by an error
+    raise AssertionError  # the loop ends with an error
 
 
-def _waiting(zookeeper: ZooKeeper, address: BrokerAddress, stopped: Callable[[], bool]) -> Iterator[None]:
-    """Again and again, as long as the id may become ours.
+def _await_broker_id(
+    zookeeper: ZooKeeper, address: BrokerAddress, stopped: Callable[[], bool]
+) -> Iterator[None]:
+    """Yields before each attempt to take the broker id, for as long as it may become free.
 
-    Where it is taken, it may be by a former session of this very broker, which was killed: that is waited
-    for, unless somebody listens at the holder's address. Raises BrokerIdInUse, ZooKeeperError.
+    The holder may be a previous session of this broker, which was killed: wait for it to expire, unless a
+    process listens at the holder's address. Raises BrokerIdInUse, ZooKeeperError.
     """
     deadline = clock() + zookeeper.session_timeout_s + _GRACE_S
-    told = False
+    logged = False
     while not stopped():
         yield
         holder = zookeeper.get(paths.broker(address.node_id))
         if holder is None:
             continue
-        found = contents.Broker.decode(holder.data)
-        where = f"{found.host}:{found.port}"
-        is_own = (found.host, found.port) == (address.host, address.port)
-        if clock() > deadline or (not is_own and _listens(found.host, found.port)):
+        host, port = contents.Broker.decode(holder.data)[:2]
+        if clock() > deadline or ((host, port) != (address.host, address.port) and _is_listening(host, port)):
             raise BrokerIdInUse(
-                f"broker id {address.node_id} is taken by the broker at {where}: give this one another id "
-                "(--broker-id), or stop that one",
-                holder=where,
+                f"broker id {address.node_id} is taken by the broker at {host}:{port}: give this one another "
+                "id (--broker-id), or stop that one",
+                holder=f"{host}:{port}",
             )
-        if not told:
-            told = True
+        if not logged:
+            logged = True
             logger.warning(
-                "waiting for the former session of broker %d (%s, 0x%x) to end, %.0f s at most",
+                "waiting for the previous session of broker %d (%s:%d, 0x%x) to expire, %.0f s at most",
                 address.node_id,
-                where,
+                host,
+                port,
                 holder.owner,
                 deadline - clock(),
             )
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
     raise ZooKeeperError("the broker is shutting down")
 
 
-def _listens(host: str, port: int) -> bool:
+def _is_listening(host: str, port: int) -> bool:
     try:
         with socket.create_connection((host, port), _PROBE_S):
             return True

@@ -1,4 +1,4 @@
-"""What a broker has to know of its cluster, and what it has done there, whoever keeps it."""
+"""What a broker needs to know of its cluster, and the changes that it makes there."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from ...model import TopicPartition
 
 Assignment: TypeAlias = Mapping[int, Sequence[int]]
-"""Partition -> the brokers that are to keep it, the one that is to lead it first."""
+"""Partition -> its replicas' brokers, the preferred leader first."""
 
 
 class BrokerAddress(NamedTuple):
-    """A broker, and where clients reach it."""
+    """A broker and its advertised address."""
 
     node_id: int
     host: str
@@ -24,7 +24,7 @@ class BrokerAddress(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """Who keeps a partition, and who leads it (-1: nobody just now) in which epoch."""
+    """A partition's leader (-1: none), leader epoch, replicas and ISR."""
 
     leader: int
     leader_epoch: int
@@ -32,73 +32,73 @@ class Placement(NamedTuple):
     isr: tuple[int, ...]
 
 
-NOWHERE: Final = Placement(-1, -1, (), ())
-"""Where a partition is that there is not."""
+UNKNOWN_PLACEMENT: Final = Placement(-1, -1, (), ())
+"""The placement of a partition that does not exist."""
 
 
 class ConsumerOffsets(Protocol):
     """Offsets that groups keep in ZooKeeper instead of `__consumer_offsets`.
 
-    Both methods raise ZooKeeperUnavailable, and InvalidArgument for a group name that cannot be a znode. Safe
-    between threads.
+    Both methods raise ZooKeeperUnavailable, and InvalidArgument for a group name that cannot be a znode.
+    Thread-safe.
     """
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Store offsets. After an error some of them may be stored."""
+        """Store offsets. After an error, some of them may have been stored."""
 
     def fetch(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offsets of those that have one. Also raises CorruptZnode."""
+        """The offsets of the partitions that have one. Also raises CorruptZnode."""
 
 
 class Coordination(Protocol):
-    """The cluster as one of its brokers sees it. Safe between threads.
+    """The cluster as one of its brokers sees it. Thread-safe.
 
-    What changes topics waits until the change is seen here; no other method waits for long. All of it raises
-    ZooKeeperUnavailable where the cluster cannot be asked, and RequestTimedOut where it takes too long.
+    A method that changes topics waits until this broker has applied the change; no other method waits for
+    long. All raise ZooKeeperUnavailable if there is no session, and RequestTimedOut if it takes too long.
     """
 
     @property
     def cluster_id(self) -> str:
-        """22 characters: a UUID, as Kafka writes its ids."""
+        """A UUID in Kafka's spelling: 22 characters."""
 
     @property
     def node_id(self) -> int:
-        """Which broker this is."""
+        """This broker's id."""
 
     @property
     def is_current(self) -> bool:
-        """Does what this broker says count? Not when the others may have given it up already."""
+        """Whether this broker may answer for the cluster: not if the others may have expired it already."""
 
     def brokers(self) -> list[BrokerAddress]:
-        """The brokers that are alive, by node id."""
+        """The live brokers, by node id."""
 
     def controller_id(self) -> int:
-        """The broker that decides who leads; -1 where there is none just now."""
+        """The controller's id; -1 if there is none."""
 
     def placement(self, partition: TopicPartition) -> Placement:
-        """Where a partition is; nowhere, for one that there is not (any more)."""
+        """A partition's placement; UNKNOWN_PLACEMENT if it does not exist."""
 
     def leads(self, partition: TopicPartition) -> bool:
-        """Is this the broker that appends to a partition, and answers for it?"""
+        """Whether this broker leads the partition."""
 
     def coordinator_of(self, group: str) -> BrokerAddress | None:
-        """The broker that coordinates a group; None where there is none just now."""
+        """A group's coordinator; None if there is none now."""
 
     def coordinates(self, group: str) -> bool:
-        """Is it this broker?"""
+        """Whether this broker is the group's coordinator."""
 
-    def unknown(self, topics: Iterable[str]) -> frozenset[str]:
-        """The topics among these that are unknown here, or whose partition states are not all known yet."""
+    def unknown_topics(self, topics: Iterable[str]) -> frozenset[str]:
+        """The topics among these that this broker does not know, or whose partition states it lacks."""
 
     def catch_up(self, topics: Iterable[str]) -> None:
-        """Wait briefly until topics that another broker has created are known here."""
+        """Wait briefly until this broker knows topics that another broker has created."""
 
     @property
     def consumer_offsets(self) -> ConsumerOffsets | None:
-        """Where version 0 of the offset requests keeps offsets; None without ZooKeeper."""
+        """The store of offset requests of version 0; None without ZooKeeper."""
 
     def next_producer_ids(self, count: int) -> range:
-        """Producer ids that nobody ever had, and nobody else will have. Raises StorageError."""
+        """Producer ids that were never assigned before and never will be again. Raises StorageError."""
 
     # -- topics ----------------------------------------------------------------------------------------
 
@@ -109,19 +109,19 @@ class Coordination(Protocol):
         settings: Mapping[str, Any],
         assignment: Assignment | None = None,
     ) -> None:
-        """Make a topic, its partitions spread over the brokers, or as they are assigned.
+        """Create a topic. Without an assignment its partitions are spread over the brokers.
 
-        Raises TopicExists, InvalidArgument (brokers that there are not), InvalidSetting, StorageError.
+        Raises TopicExists, InvalidArgument (an unknown broker is assigned), InvalidSetting, StorageError.
         """
 
     def create_partitions(self, name: str, count: int, assignment: Assignment | None = None) -> None:
-        """Let a topic have `count` partitions; the assignment is that of those that come to it.
+        """Grow a topic to `count` partitions; `assignment` is of the new ones.
 
         Raises TopicNotFound, InvalidArgument, StorageError.
         """
 
     def alter_topic(self, name: str, changes: Mapping[str, Any]) -> None:
-        """Change settings; None returns one to its default. Raises TopicNotFound, InvalidSetting."""
+        """Change settings; None resets one to its default. Raises TopicNotFound, InvalidSetting."""
 
     def delete_topic(self, name: str) -> None:
         """Raises TopicNotFound, StorageError."""

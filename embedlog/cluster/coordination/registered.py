@@ -1,16 +1,15 @@
-"""A broker of a cluster: the port over ZooKeeper.
+"""A broker of a cluster: implements the port over ZooKeeper.
 
-One thread does all that is asked of the cluster unasked: it registers, reads what has changed in the
-registries, is elected controller, decides as one, and has the directory follow. Whoever answers requests
-looks at what that thread found last: a view, and the partitions that this broker leads. Nothing of it is
-asked of ZooKeeper then. Changes to topics are written to the registries by whoever is asked for them, as
-Kafka's own tools do, and answered when the view has them.
+One background thread registers the broker, reads changes of the registries, stands for controller, acts as
+controller, and brings the directory in line. Requests use that thread's latest results, a view and the
+partitions that this broker leads, and do not query ZooKeeper. The broker that gets a request to change topics
+writes the change to the registries, as Kafka's own tools do, and responds once its view has it.
 
-    watch -> noted -> thread: refresh -> controller decides -> directory follows -> `leads` answers
+    watch -> stale paths -> thread: refresh -> controller decides -> directory follows -> `leads`
 
-This broker counts while its lease (lease.py) holds. When its session is over it leads nothing, registers
-again in the session that follows, and reads everything anew; what is not as it should be then (another
-cluster's id, a broker with the same id) is tried again and told in the log.
+This broker may answer while its lease (lease.py) is valid. When its session ends it leads nothing, registers
+again in the next session, and reads everything again. If it cannot (another cluster's id, a broker with the
+same id), it logs the reason and retries.
 
 Source: Kafka 0.10 and 2.7 design, "ZooKeeper directories", "Broker node registry".
 """
@@ -43,34 +42,33 @@ from ...wire.offsets_topic import partition_for
 from ..log_throttle import LogThrottle
 from ..zookeeper import contents, paths
 from ..zookeeper.client import ZooKeeper
-from .assignment import assigned, check_assignment
-from .cluster_view import EMPTY, ClusterView, Registries, State
+from .assignment import assign_replicas, check_assignment
+from .cluster_view import EMPTY, ClusterView, Registries, TopicView, VersionedState
 from .controller import Controller
 from .joining import join, register
 from .lease import Lease
-from .local_replicas import LocalReplicas, settings_of, texts_of
-from .port import NOWHERE, Assignment, BrokerAddress, Placement
+from .local_replicas import LocalReplicas, decode_settings, encode_settings
+from .port import UNKNOWN_PLACEMENT, Assignment, BrokerAddress, Placement
 from .zookeeper_offsets import ZooKeeperOffsets
 
 logger = logging.getLogger(__name__)
 
-_CHANGE_S: Final = 15.0  # within which a change of topics is seen
-_CATCH_UP_S: Final = 2.0  # to wait for another broker's topic to be seen
-_TICK_S: Final = 1.0  # between two looks at what no watch tells
-_BREATHER_S: Final = 0.2  # after a failure
+_CHANGE_S: Final = 15.0  # timeout for a change of topics to be applied
+_CATCH_UP_S: Final = 2.0  # timeout for another broker's topic to appear
+_TICK_S: Final = 1.0  # between checks of state that no watch reports
+_RETRY_S: Final = 0.2
 _JOIN_S: Final = 60.0
 _LAST_ID: Final = (1 << 63) - 1
-_UNCONNECTED: Final = 0  # stands for the session's id while there is no connection
+_UNCONNECTED: Final = 0  # the session id while there is no connection
 
 
 class RegisteredBroker:
-    """Implements `port.Coordination` in a cluster. Safe between threads.
+    """Implements `port.Coordination` in a cluster. Thread-safe.
 
-    Made, it is not yet in the cluster: `start` registers it, and returns once it knows the cluster and its
-    directory has followed.
+    `start` registers the broker, and returns when it knows the cluster and its directory is in line with it.
 
     Args:
-        address: what is registered: where clients, and other brokers, reach it.
+        address: registered for clients and other brokers.
     """
 
     def __init__(
@@ -85,45 +83,45 @@ class RegisteredBroker:
         self._cluster_id = ""
         self._view = EMPTY
         self._led: frozenset[TopicPartition] = frozenset()
-        self._followed = threading.Condition()
+        self._applied = threading.Condition()  # notified after each step of the thread
         self._wake = threading.Event()
         self._stopped = False
-        self._began = False
+        self._is_registered = False
         self._session = 0  # in which it is registered
         self._wants_offsets_topic = False
-        self._late: frozenset[str] = frozenset()  # topics already waited for in vain: not again
-        self._ids_lock = threading.Lock()
-        self._ids_begin_at = -1
+        self._late_topics: frozenset[str] = frozenset()  # waited for once without success: not again
+        self._producer_ids_lock = threading.Lock()
+        self._min_producer_id = -1  # guarded by _producer_ids_lock; -1: not read yet
         self._registries = Registries(zookeeper, self._wake.set)
-        self._topics_here = LocalReplicas(store, address.node_id)
+        self._local_replicas = LocalReplicas(store, address.node_id)
         self._controller = Controller(zookeeper, address.node_id)
         self._lease = Lease(zookeeper)
         self._consumer_offsets = ZooKeeperOffsets(zookeeper)
-        self._unreachable = LogThrottle()
+        self._unavailable_log = LogThrottle()
         self._thread = threading.Thread(target=self._run, name="embedlog-cluster", daemon=True)
-        zookeeper.on_session(self._session_changed)
+        zookeeper.on_session(self._on_session)
 
-    # -- beginning and ending --------------------------------------------------------------------------
+    # -- starting and closing --------------------------------------------------------------------------
 
     def start(self) -> None:
         """Join the cluster. Raises BrokerIdInUse, DirectoryError, InvalidArgument, ZooKeeperError."""
         self._join()
         self._thread.start()
-        self._await(lambda: self._began, "the broker to be in the cluster", _JOIN_S)
+        self._await(lambda: self._is_registered, "the broker to join the cluster", _JOIN_S)
 
     def close(self) -> None:
-        """Leave the cluster: at once, for the others. May be called twice."""
+        """Leave the cluster; the others notice at once. Idempotent."""
         self._stopped = True
         self._led = frozenset()
         self._wake.set()
-        self._zookeeper.close()  # whatever the thread waits for fails now
+        self._zookeeper.close()  # fails the thread's pending requests
         if self._thread.ident is not None:
             self._thread.join()
         self._lease.stop()
-        with self._followed:
-            self._followed.notify_all()
+        with self._applied:
+            self._applied.notify_all()
 
-    # -- looking ---------------------------------------------------------------------------------------
+    # -- queries ---------------------------------------------------------------------------------------
 
     @property
     def cluster_id(self) -> str:
@@ -150,7 +148,7 @@ class RegisteredBroker:
         view = self._view
         state = view.state(partition)
         if state is None:
-            return NOWHERE
+            return UNKNOWN_PLACEMENT
         replicas = tuple(view.topics[partition.topic].topic.partitions.get(partition.partition, ()))
         return Placement(state.leader, state.leader_epoch, replicas, state.isr)
 
@@ -159,49 +157,47 @@ class RegisteredBroker:
 
     def coordinator_of(self, group: str) -> BrokerAddress | None:
         view = self._view
-        topic = view.topics.get(OFFSETS_TOPIC)
-        if topic is None:
+        partition = _offsets_partition(view, group)
+        if partition is None:
             self._wants_offsets_topic = True
             self._wake.set()
             return None
-        state = view.state(TopicPartition(OFFSETS_TOPIC, partition_for(group, len(topic.topic.partitions))))
+        state = view.state(partition)
         broker = None if state is None else view.brokers.get(state.leader)
         if state is None or broker is None:
             return None
         return BrokerAddress(state.leader, broker.host, broker.port, broker.rack)
 
     def coordinates(self, group: str) -> bool:
-        topic = self._view.topics.get(OFFSETS_TOPIC)
-        if topic is None:
-            return False
-        return self.leads(TopicPartition(OFFSETS_TOPIC, partition_for(group, len(topic.topic.partitions))))
+        partition = _offsets_partition(self._view, group)
+        return partition is not None and self.leads(partition)
 
     @property
     def consumer_offsets(self) -> ZooKeeperOffsets:
         return self._consumer_offsets
 
-    def unknown(self, topics: Iterable[str]) -> frozenset[str]:
-        view, here = self._view, frozenset(self._store.topics())
-        return frozenset(name for name in topics if name not in here or not _is_whole(view, name))
+    def unknown_topics(self, topics: Iterable[str]) -> frozenset[str]:
+        view, local = self._view, frozenset(self._store.topics())
+        return frozenset(name for name in topics if name not in local or not _has_all_states(view, name))
 
     def catch_up(self, topics: Iterable[str]) -> None:
         try:
-            _, there = self._zookeeper.together(
+            _, registered = self._zookeeper.pipeline(
                 [
                     lambda kazoo: kazoo.sync_async(paths.TOPICS),
                     lambda kazoo: kazoo.get_children_async(paths.TOPICS),
                 ]
             )
-            wanted = frozenset(there).intersection(topics) - self._late
-            if wanted:
-                self._registries.note(paths.TOPICS)
+            missing = frozenset(registered).intersection(topics) - self._late_topics
+            if missing:
+                self._registries.invalidate(paths.TOPICS)
                 self._wake.set()
-                self._await(lambda: not self.unknown(wanted), "topics of other brokers", _CATCH_UP_S)
+                self._await(lambda: not self.unknown_topics(missing), "topics of other brokers", _CATCH_UP_S)
         except RequestTimedOut:
-            self._late |= self.unknown(wanted)
+            self._late_topics |= self.unknown_topics(missing)
         except ZooKeeperError as error:
             logger.debug("broker %d cannot look for topics: %s", self.node_id, error)
-        self._late = self.unknown(self._late)
+        self._late_topics = self.unknown_topics(self._late_topics)
 
     # -- topics ----------------------------------------------------------------------------------------
 
@@ -217,11 +213,11 @@ class RegisteredBroker:
         checked = TopicSettings.parse(settings)
         alive = list(self._view.brokers)
         if assignment is None:
-            assignment = assigned(alive, partitions)
+            assignment = assign_replicas(alive, partitions)
         else:
             check_assignment(assignment, alive)
-        self._register_topic(name, contents.Topic(assignment, new_id()), texts_of(checked))
-        self._seen(lambda view: name in view.topics, name, f"topic {name!r} to be made")
+        self._register_topic(name, contents.Topic(assignment, new_id()), encode_settings(checked))
+        self._await_topic(name, lambda topic: True, f"topic {name!r} to be created")
 
     def create_partitions(self, name: str, count: int, assignment: Assignment | None = None) -> None:
         check_partition_count(count)
@@ -231,22 +227,24 @@ class RegisteredBroker:
             if found is None:
                 raise TopicNotFound(f"no topic {name!r} in this cluster")
             topic = contents.Topic.decode(found.data)
-            there, alive = len(topic.partitions), list(self._view.brokers)
-            check_more_partitions(name, there, count)
+            current, alive = len(topic.partitions), list(self._view.brokers)
+            check_more_partitions(name, current, count)
             if assignment is None:
-                before = topic.partitions[0][0] if topic.partitions.get(0) else alive[0]
-                start = sorted(alive).index(before) if before in alive else 0
-                added: Assignment = assigned(alive, count - there, first=there, start=start, shift=start)
+                leader = topic.partitions[0][0] if topic.partitions.get(0) else alive[0]
+                start = sorted(alive).index(leader) if leader in alive else 0
+                added: Assignment = assign_replicas(
+                    alive, count - current, first=current, start=start, shift=start
+                )
             else:
                 check_assignment(assignment, alive)
-                added = {there + n: assignment[key] for n, key in enumerate(sorted(assignment))}
+                added = {current + n: assignment[key] for n, key in enumerate(sorted(assignment))}
             grown = topic._replace(partitions={**topic.partitions, **added})
             if self._zookeeper.replace(path, grown.encode(), found.version):
                 break
-        self._registries.note(path)
-        self._seen(
-            lambda view: name in view.topics and len(view.topics[name].topic.partitions) >= count,
+        self._registries.invalidate(path)
+        self._await_topic(
             name,
+            lambda topic: len(topic.topic.partitions) >= count,
             f"topic {name!r} to have {count} partitions",
         )
 
@@ -260,17 +258,17 @@ class RegisteredBroker:
             found = self._zookeeper.get(path)
             before = {} if found is None else contents.decode_config(found.data)
             kept = {key: text for key, text in before.items() if key not in dropped}
-            after = {**kept, **texts_of(given)}
+            after = {**kept, **encode_settings(given)}
             data = contents.encode_config(after)
             if found is None and self._zookeeper.create(path, data):
                 break
             if found is not None and self._zookeeper.replace(path, data, found.version):
                 break
-        self._registries.note(path)
-        wanted = settings_of(after)
-        self._seen(
-            lambda view: name in view.topics and settings_of(view.topics[name].config) == wanted,
+        self._registries.invalidate(path)
+        wanted = decode_settings(after)
+        self._await_topic(
             name,
+            lambda topic: decode_settings(topic.config) == wanted,
             f"the settings of topic {name!r} to change",
         )
 
@@ -280,69 +278,71 @@ class RegisteredBroker:
         if found is None:
             raise TopicNotFound(f"no topic {name!r} in this cluster")
         self._zookeeper.create(paths.deletion(name))
-        self._registries.note(paths.DELETE_TOPICS)
+        self._registries.invalidate(paths.DELETE_TOPICS)
         self._wake.set()
 
         def is_gone() -> bool:
             if name not in self._view.names:
                 return name not in self._store.topics()
-            there = self._view.topics.get(name)  # made again meanwhile, perhaps
-            return there is not None and there.created != found.created
+            topic = self._view.topics.get(name)
+            return topic is not None and topic.created != found.created  # created again meanwhile
 
         self._await(is_gone, f"topic {name!r} to be deleted")
 
     def _register_topic(self, name: str, topic: contents.Topic, config: Mapping[str, str]) -> None:
         if self._zookeeper.get(paths.deletion(name)) is not None:
             raise TopicExists(f"topic {name!r} is being deleted")
-        path, of_config = paths.topic(name), paths.topic_config(name)
         transaction = self._zookeeper.transaction()
-        transaction.create(path, topic.encode(), acl=self._zookeeper.acl_of(path))
-        transaction.create(of_config, contents.encode_config(config), acl=self._zookeeper.acl_of(of_config))
+        for path, data in (
+            (paths.topic(name), topic.encode()),
+            (paths.topic_config(name), contents.encode_config(config)),
+        ):
+            transaction.create(path, data, acl=self._zookeeper.acl_of(path))
         error = self._zookeeper.commit(transaction)
         if isinstance(error, NodeExistsError):
             raise TopicExists(f"topic {name!r} exists already")
         if error is not None:
             raise ZooKeeperError(f"topic {name!r} could not be registered: {error!r}")
-        self._registries.note(paths.TOPICS)
+        self._registries.invalidate(paths.TOPICS)
 
-    def _seen(self, registered: Callable[[ClusterView], bool], name: str, what: str) -> None:
-        """Wait until a topic is as it is to be, in the view and here."""
+    def _await_topic(self, name: str, condition: Callable[[TopicView], bool], description: str) -> None:
+        """Wait until the topic meets the condition, in the view and in the directory."""
         self._wake.set()
 
-        def is_so() -> bool:
+        def is_met() -> bool:
             view = self._view
             topic = view.topics.get(name)
             return (
                 topic is not None
-                and registered(view)
-                and _is_whole(view, name)
-                and self._topics_here.has(name, topic)
+                and condition(topic)
+                and _has_all_states(view, name)
+                and self._local_replicas.has(name, topic)
             )
 
-        self._await(is_so, what)
+        self._await(is_met, description)
 
-    def _await(self, is_so: Callable[[], bool], what: str, timeout_s: float = _CHANGE_S) -> None:
+    def _await(self, condition: Callable[[], bool], description: str, timeout_s: float = _CHANGE_S) -> None:
         deadline = time.monotonic() + timeout_s
-        with self._followed:
-            while not is_so():
+        with self._applied:
+            while not condition():
                 if self._stopped:
                     raise ZooKeeperUnavailable("the broker is shutting down")
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    raise RequestTimedOut(f"waited {timeout_s:g} s for {what}: it may yet come to be")
-                self._followed.wait(left)
+                    raise RequestTimedOut(f"waited {timeout_s:g} s for {description}: it may still happen")
+                self._applied.wait(left)
 
     # -- producer ids ----------------------------------------------------------------------------------
 
     def next_producer_ids(self, count: int) -> range:
-        with self._ids_lock:
-            if self._ids_begin_at < 0:  # those in a log that was brought along are given to nobody
+        with self._producer_ids_lock:
+            if self._min_producer_id < 0:  # ids in a directory that joined with records are not assigned
                 used = (partition.largest_producer_id for partition in self._store.partitions())
-                self._ids_begin_at = max(used, default=-1) + 1
+                self._min_producer_id = max(used, default=-1) + 1
             while True:
                 found = self._zookeeper.get(paths.PRODUCER_IDS)
                 last = -1 if found is None or not found.data else contents.ProducerIds.decode(found.data).last
-                first = max(last + 1, self._ids_begin_at)
+                first = max(last + 1, self._min_producer_id)
                 if first + count > _LAST_ID:
                     raise ZooKeeperError("no producer ids are left")
                 data = contents.ProducerIds(self.node_id, first, first + count - 1).encode()
@@ -355,38 +355,38 @@ class RegisteredBroker:
 
     # -- the thread ------------------------------------------------------------------------------------
 
-    def _session_changed(self, there_is_one: bool) -> None:
-        if not there_is_one:
+    def _on_session(self, is_active: bool) -> None:
+        if not is_active:
             self._lease.end()
             self._led = frozenset()
             self._session = 0
-            logger.warning("broker %d has lost its session with ZooKeeper: it serves nobody", self.node_id)
+            logger.warning("broker %d has lost its ZooKeeper session: it serves no clients", self.node_id)
         self._wake.set()
 
     def _run(self) -> None:
-        told = ""
+        logged = ""
         while not self._stopped:
             try:
                 self._step()
-                told = ""
+                logged = ""
             except ZooKeeperUnavailable as error:
-                if not self._stopped and self._unreachable.count():
-                    logger.warning("broker %d: %s; it is tried again and again", self.node_id, error)
-                self._wake.wait(_BREATHER_S)
+                if not self._stopped and self._unavailable_log.count():
+                    logger.warning("broker %d: %s; retrying", self.node_id, error)
+                self._wake.wait(_RETRY_S)
             except EmbedlogError as error:
-                if not self._stopped and str(error) != told:
-                    told = str(error)
+                if not self._stopped and str(error) != logged:
+                    logged = str(error)
                     logger.warning("broker %d: %s", self.node_id, error)
-                self._wake.wait(_BREATHER_S)
+                self._wake.wait(_RETRY_S)
             except Exception:
-                logger.exception("broker %d: what keeps it in the cluster failed", self.node_id)
-                self._wake.wait(_BREATHER_S)
+                logger.exception("broker %d: internal error of its coordination", self.node_id)
+                self._wake.wait(_RETRY_S)
             else:
                 self._wake.wait(_TICK_S)
             self._wake.clear()
 
     def _step(self) -> None:
-        """One round. Raises ZooKeeperError, StorageError: the next one goes on."""
+        """One round. Raises ZooKeeperError, StorageError; the next round continues."""
         if not self._session or self._zookeeper.session_id not in (self._session, _UNCONNECTED):
             self._join()
         view = self._registries.refresh() or self._view
@@ -394,61 +394,69 @@ class RegisteredBroker:
             changed = []
             if self._controller.elect(view, self._store.clock_ms):
                 changed.append(paths.CONTROLLER)
-            changed += self._controller.carry_out(view)
+            changed += self._controller.reconcile(view)
             if self._wants_offsets_topic and OFFSETS_TOPIC not in view.topics and view.brokers:
-                self._make_offsets_topic(view)
+                self._create_offsets_topic(view)
                 changed.append(paths.TOPICS)
             if not changed:
                 break
-            self._registries.note(*changed)
+            self._registries.invalidate(*changed)
             view = self._registries.refresh() or view
-        behind: list[str] = []
+        raised: list[str] = []
 
-        def raise_epoch(name: TopicPartition, found: State, wanted: contents.PartitionState) -> None:
+        def raise_epoch(name: TopicPartition, found: VersionedState, wanted: contents.PartitionState) -> None:
             path = paths.partition_state(*name)
             self._zookeeper.replace(path, wanted.encode(), found.version)
-            behind.append(path)
+            raised.append(path)
 
-        led = self._topics_here.follow(view, raise_epoch)
-        if behind:
-            self._registries.note(*behind)
+        led = self._local_replicas.follow(view, raise_epoch)
+        if raised:
+            self._registries.invalidate(*raised)
             self._wake.set()
-        with self._followed:
+        with self._applied:
             self._view = view
             self._led = led if self._session else frozenset()
-            self._began = self._began or self.node_id in view.brokers
-            self._followed.notify_all()
+            self._is_registered = self._is_registered or self.node_id in view.brokers
+            self._applied.notify_all()
 
     def _join(self) -> None:
-        """Be registered in the session that there is now."""
+        """Register in the current session."""
         self._cluster_id = join(self._zookeeper, self._store, self._address, lambda: self._stopped)
         session, since = register(self._zookeeper, self._address, self._store.clock_ms, lambda: self._stopped)
-        self._registries.forget()
-        self._led = frozenset()  # until the registries say so again
+        self._registries.invalidate_all()
+        self._led = frozenset()  # until the registries have been read again
         self._session = session
         self._lease.begin(session, since)
         logger.log(
-            logging.WARNING if self._began else logging.INFO,  # what tells the end of a trouble is as loud
+            logging.WARNING if self._is_registered else logging.INFO,  # as loud as the loss of the session
             "broker %d is registered at %s, session 0x%x",
             self.node_id,
             self._zookeeper.connect_string,
             session,
         )
 
-    def _make_offsets_topic(self, view: ClusterView) -> None:
+    def _create_offsets_topic(self, view: ClusterView) -> None:
         settings = self._store.settings
         config = {
             "cleanup.policy": "compact",
             "segment.bytes": str(settings.offsets_topic_segment_bytes),
         }
-        assignment = assigned(list(view.brokers), settings.offsets_topic_num_partitions)
+        assignment = assign_replicas(list(view.brokers), settings.offsets_topic_num_partitions)
         try:
             self._register_topic(OFFSETS_TOPIC, contents.Topic(assignment, new_id()), config)
         except TopicExists:
-            pass  # another broker was asked as well
+            pass  # another broker has created it
 
 
-def _is_whole(view: ClusterView, name: str) -> bool:
-    """Are the states of all the topic's partitions known?"""
+def _offsets_partition(view: ClusterView, group: str) -> TopicPartition | None:
+    """The partition of `__consumer_offsets` that a group's commits go to; None until the topic exists."""
+    topic = view.topics.get(OFFSETS_TOPIC)
+    if topic is None:
+        return None
+    return TopicPartition(OFFSETS_TOPIC, partition_for(group, len(topic.topic.partitions)))
+
+
+def _has_all_states(view: ClusterView, name: str) -> bool:
+    """Whether the states of all the topic's partitions are known."""
     topic = view.topics.get(name)
     return topic is not None and len(topic.states) == len(topic.topic.partitions)

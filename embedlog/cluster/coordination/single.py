@@ -1,8 +1,8 @@
-"""Coordination of one broker on its own: it leads everything, and remembers producer ids in a file.
+"""Coordination of a standalone broker: it leads everything and keeps the next producer id in a file.
 
-Invariant: a producer id is given once in the life of a directory. The file names the first id that may be
-given after the next start; it is durable before any id below it is given. An id that stands in the log all
-the same (the file was lost, the log came from elsewhere) is not given either.
+Invariant: a producer id is assigned once in the life of a directory. The file holds the first id to assign
+after the next start; it is durable before any id below it is assigned. Ids found in the log (the file was
+lost, or the log was copied) are not assigned again either.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ...files.names import PRODUCER_IDS_FILE
 from ...model import TopicPartition
 from ...store.store import Store
 from .assignment import check_assignment
-from .port import NOWHERE, Assignment, BrokerAddress, Placement
+from .port import UNKNOWN_PLACEMENT, Assignment, BrokerAddress, Placement
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ _LAST_ID: Final = (1 << 63) - 1
 
 
 class SingleBroker:
-    """Implements `port.Coordination` over a store. Safe between threads."""
+    """Implements `port.Coordination` over a store. Thread-safe."""
 
     def __init__(self, store: Store, address: BrokerAddress) -> None:
         self._store = store
@@ -58,7 +58,7 @@ class SingleBroker:
         try:
             epoch = self._store.partition(*partition).current_epoch
         except (TopicNotFound, PartitionNotFound):
-            return NOWHERE
+            return UNKNOWN_PLACEMENT
         return Placement(own, epoch, (own,), (own,))
 
     def leads(self, partition: TopicPartition) -> bool:
@@ -70,7 +70,7 @@ class SingleBroker:
     def coordinates(self, group: str) -> bool:
         return True
 
-    def unknown(self, topics: Iterable[str]) -> frozenset[str]:
+    def unknown_topics(self, topics: Iterable[str]) -> frozenset[str]:
         return frozenset(topics).difference(self._store.topics())
 
     def catch_up(self, topics: Iterable[str]) -> None:
@@ -108,21 +108,21 @@ class SingleBroker:
         with self._lock:
             if self._next_id < 0:
                 in_log = (partition.largest_producer_id for partition in self._store.partitions())
-                self._next_id = max(self._from_file(), max(in_log, default=-1) + 1)
-            first, behind = self._next_id, self._next_id + count
-            if behind > _LAST_ID:
+                self._next_id = max(self._read_next_id(), max(in_log, default=-1) + 1)
+            first, end = self._next_id, self._next_id + count
+            if end > _LAST_ID:
                 raise StorageError("no producer ids are left", path=self._store.path)
-            text = json.dumps({"version": _VERSION, "next_producer_id": behind}).encode()
+            text = json.dumps({"version": _VERSION, "next_producer_id": end}).encode()
             try:
                 self._store.fs.write_file(self._store.catalog.file(PRODUCER_IDS_FILE), text)
             except OSError as error:
                 raise StorageError(
                     f"producer ids could not be saved: {error}", path=self._store.path
                 ) from error
-            self._next_id = behind
-            return range(first, behind)
+            self._next_id = end
+            return range(first, end)
 
-    def _from_file(self) -> int:
+    def _read_next_id(self) -> int:
         try:
             found = self._store.catalog.read_json(PRODUCER_IDS_FILE)
         except FileNotFoundError:
@@ -130,5 +130,5 @@ class SingleBroker:
         number = found.get("next_producer_id")
         if found.get("version") != _VERSION or not isinstance(number, int) or not 0 <= number <= _LAST_ID:
             path = self._store.catalog.file(PRODUCER_IDS_FILE)
-            raise StorageError(f"{path} cannot be understood: producer ids might be given twice", path=path)
+            raise StorageError(f"{path} is invalid: producer ids might be assigned twice", path=path)
         return number

@@ -1,9 +1,9 @@
-"""Offsets that groups keep in ZooKeeper: OffsetCommit version 0 writes them, OffsetFetch version 0 reads.
+"""Offsets that groups keep in ZooKeeper, for version 0 of OffsetCommit and OffsetFetch.
 
     /consumers/[group]/offsets/[topic]/[partition]  ->  the offset of the next record to read, as decimal text
 
-Any broker takes them: no coordinator is involved. Consumers that register in ZooKeeper write the same znodes
-themselves, and the last write wins. There is no metadata and no expiry.
+Any broker accepts these requests, without a coordinator. Consumers that register in ZooKeeper write the same
+znodes directly; the last write wins. There is no metadata and no expiry.
 
 Source: Kafka 0.10 implementation, "Consumer Offset Tracking"; Kafka's brokers 0.8.2 to 3.x.
 """
@@ -23,7 +23,7 @@ _Request: TypeAlias = Callable[[Any], Any]
 
 
 class ZooKeeperOffsets:
-    """Implements `port.ConsumerOffsets`. Safe between threads."""
+    """Implements `port.ConsumerOffsets`. Thread-safe."""
 
     def __init__(self, zookeeper: ZooKeeper) -> None:
         self._zookeeper = zookeeper
@@ -32,24 +32,24 @@ class ZooKeeperOffsets:
         nodes = {
             paths.offset(group, *name): contents.encode_number(offset) for name, offset in offsets.items()
         }
-        answers = self._zookeeper.together(_setting(path, data) for path, data in nodes.items())
-        for (path, data), answer in zip(nodes.items(), answers, strict=True):
-            if isinstance(answer, KazooException):  # the first commit for its partition
+        responses = self._zookeeper.pipeline(_set_request(path, data) for path, data in nodes.items())
+        for (path, data), response in zip(nodes.items(), responses, strict=True):
+            if isinstance(response, KazooException):  # the partition's first commit
                 self._zookeeper.write(path, data)
 
     def fetch(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         names = list(partitions)
-        answers = self._zookeeper.together(_getting(paths.offset(group, *name)) for name in names)
+        responses = self._zookeeper.pipeline(_get_request(paths.offset(group, *name)) for name in names)
         return {
-            name: contents.decode_number(answer[0])
-            for name, answer in zip(names, answers, strict=True)
-            if not isinstance(answer, KazooException)
+            name: contents.decode_number(response[0])
+            for name, response in zip(names, responses, strict=True)
+            if not isinstance(response, KazooException)
         }
 
 
-def _setting(path: str, data: bytes) -> _Request:
+def _set_request(path: str, data: bytes) -> _Request:
     return lambda kazoo: kazoo.set_async(path, data)
 
 
-def _getting(path: str) -> _Request:
+def _get_request(path: str) -> _Request:
     return lambda kazoo: kazoo.get_async(path)

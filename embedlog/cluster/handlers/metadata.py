@@ -1,8 +1,8 @@
-"""ApiVersions, Metadata, DescribeCluster: what a client asks first."""
+"""ApiVersions, Metadata, DescribeCluster: a client's first requests."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 
 from ...errors import EmbedlogError, TopicExists, TopicNotFound
@@ -33,14 +33,14 @@ _FIRST_WITH_NULL_FOR_ALL = 1
 
 
 class MetadataHandlers:
-    """Implements the APIs that describe the broker and the cluster."""
+    """Handles the APIs that describe the broker and the cluster."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
         self._offered: list[ApiVersion] = []
 
     def handlers(self) -> dict[str, Handler]:
-        """API -> who answers it."""
+        """API -> handler."""
         return {
             "ApiVersions": self.api_versions,
             "Metadata": self.metadata,
@@ -60,11 +60,12 @@ class MetadataHandlers:
     def metadata(
         self, context: RequestContext, request: MetadataRequest
     ) -> MetadataResponse | Future[MetadataResponse]:
-        if unknown := self._unknown(request.topics or ()):
-            return self._broker.run_blocking(self._caught_up, context, request, unknown)
+        names = [topic.name for topic in request.topics or () if topic.name is not None]
+        if unknown := self._broker.coordination.unknown_topics(names):
+            return self._broker.run_blocking(self._catch_up, context, request, unknown)
         return self._metadata(context, request, frozenset())
 
-    def _caught_up(
+    def _catch_up(
         self, context: RequestContext, request: MetadataRequest, unknown: frozenset[str]
     ) -> MetadataResponse:
         """Wait for unknown topics that another broker may just have created; create the others."""
@@ -76,16 +77,14 @@ class MetadataHandlers:
     def _metadata(
         self, context: RequestContext, request: MetadataRequest, missing: frozenset[str]
     ) -> MetadataResponse:
-        """`missing`: topics to create, if one request may create that many partitions."""
+        """`missing` are topics to create, if one request may create that many partitions."""
         broker = self._broker
         asked = request.topics
         if asked is None or (not asked and context.version < _FIRST_WITH_NULL_FOR_ALL):
             topics = [self._topic(name) for name in broker.store.topics()]
         else:
-            once = {
-                (topic.name, topic.topic_id): topic for topic in asked
-            }  # a topic may have many partitions
-            topics = [self._asked(topic, missing) for topic in once.values()]
+            distinct = {(topic.name, topic.topic_id): topic for topic in asked}
+            topics = [self._requested_topic(topic, missing) for topic in distinct.values()]
         if request.include_topic_authorized_operations:
             for topic in topics:
                 topic.topic_authorized_operations = ON_A_TOPIC
@@ -97,7 +96,7 @@ class MetadataHandlers:
             cluster_id=broker.coordination.cluster_id,
             controller_id=broker.coordination.controller_id(),
             topics=topics,
-            cluster_authorized_operations=_on_the_cluster(request),
+            cluster_authorized_operations=_cluster_operations(request),
         )
 
     def describe_cluster(
@@ -107,7 +106,7 @@ class MetadataHandlers:
         if request.endpoint_type != _BROKERS:
             return DescribeClusterResponse(
                 error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
-                error_message="this cluster has no controllers of their own: ask for brokers",
+                error_message="this cluster has no separate controllers: ask for brokers",
             )
         return DescribeClusterResponse(
             cluster_id=broker.coordination.cluster_id,
@@ -116,16 +115,10 @@ class MetadataHandlers:
                 DescribeClusterBroker(broker_id=b.node_id, host=b.host, port=b.port, rack=b.rack)
                 for b in broker.coordination.brokers()
             ],
-            cluster_authorized_operations=_on_the_cluster(request),
+            cluster_authorized_operations=_cluster_operations(request),
         )
 
-    # -- inside ----------------------------------------------------------------------------------------
-
-    def _unknown(self, asked: Iterable[MetadataRequestTopic]) -> frozenset[str]:
-        """The requested names that no topic known here has."""
-        return self._broker.coordination.unknown(topic.name for topic in asked if topic.name is not None)
-
-    def _asked(self, asked: MetadataRequestTopic, missing: frozenset[str]) -> MetadataResponseTopic:
+    def _requested_topic(self, asked: MetadataRequestTopic, missing: frozenset[str]) -> MetadataResponseTopic:
         if asked.name is None or asked.topic_id != NO_UUID:
             name = self._broker.topic_name(asked.topic_id)
             if name is None:
@@ -147,7 +140,7 @@ class MetadataHandlers:
                 self._broker.check_room_for(partitions)
                 try:
                     self._broker.coordination.create_topic(name, partitions, {})
-                except TopicExists:  # another request, or another broker, was first
+                except TopicExists:  # created by another request or broker
                     self._broker.coordination.catch_up([name])
                 topic = store.describe_topic(name)
             return MetadataResponseTopic(
@@ -160,16 +153,16 @@ class MetadataHandlers:
             return MetadataResponseTopic(error_code=error_code_for(error), name=name)
 
     def _partition(self, topic: str, number: int) -> MetadataResponsePartition:
-        found = self._broker.coordination.placement(TopicPartition(topic, number))
+        placement = self._broker.coordination.placement(TopicPartition(topic, number))
         return MetadataResponsePartition(
-            error_code=ErrorCode.NONE if found.leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
+            error_code=ErrorCode.NONE if placement.leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
             partition_index=number,
-            leader_id=found.leader,
-            leader_epoch=found.leader_epoch,
-            replica_nodes=list(found.replicas),
-            isr_nodes=list(found.isr),
+            leader_id=placement.leader,
+            leader_epoch=placement.leader_epoch,
+            replica_nodes=list(placement.replicas),
+            isr_nodes=list(placement.isr),
         )
 
 
-def _on_the_cluster(request: MetadataRequest | DescribeClusterRequest) -> int:
+def _cluster_operations(request: MetadataRequest | DescribeClusterRequest) -> int:
     return ON_THE_CLUSTER if request.include_cluster_authorized_operations else UNKNOWN_OPERATIONS

@@ -241,7 +241,7 @@ class ZooKeeper(Closing):
             return list(OPEN_ACL_UNSAFE)
         return self._acl
 
-    def together(self, requests: Iterable[Callable[[KazooClient], Any]]) -> list[Any]:
+    def pipeline(self, requests: Iterable[Callable[[KazooClient], Any]]) -> list[Any]:
         """Several requests, sent without waiting for one before the next: their results, in order.
 
         Each is called with kazoo's client and returns what one of its `..._async` methods returns. What
