@@ -115,11 +115,14 @@ def fetched(
     version: int = 9,
     group: str = G,
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """Offset and error code of each."""
-    response = wire.ask(fetch_request(broker, version, names, group), version)
-    if version >= 8:
-        (response,) = response.groups
-    assert response.error_code == 0
+    """Offset and error code of each. A broker that has just started may still load its groups."""
+    error_code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    while error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+        response = wire.ask(fetch_request(broker, version, names, group), version)
+        if version >= 8:
+            (response,) = response.groups
+        error_code = response.error_code
+    assert error_code == 0
     return {
         TopicPartition(topic.name or str(broker.context.topic_name(topic.topic_id)), part.partition_index): (
             part.committed_offset,
