@@ -35,10 +35,11 @@ from .config import MAX_INT32, MAX_INT64, TopicSettings
 from .errors import CorruptRecord, DiskFull, StorageError
 from .index import IndexBuilder
 from .model import PartitionState, Record
-from .partition import Cleanable, Partition
+from .partition import Partition
 from .scan.batch_scan import batch_at
 from .segment import Segment
 from .storage.batch_cleaner import MAX_BATCH_BYTES, BatchCleaner, OffsetMap, Transactions
+from .storage.segment_lifecycle import Cleanable
 from .storage.segment_swap import cleaned_path
 
 logger = logging.getLogger(__name__)
@@ -122,7 +123,7 @@ def compact(
     Raises CorruptRecord where a batch cannot be read; StorageError from the system (DiskFull where there
     is no room for the new file). What was replaced before stays so, nothing else has changed.
     """
-    with partition.compaction_lock:
+    with partition.lifecycle.compaction_lock:
         round_ = _Round(partition, settings, now_ms, throttle, pace, stopped)
         return round_.run(first_dirty_offset, dedupe_buffer_bytes)
 
@@ -145,7 +146,7 @@ class _Sizes(NamedTuple):
         cls, partition: Partition, settings: TopicSettings, now_ms: int, first_dirty_offset: int
     ) -> _Sizes:
         return cls.among(
-            partition.for_cleaning(),
+            partition.lifecycle.for_cleaning(),
             partition.offsets().log_start_offset,
             settings,
             now_ms,
@@ -205,7 +206,7 @@ class _Round:
 
     def run(self, first_dirty_offset: int, buffer_bytes: int) -> CompactionResult:
         partition = self.partition
-        state = partition.for_cleaning()
+        state = partition.lifecycle.for_cleaning()
         log_start = partition.offsets().log_start_offset
         dirty = _Sizes.among(state, log_start, self.settings, self.now_ms, first_dirty_offset)
         if partition.state is not PartitionState.ONLINE:
@@ -283,7 +284,7 @@ class _Round:
             spent = cleaner.spent()
             changed = changed or len(group) > 1
             if changed or spent:
-                partition.save_aborted(group[0].base_offset, group[-1].next_offset, spent)
+                partition.lifecycle.save_aborted(group[0].base_offset, group[-1].next_offset, spent)
             if not changed:
                 return
             fs.set_modified(path, group[-1].modified_ms)
@@ -297,8 +298,8 @@ class _Round:
             # Its file gets its name only with the swap.
             new.size = size
             new.created_ms, new.modified_ms = group[0].created_ms, group[-1].modified_ms
-            with partition.upkeep_lock:
-                if not partition.swap_segments(group, new, indexes):
+            with partition.lifecycle.upkeep_lock:
+                if not partition.lifecycle.swap_segments(group, new, indexes):
                     raise _Stopped
             undo.pop_all()
             self.segments_replaced += len(group)

@@ -45,9 +45,9 @@ from .scan.batch_scan import Runs, intact_end
 from .scan.parallel_scan import Lanes
 from .scan.segment_scan import count_batches
 from .segment import Files, Segment, create_segment, list_segments
-from .storage.appender import Opened
 from .storage.checkpoints import LeaderEpochs
 from .storage.leader_epochs import check_epochs, intact, load_epochs
+from .storage.log_state import OpenedLog
 from .storage.producer_recovery import ProducerRecovery
 from .storage.segment_manifest import Missing, SegmentManifest, with_missing
 from .storage.segment_swap import finish_swaps
@@ -107,7 +107,7 @@ def open_partition(
     now_ms: int,
     progress: Progress | None = None,
     manifest_trusted: bool = True,
-) -> tuple[Opened, PartitionRecovery | None]:
+) -> tuple[OpenedLog, PartitionRecovery | None]:
     """Open a partition's directory for writing, recovering it unless it ended clean.
 
     Args:
@@ -143,7 +143,7 @@ def open_partition(
 
 
 class _Opening:
-    """One partition on its way from a directory to an `Opened`."""
+    """One partition on its way from a directory to an `OpenedLog`."""
 
     def __init__(
         self,
@@ -184,7 +184,7 @@ class _Opening:
 
     def open(
         self, segments: list[Segment], clean: CleanEnd | None
-    ) -> tuple[Opened, PartitionRecovery | None]:
+    ) -> tuple[OpenedLog, PartitionRecovery | None]:
         present = {segment.base_offset for segment in segments}
         missing = self.manifest.missing(present, self.log_start_offset or 0)
         if missing:
@@ -196,7 +196,7 @@ class _Opening:
 
     def open_complete(
         self, segments: list[Segment], clean: CleanEnd | None
-    ) -> tuple[Opened, PartitionRecovery | None]:
+    ) -> tuple[OpenedLog, PartitionRecovery | None]:
         if not segments:
             base = self.log_start_offset or 0
             segments = [create_segment(self.files, self.directory, base, self.settings, self.now_ms)]
@@ -234,7 +234,9 @@ class _Opening:
 
     # -- missing segments --------------------------------------------------------------------------------
 
-    def incomplete(self, segments: list[Segment], missing: list[Missing], clean: CleanEnd | None) -> Opened:
+    def incomplete(
+        self, segments: list[Segment], missing: list[Missing], clean: CleanEnd | None
+    ) -> OpenedLog:
         """Changes nothing and does not recover the tail; the existing segments can be read."""
         load_epochs(self.epochs, segments, self.name)
         segments = with_missing(self.files, self.directory, segments, missing, self.settings)
@@ -258,7 +260,7 @@ class _Opening:
 
     # -- recovery --------------------------------------------------------------------------------------
 
-    def recover(self, segments: list[Segment], lanes: Lanes) -> Opened:
+    def recover(self, segments: list[Segment], lanes: Lanes) -> OpenedLog:
         load_epochs(self.epochs, segments, self.name)
         check_epochs(self.epochs, segments, self.name)
         self.drop_empty(segments)
@@ -515,7 +517,7 @@ class _Opening:
         damage: str,
         checked_from: int | None = None,
         replay: Sequence[_Sequenced] = (),
-    ) -> Opened:
+    ) -> OpenedLog:
         """Nothing is changed; what can be read is readable, appends are refused."""
         end = max(end_offset, segments[-1].base_offset, self.durable_end)
         segments[-1].next_offset = end
@@ -532,7 +534,7 @@ class _Opening:
         replay: Sequence[_Sequenced],
         *,
         new_epoch: bool,
-    ) -> Opened:
+    ) -> OpenedLog:
         for segment, following in pairwise(segments):
             segment.next_offset = following.base_offset
         recovery = ProducerRecovery(self.files, self.directory, self.name)
@@ -542,7 +544,7 @@ class _Opening:
         if start is not None and start > log_end_offset:
             logger.warning("%s: a log start of %d lies past the end %d", self.name, start, log_end_offset)
             start = None
-        return Opened(
+        return OpenedLog(
             segments,
             max(start if start is not None else segments[0].base_offset, segments[0].base_offset),
             log_end_offset,

@@ -17,7 +17,7 @@ that came from elsewhere must not choose what code runs.
 
 Invariants: with the default settings (-1) nothing is ever deleted; only a topic whose cleanup_policy has
 "delete" loses segments; the active segment goes only by being rolled first, and the log start is durable
-before any file is renamed (partition.advance_log_start).
+before any file is renamed (storage/segment_lifecycle.py).
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def apply_retention(partition: Partition, now_ms: int) -> int:
     if not settings.deletes or _never_deletes(settings):
         return 0
     policy = policy_by_name(settings.delete_policy)
-    with partition.upkeep_lock:
+    with partition.lifecycle.upkeep_lock:
         if partition.state is not PartitionState.ONLINE:
             return 0
         segments = partition.segments()
@@ -152,7 +152,7 @@ def apply_retention(partition: Partition, now_ms: int) -> int:
             segments = partition.segments()
             count = _expired(policy, partition, segments, now_ms)
         count = min(count, len(segments) - 1)
-        return partition.advance_log_start(segments[count].base_offset) if count > 0 else 0
+        return partition.lifecycle.advance_log_start(segments[count].base_offset) if count > 0 else 0
 
 
 def _expired(policy: DeletePolicy, partition: Partition, segments: Sequence[Segment], now_ms: int) -> int:

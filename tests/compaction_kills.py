@@ -135,7 +135,7 @@ def main(directory: str) -> None:
     prepare(original)
     everything = last_values(read_all(original.partition))
     committed = last_values(read_committed(original.partition))
-    producers = original.partition.for_cleaning().last_batches
+    producers = original.partition.lifecycle.for_cleaning().last_batches
     original.close()
     kills = 0
     for torn in (False, True):
@@ -149,7 +149,7 @@ def main(directory: str) -> None:
                 assert bench.report is not None and not bench.report.damage, bench.report
                 assert last_values(read_all(partition)) == everything, (step, torn)
                 assert last_values(read_committed(partition)) == committed, (step, torn)
-                assert partition.for_cleaning().last_batches == producers, (step, torn)
+                assert partition.lifecycle.for_cleaning().last_batches == producers, (step, torn)
                 leftovers = [
                     n for n in bench.names() if n.endswith((".swap", ".cleaned", ".deleted", ".tmp"))
                 ]

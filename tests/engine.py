@@ -19,6 +19,7 @@ from embedlog.partition import Partition
 from embedlog.recovery import open_partition
 from embedlog.segment import Files
 from embedlog.storage.checkpoints import read_offsets, write_offsets
+from embedlog.storage.host import HostedPartition
 
 NAME = TopicPartition("t", 0)
 START_MS = 1_700_000_000_000
@@ -81,14 +82,14 @@ class Bench:
     def now_ms(self) -> int:
         return self.time_ms
 
-    def became_dirty(self, partition: Partition) -> None: ...
+    def became_dirty(self, partition: HostedPartition) -> None: ...
 
-    def flushed(self, partition: Partition) -> None: ...
+    def flushed(self, partition: HostedPartition) -> None: ...
 
-    def rolled(self, partition: Partition) -> None:
-        self.recovery_point = partition.segments()[-1].base_offset
+    def rolled(self, partition: HostedPartition, base_offset: int) -> None:
+        self.recovery_point = base_offset
 
-    def opened_for_append(self, partition: Partition) -> None: ...
+    def opened_for_append(self, partition: HostedPartition) -> None: ...
 
     bounded = True
 

@@ -64,7 +64,7 @@ def written(path: Path, way: Callable[..., Any], records: list[Any], **settings:
         log.create_topic("t")
         follower = ReadOnlyStore(str(path))
         woken: list[None] = []
-        partition_of(log).add_listener(lambda: woken.append(None))
+        partition_of(log).log.add_listener(lambda: woken.append(None))
         for record in records:
             seen.append(way(log, *record))
             seen.append(follower.offsets("t"))
@@ -129,7 +129,7 @@ def test_a_segment_holds_no_more_offsets_than_its_index_can_name(path: Path) -> 
 def test_an_ordinary_record_goes_no_other_way(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     log.create_topic("t")
     log.append("t", b"0")
-    monkeypatch.delattr("embedlog.storage.appender.GrowingPartition.append")
+    monkeypatch.delattr("embedlog.storage.appender.Appender.append")
     log.append("t", b"1")
     log.append("t", None, key=b"2")
     monkeypatch.undo()

@@ -186,18 +186,18 @@ def test_read_committed_equals_a_dict_whatever_transactions_there_were(
             elif what == "roll":
                 bench.partition.roll()
             elif what == "compact":
-                before = bench.partition.for_cleaning().last_batches
+                before = bench.partition.lifecycle.for_cleaning().last_batches
                 first_dirty = clean(bench, first_dirty, buffer=who * BYTES_PER_KEY).first_dirty_offset
-                assert bench.partition.for_cleaning().last_batches == before
+                assert bench.partition.lifecycle.for_cleaning().last_batches == before
                 bench.time_ms += HOUR_MS
             else:
-                before = bench.partition.for_cleaning()
+                before = bench.partition.lifecycle.for_cleaning()
                 if what == "forget snapshots":
                     bench.partition.flush()
                     bench.remove_snapshots()
                     bench.recovery_point = 0
                 bench.reopen()
-                after = bench.partition.for_cleaning()
+                after = bench.partition.lifecycle.for_cleaning()
                 assert after.last_stable_offset == before.last_stable_offset
                 assert after.last_batches == before.last_batches
             committed = read_committed(bench.partition, max_bytes=300)
@@ -440,10 +440,10 @@ def test_markers_outlive_their_transaction_by_delete_retention_ms(bench: Bench) 
         return markers(bench)
 
     assert again() == [committed, aborted, last], "their records have gone only now"
-    assert len(bench.partition.for_cleaning().aborted) == 1
+    assert len(bench.partition.lifecycle.for_cleaning().aborted) == 1
     bench.time_ms += HOUR_MS
     assert again() == [committed, aborted, last], "and from now on their time runs"
-    assert bench.partition.for_cleaning().aborted == ()
+    assert bench.partition.lifecycle.for_cleaning().aborted == ()
     bench.time_ms += bench.partition.settings.delete_retention_ms - 1
     assert again() == [committed, aborted, last]
     bench.reopen()
@@ -466,7 +466,7 @@ def test_a_marker_that_alone_tells_a_producers_epoch_stays_without_its_record(be
     assert read_header(data).record_count == 0
     bench.remove_snapshots()
     bench.recovery_point = 0
-    assert bench.reopen().for_cleaning().last_batches == {1: (3, -1)}
+    assert bench.reopen().lifecycle.for_cleaning().last_batches == {1: (3, -1)}
 
 
 def test_nothing_behind_the_maps_end_is_touched(bench: Bench) -> None:
@@ -505,11 +505,11 @@ def test_a_producers_state_can_be_made_from_what_is_left(bench: Bench) -> None:
     bench.partition.roll()
     clean(bench)
     assert [r.value for r in read_all(bench.partition)] == [b"later"]
-    before = bench.partition.for_cleaning().last_batches
+    before = bench.partition.lifecycle.for_cleaning().last_batches
     bench.remove_snapshots()
     bench.recovery_point = 0
     bench.reopen()
-    assert bench.partition.for_cleaning().last_batches == before == {1: (0, 7)}
+    assert bench.partition.lifecycle.for_cleaning().last_batches == before == {1: (0, 7)}
     producers.send(1, b"a", b"the next sequence is still accepted")
 
 

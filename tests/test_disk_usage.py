@@ -86,7 +86,7 @@ def test_what_is_counted_is_what_a_walk_finds(path: Path, seed: int) -> None:
                 [(None, b"x", (), 0)], producer_id=7, producer_epoch=0, base_sequence=0, transactional=True
             )
             log.create_topic("other", exist_ok=True)
-            partition_of(log, "other").append_copied(batch)
+            partition_of(log, "other").appender.append_copied(batch)
         elif what < 0.95:
             log.create_topic("other", exist_ok=True)
             log.delete_topic("other")

@@ -46,6 +46,10 @@ pytestmark = pytest.mark.plain
 FIRST = "00000000000.kafka"
 STEPS = (
     "embedlog/storage/appender.py",
+    "embedlog/storage/log_writer.py",
+    "embedlog/storage/log_flusher.py",
+    "embedlog/storage/log_state.py",
+    "embedlog/storage/segment_lifecycle.py",
     "embedlog/fast_append/plain.py",
     "embedlog/partition.py",
     "embedlog/segment.py",

@@ -109,7 +109,7 @@ def test_waiters_share_fsyncs(tmp_path: Path, always: bool) -> None:
         fs.entered.acquire()
         for thread in threads[1:]:
             thread.start()
-        while len(partition_of(log)._group_commit._waiting) < 7:
+        while len(partition_of(log).appender.group_commit._waiting) < 7:
             threading.Event().wait(0.001)
         fs.go.release()  # the first one's
         fs.entered.acquire()  # one for all the others
@@ -134,7 +134,7 @@ def test_an_interrupted_waiter_does_not_hold_up_those_behind_it(tmp_path: Path) 
         fs.entered.acquire()
 
         def interrupt() -> None:
-            while not partition_of(log)._group_commit._waiting:
+            while not partition_of(log).appender.group_commit._waiting:
                 threading.Event().wait(0.001)
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
@@ -241,7 +241,7 @@ def test_failed_fsync_fails_all_waiters_and_is_never_retried(tmp_path: Path) -> 
     fs.entered.acquire()
     for thread in threads[1:]:
         thread.start()
-    while len(partition_of(log)._group_commit._waiting) < 4:
+    while len(partition_of(log).appender.group_commit._waiting) < 4:
         threading.Event().wait(0.001)
     fs.fail("sync", path=".kafka", times=FOREVER)
     fs.go.release()
@@ -364,7 +364,7 @@ def test_a_leader_that_ctrl_c_took_away_leaves_nobody_waiting(tmp_path: Path) ->
     """Interrupted between taking the lead and syncing: the next flush, of any thread, goes on."""
     log = open_log(tmp_path)
     log.create_topic("t")
-    commit = partition_of(log)._group_commit
+    commit = partition_of(log).appender.group_commit
     lead, commit._lead = commit._lead, _interrupted
     log.append("t", b"1")
     with pytest.raises(KeyboardInterrupt):
@@ -382,7 +382,7 @@ def test_a_second_ctrl_c_while_leaving_keeps_others_waiting_only_until_that_thre
 ) -> None:
     log = open_log(tmp_path)
     log.create_topic("t")
-    commit = partition_of(log)._group_commit
+    commit = partition_of(log).appender.group_commit
     lead, leave = commit._lead, commit._leave
     commit._lead = commit._leave = _interrupted
     log.append("t", b"1")

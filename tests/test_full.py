@@ -215,9 +215,9 @@ class _Meddling:
     """A partition's upkeep lock that lets somebody else do something just before it is taken, once."""
 
     def __init__(self, partition: Partition, meddle: Callable[[], object]) -> None:
-        self._lock = partition.upkeep_lock
+        self._lock = partition.lifecycle.upkeep_lock
         self._meddle: Callable[[], object] | None = meddle
-        partition.upkeep_lock = self  # type: ignore[assignment]
+        partition.lifecycle.upkeep_lock = self  # type: ignore[assignment]
 
     def __enter__(self) -> None:
         meddle, self._meddle = self._meddle, None
@@ -239,7 +239,7 @@ def test_an_append_goes_on_where_others_drop_what_it_chose_and_take_the_room(pat
         def by_others() -> None:
             nonlocal count
             oldest.roll()
-            oldest.advance_log_start(1)
+            oldest.lifecycle.advance_log_start(1)
             store_of(log).quota.unlink_due()
             taken = fill(log, partition=1)
             assert taken
@@ -295,7 +295,7 @@ def test_what_is_refused_drops_nothing(path: Path) -> None:
         log.create_topic("t", partitions=2)
         for _ in range(20):
             log.append("t", bytes(18_000), partition=1)
-        partition_of(log).fail("for a test")
+        partition_of(log).log.fail("for a test")
         with pytest.raises(PartitionFailed):
             log.append("t", bytes(40_000), partition=0)
         assert sum(1 for _ in log.read("t", 1)) == 20
@@ -364,6 +364,6 @@ def test_a_partition_that_is_closed_deletes_no_files_that_have_its_names_now(log
     log.delete_topic("t")
     log.create_topic("t")
     log.append_many("t", [b"new"] * 2)
-    with old.upkeep_lock, pytest.raises(TopicNotFound, match="deleted meanwhile"):
-        old.advance_log_start(2)
+    with old.lifecycle.upkeep_lock, pytest.raises(TopicNotFound, match="deleted meanwhile"):
+        old.lifecycle.advance_log_start(2)
     assert [record.value for record in log.read("t")] == [b"new"] * 2

@@ -36,7 +36,7 @@ SEGMENT = "t_0/00000000000.kafka"
 
 def gathered(log: Log, count: int) -> None:
     """Return when so many sleep behind the one who leads."""
-    while len(partition_of(log)._group_commit._waiting) < count:
+    while len(partition_of(log).appender.group_commit._waiting) < count:
         threading.Event().wait(0.001)
 
 
@@ -129,7 +129,7 @@ def test_a_durable_append_wakes_those_who_wait_for_records(tmp_path: Path) -> No
     with open_log(tmp_path) as log:
         log.create_topic("t")
         ends = []
-        partition_of(log).add_listener(lambda: ends.append(log.offsets("t")[0].log_end_offset))
+        partition_of(log).log.add_listener(lambda: ends.append(log.offsets("t")[0].log_end_offset))
         log.append("t", b"x", flush=True)
         assert ends == [1]
 
@@ -407,7 +407,7 @@ def attempt(log: Log, fs: StoppingSync, behind: bool, rolls: bool, arrives: int,
     With rolls it flushes what it has appended before, and the other one makes that durable behind its back.
     Returns whether there was an m-th line.
     """
-    commit = partition_of(log)._group_commit
+    commit = partition_of(log).appender.group_commit
     crowd = Crowd()
     values_of = {who: b"%s %d %d" % (who.encode(), arrives, interrupts) for who in ("first", "main", "comes")}
     main_is_done = threading.Event()
@@ -512,7 +512,7 @@ def struck_at(log: Log, fs: StoppingSync, behind: bool, number: int) -> bool:
 
     Returns whether there was such a point.
     """
-    commit = partition_of(log)._group_commit
+    commit = partition_of(log).appender.group_commit
     crowd = Crowd()
     main_is_done = threading.Event()
     values_of = {who: b"%s %d" % (who.encode(), number) for who in ("first", "main", "comes")}

@@ -184,14 +184,14 @@ def test_the_place_is_in_the_append(log: Log, there: Path, tmp_path: Path) -> No
         log.append_many("t", [b"%d %d" % (i, j) for j in range(5)])
     with embedlog.open(there) as copy:
         copy.create_topic("t")
-        append, left = copy.backend.store.partition("t", 0).append_copied, []  # type: ignore[attr-defined]
+        append, left = copy.backend.store.partition("t", 0).appender.append_copied, []  # type: ignore[attr-defined]
 
         def leaving(batches: bytearray) -> Any:
             appended = append(batches)
             left.append(crash(there, tmp_path / f"left-{len(left)}"))
             return appended
 
-        copy.backend.store.partition("t", 0).append_copied = leaving  # type: ignore[attr-defined]
+        copy.backend.store.partition("t", 0).appender.append_copied = leaving  # type: ignore[attr-defined]
         with Mirror(log, copy) as mirror:
             mirror.run(until_caught_up=True)
     assert left
@@ -381,14 +381,14 @@ def test_nothing_comes_twice_while_a_topic_is_taken_up_again(
     with embedlog.open(there) as copy:
         copy.create_topic("t", partitions=2)
         partition = copy.backend.store.partition("t", 1)  # type: ignore[attr-defined]
-        append = partition.append_copied
+        append = partition.appender.append_copied
 
         def held(batches: bytearray) -> Any:
             appending.set()
             assert go_on.wait(TIMEOUT_S)
             return append(batches)
 
-        monkeypatch.setattr(partition, "append_copied", held)
+        monkeypatch.setattr(partition.appender, "append_copied", held)
         mirror = running(Mirror(log, copy, refresh_ms=1))
         assert appending.wait(TIMEOUT_S)
         (topic,) = mirror.mirror._topics.values()
@@ -496,7 +496,7 @@ def test_producers_never_get_the_id_of_a_mirror(log: Log, there: Path) -> None:
     mirrored(log, to=there)
     with embedlog.open(there) as copy:
         store = copy.backend.store  # type: ignore[attr-defined]
-        assert store.partition("t", 0).largest_producer_id == -1
+        assert store.partition("t", 0).log.largest_producer_id == -1
         assert all(
             number >= FIRST_MIRROR_ID for number in store.partition(*TopicPartition("t", 0)).producers()
         )

@@ -108,7 +108,7 @@ def test_saving_indexes_keeps_nobody_from_appending(tmp_path: Path) -> None:
         appended: list[int] = []
 
         def append() -> None:
-            assert not partition_of(log)._append_lock.locked()
+            assert not partition_of(log).log.append_lock.locked()
             appended.append(log.append("t", b"meanwhile").offset)
 
         fs.at("write", append, path=".index")

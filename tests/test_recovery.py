@@ -620,7 +620,7 @@ def test_each_unclean_open_begins_an_epoch_and_a_clean_one_does_not(tmp_path: Pa
         if not epochs:
             log.create_topic("t")
         log.append("t", b"x", flush=True)
-        epochs.append(partition_of(log).leader_epoch)
+        epochs.append(partition_of(log).log.leader_epoch)
         log.close() if clean else crash(log)
     assert epochs == [0, 1, 2, 2, 2]
     found = LeaderEpochs(FileSystem(), str(tmp_path / "t_0"))
@@ -650,7 +650,7 @@ def test_an_epoch_that_nothing_was_appended_in_begins_after_a_clean_close(
         with open_log(copy if through == "a backup" else path) as log:
             assert log.recovery.clean and not log.recovery.partitions
             log.append("t", b"y", partition=7)
-            assert partition_of(log, "t", 7).leader_epoch == 1, turn
+            assert partition_of(log, "t", 7).log.leader_epoch == 1, turn
 
 
 @pytest.mark.parametrize(

@@ -184,7 +184,7 @@ def test_a_missing_tail_is_accepted_and_its_readers_are_told(path: Path) -> None
         ):
             consumer.poll(timeout_ms=1000)
         assert caught.value.surviving_offset == kept.next_offset
-        assert partition_of(log).leader_epoch == 1
+        assert partition_of(log).log.leader_epoch == 1
 
 
 def test_a_good_partition_is_left_alone(path: Path) -> None:

@@ -317,8 +317,8 @@ def test_what_is_damaged_already_is_not_summarized(path: Path) -> None:
         flip(victim, batches(victim)[1].pos + 70)
         for _ in range(2):
             store_of(log).housekeep()
-        assert partition.segments()[0].base_offset not in partition.manifest.summaries
-        assert len(partition.manifest.summaries) == len(partition.segments()) - 2
+        assert partition.segments()[0].base_offset not in partition.log.manifest.summaries
+        assert len(partition.log.manifest.summaries) == len(partition.segments()) - 2
 
 
 # -- the file --------------------------------------------------------------------------------------------
@@ -445,7 +445,7 @@ def reopens(log: Log) -> None:
     """A flush fails: what is appended is written anew."""
     partition = partition_of(log)
     fill(log, 200, 203)
-    partition.fail("a test says so")
+    partition.log.fail("a test says so")
     log.reopen("t", 0)
 
 

@@ -36,7 +36,7 @@ compiled = pytest.mark.skipif(
 def test_what_is_ordinary_takes_it(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     log.create_topic("t", max_message_bytes=5000)
     log.append("t", b"0", flush=True)
-    for longer in ("log.append", "log.append_many", "storage.appender.GrowingPartition.append"):
+    for longer in ("log.append", "log.append_many", "storage.appender.Appender.append"):
         monkeypatch.delattr(f"embedlog.{longer}")
     wheres = [log.append("t", b"1"), log.append("t", None, key=b"2"), log.append("t", b"3" * 4900)]
     assert [where[:3] for where in wheres] == [("t", 0, 1), ("t", 0, 2), ("t", 0, 3)]
@@ -216,7 +216,11 @@ def test_a_batch_that_is_ready_leaves_the_same_by_both_ways(lists: list[list[byt
                 batch = ready(*values)
                 found = loops.ready_batch(batch)
                 assert found == (len(values), 1_700_000_000_000, False)
-                seen += [partition.append_ready(batch, *found[:2]) if short else partition.append(batch)]
+                seen += [
+                    partition.fast_append.append_batch(batch, *found[:2])
+                    if short
+                    else partition.append(batch)
+                ]
                 seen += [follower.offsets("t"), bytes(batch)]
             follower.close()
             seen += [Path(segment.path).read_bytes() for segment in partition.segments()]
@@ -236,11 +240,11 @@ def test_a_batch_that_is_ready_where_nothing_is_ordinary(tmp_path: Path) -> None
         }.items():
             log.create_topic(topic, **settings)  # type: ignore[arg-type]
             log.append(topic, b"x" * 850)
-        partition_of(log, "failed").fail("for a test")
+        partition_of(log, "failed").log.fail("for a test")
         for topic in log.topics():
             batch = ready(b"y" * 100)
             before = bytes(batch), partition_of(log, topic).offsets(), partition_of(log, topic).size
-            assert partition_of(log, topic).append_ready(batch, 1, 0) is None
+            assert partition_of(log, topic).fast_append.append_batch(batch, 1, 0) is None
             assert (bytes(batch), partition_of(log, topic).offsets(), partition_of(log, topic).size) == before
             assert bytes(batch) == bytes(ready(b"y" * 100))
 
@@ -249,8 +253,8 @@ def test_who_listens_is_told_of_a_batch_that_was_ready(log: Log) -> None:
     log.create_topic("t")
     log.append("t", b"0")
     told: list[int] = []
-    partition_of(log).add_listener(lambda: told.append(partition_of(log).offsets().log_end_offset))
-    assert partition_of(log).append_ready(ready(b"1", b"2"), 2, 0) == (1, 2, 0, False)
+    partition_of(log).log.add_listener(lambda: told.append(partition_of(log).offsets().log_end_offset))
+    assert partition_of(log).fast_append.append_batch(ready(b"1", b"2"), 2, 0) == (1, 2, 0, False)
     assert told == [3]
 
 
@@ -268,7 +272,7 @@ def test_a_file_system_of_ones_own_is_asked_for_each_write(path: Path) -> None:
 def test_ctrl_c_ends_waiting_for_another_append(log: Log) -> None:
     log.create_topic("t")
     log.append("t", b"0")
-    lock = partition_of(log)._append_lock
+    lock = partition_of(log).log.append_lock
     lock.acquire()
     waiting = threading.Event()
 

@@ -245,7 +245,7 @@ def until(condition: Callable[[], bool]) -> None:
         pass
 
 
-def waits_or_ended(thread: threading.Thread, lock: str = "_append_lock") -> bool:
+def waits_or_ended(thread: threading.Thread, lock: str = ".append_lock") -> bool:
     """Does a thread stand where it takes a lock, or has it ended?"""
     frame = sys._current_frames().get(thread.ident or 0)
     return frame is None or lock in linecache.getline(frame.f_code.co_filename, frame.f_lineno)

@@ -234,8 +234,8 @@ class WriterBackend(EngineBackend):
     def listen(self, partitions: Iterable[TopicPartition], on_change: Callable[[], None]) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
             for partition in [self.store.partition(*name) for name in partitions]:
-                partition.add_listener(on_change)
-                stack.callback(partition.remove_listener, on_change)
+                partition.log.add_listener(on_change)
+                stack.callback(partition.log.remove_listener, on_change)
             yield
 
     def wait(
@@ -265,8 +265,8 @@ class WriterBackend(EngineBackend):
     def delete_records(self, topic: str, partition: int, before_offset: int) -> int:
         found = self.store.partition(topic, partition)
         check_not_internal(topic, FORGETTING_OFFSETS)
-        with found.upkeep_lock:
-            found.advance_log_start(before_offset)
+        with found.lifecycle.upkeep_lock:
+            found.lifecycle.advance_log_start(before_offset)
         return found.offsets().log_start_offset
 
     def compact(self, topic: str) -> int:

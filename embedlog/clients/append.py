@@ -28,7 +28,7 @@ from ..codec import HEADER_SIZE, NONE, encode_batch, encode_pairs, encode_values
 from ..codec.record_size import BATCH_BYTES, PLAIN_OVERHEAD, RECORD_OVERHEAD, check_size, headers_size
 from ..errors import InvalidArgument, InvalidType, PartialAppend, RecordTooLarge, shown
 from ..model import Appended, Headers, Record, RecordMetadata
-from ..validation import check_partition, check_topic
+from ..validation import check_int, check_partition, check_topic
 from .partitioner import Partitioner, StickyPartitioner, choose_partition, notify_new_batch
 from .record_input import Bytes, HeadersInput, as_bytes, as_headers, as_timestamp, compression_number, now_ms
 from .results import AppendedMany
@@ -90,6 +90,8 @@ def append(
         timestamp_ms = now_ms()
     else:
         timestamp_ms = as_timestamp(timestamp_ms, now_ms())
+    if expected_offset is not None:
+        check_int("expected_offset", expected_offset)
     limit = settings.max_message_bytes
     if size > limit or (pairs and size + headers_size(pairs) > limit):
         check_size(topic, limit, key, value, pairs)

@@ -194,7 +194,7 @@ def check_epoch(partition: Partition, epoch: int) -> None:
     """Raises ApiError if the leader epoch that a client sent (-1: none) is not the current one."""
     if epoch < 0:
         return
-    current = partition.current_epoch
+    current = partition.log.current_epoch
     if epoch < current:
         raise ApiError(ErrorCode.FENCED_LEADER_EPOCH, f"the leader epoch is {current}, not {epoch}")
     if epoch > current:

@@ -1,4 +1,4 @@
-"""The short way of an append that runs here: the compiled one where the hot loops are, else the plain one."""
+"""The fast path of an append: the compiled one if the hot loops are compiled, else the plain one."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING or loops.IMPLEMENTATION != "compiled":
         FastPath,
         FileFields,
         IndexFields,
+        LogFields,
         ProducerStateFields,
         SegmentFields,
         many_on_fast_path,
@@ -26,6 +27,7 @@ else:
         FastPath,
         FileFields,
         IndexFields,
+        LogFields,
         ProducerStateFields,
         SegmentFields,
         many_on_fast_path,
@@ -39,6 +41,7 @@ __all__ = [
     "FastPath",
     "FileFields",
     "IndexFields",
+    "LogFields",
     "ProducerStateFields",
     "SegmentFields",
     "many_on_fast_path",

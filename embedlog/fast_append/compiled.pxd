@@ -71,37 +71,45 @@ cdef class SegmentFields:
     cdef public IndexFields builder
 
 
-cdef class FastAppend:
-    cdef public object _append_lock
-    cdef public ApproximateCounter _tally
-    cdef public FileFields _active_file
-    cdef public ProducerStateFields _ledger
-    cdef public bint _bounded
-    cdef public tuple _listeners
-    cdef public tuple _slot
-    cdef public tuple _where
-    cdef public object _state
-    cdef public int32_t _epoch
-    cdef public bint _new_epoch
-    cdef public int64_t _log_start_offset
-    cdef public tuple _segments
-    cdef public int64_t _next_offset
-    cdef public bint _dirty
-    cdef public bint _append_in_flight
-    cdef public int64_t _layout_version
+cdef class LogFields:
+    cdef public object append_lock
+    cdef public ProducerStateFields producers
+    cdef public tuple listeners
+    cdef public tuple writer_state_slot
+    cdef public object state
+    cdef public int32_t leader_epoch
+    cdef public bint new_epoch
+    cdef public int64_t log_start_offset
+    cdef public tuple segments
+    cdef public int64_t next_offset
+    cdef public bint dirty_reported
+    cdef public bint append_in_flight
+    cdef public int64_t layout_version
 
     cdef object _settings
-    cdef bint _append_time
-    cdef bint _compresses
-    cdef int64_t _segment_bytes
-    cdef int64_t _flush_messages
-    cdef int64_t _max_message_bytes
+    cdef bint append_time
+    cdef bint compresses
+    cdef int64_t segment_bytes
+    cdef int64_t flush_messages
+    cdef int64_t max_message_bytes
 
-    cdef SegmentFields _end_segment
-    cdef int64_t _end_offset
-    cdef int64_t _end_pos
-    cdef object _flushed_end
-    cdef int64_t _flushed_offset
+    cdef SegmentFields end_segment
+    cdef int64_t end_offset
+    cdef int64_t end_pos
+    cdef object flushed_end
+    cdef int64_t flushed_offset
+
+    cdef int _store_slot(self) except -1
+
+
+cdef class FastAppend:
+    cdef LogFields _log
+    cdef FileFields _file
+    cdef object _writer
+    cdef ApproximateCounter _appends
+    cdef bint _bounded
+    cdef object _topic
+    cdef object _partition
 
     cdef object _one(self, object key, object value, int64_t timestamp_ms)
     cdef object _many(self, list records, int64_t timestamp_ms)
@@ -110,7 +118,6 @@ cdef class FastAppend:
     cdef bint _put_several(self, Data batch, list parts, bint are_pairs, list sizes, int64_t timestamp_ms) except -1
     cdef int _count_in(self, SegmentFields segment, int64_t size, int64_t count, int64_t timestamp_ms) except -1
     cdef int _put(self, Data batch, Py_ssize_t size, int64_t count, int64_t timestamp_ms) except -1
-    cdef int _store_slot(self) except -1
 
 
 cdef class FastPath:

@@ -132,7 +132,7 @@ class SegmentFields:
 
 
 @cython.cclass
-class FastAppend:
+class LogFields:
     """See `plain`."""
 
     @property
@@ -142,83 +142,126 @@ class FastAppend:
     @settings.setter
     def settings(self, settings):
         self._settings = settings
-        self._append_time = settings.append_time
-        self._compresses = settings.compresses
-        self._segment_bytes = settings.segment_bytes
-        self._flush_messages = settings.flush_messages
-        self._max_message_bytes = settings.max_message_bytes
+        self.append_time = settings.append_time
+        self.compresses = settings.compresses
+        self.segment_bytes = settings.segment_bytes
+        self.flush_messages = settings.flush_messages
+        self.max_message_bytes = settings.max_message_bytes
 
     @property
-    def _tail(self):
-        return self._end_offset, self._end_pos, self._end_segment
+    def log_end(self):
+        return self.end_offset, self.end_pos, self.end_segment
 
-    @_tail.setter
-    def _tail(self, tail):
-        self._end_offset, self._end_pos, self._end_segment = tail
+    @log_end.setter
+    def log_end(self, end):
+        self.end_offset, self.end_pos, self.end_segment = end
 
     @property
-    def _flushed(self):
-        return self._flushed_end
+    def flushed(self):
+        return self.flushed_end
 
-    @_flushed.setter
-    def _flushed(self, end):
-        self._flushed_offset = end[0]
-        self._flushed_end = end
+    @flushed.setter
+    def flushed(self, end):
+        self.flushed_offset = end[0]
+        self.flushed_end = end
 
-    def append_fast(self, key, value, timestamp_ms: int64_t):
+    def store_slot(self):
+        """See `plain`."""
+        self._store_slot()
+
+    def _store_slot(self):
+        if self.writer_state_slot is None:
+            return 0
+        fields: uint8_t[64]
+        at: Data = cython.cast(Data, fields)
+        offset: int64_t = self.end_offset
+        stable: int64_t = offset
+        if self.producers.published_stable_offset is not None:
+            stable = min(stable, cython.cast(int64_t, self.producers.published_stable_offset))
+        slots_store_u64(at, self.log_start_offset)
+        slots_store_u64(at + 8, offset)
+        slots_store_u64(at + 16, self.flushed_offset)
+        slots_store_u64(at + 24, stable)
+        slots_store_u64(at + 32, self.end_segment.base_offset)
+        slots_store_u64(at + 40, self.end_pos)
+        slots_store_u32(at + 48, self.leader_epoch)
+        slots_store_u32(at + 52, cython.cast(int32_t, self.state))
+        slots_store_u32(at + 56, cython.cast(uint32_t, self.layout_version))
+        slots_store_u32(at + 60, slots_crc32(at, 60))
+        start: cython.Py_ssize_t = self.writer_state_slot[1]
+        view: Py_buffer
+        PyObject_GetBuffer(self.writer_state_slot[0], cython.address(view), PyBUF_WRITABLE)
+        # In one go: a reader that comes between would look again and again until it is done.
+        memcpy(cython.cast(Data, view.buf) + start, at, 64)
+        PyBuffer_Release(cython.address(view))
+        return 0
+
+
+@cython.cclass
+class FastAppend:
+    """See `plain`."""
+
+    def __init__(
+        self, log: LogFields, file: FileFields, writer, appends: ApproximateCounter, bounded: cython.bint
+    ):
+        self._log = log
+        self._file = file
+        self._writer = writer
+        self._appends = appends
+        self._bounded = bounded
+        self._topic, self._partition = log.name
+
+    def append_one(self, key, value, timestamp_ms: int64_t):
         """See `plain`."""
         return self._one(key, value, timestamp_ms)
 
-    def append_ready(self, batch, count: int64_t, timestamp_ms: int64_t):
+    def append_batch(self, batch, count: int64_t, timestamp_ms: int64_t):
         """See `plain`."""
         base: int64_t
         view: Py_buffer
         PyObject_GetBuffer(batch, cython.address(view), PyBUF_WRITABLE)
         try:
-            self._append_lock.acquire()
+            self._log.append_lock.acquire()
             try:
                 if not self._is_ordinary(view.len, count):
                     return None
-                base = self._next_offset
-                assign(cython.cast(Data, view.buf), base, self._epoch)
+                base = self._log.next_offset
+                assign(cython.cast(Data, view.buf), base, self._log.leader_epoch)
                 self._put(cython.cast(Data, view.buf), view.len, count, timestamp_ms)
             finally:
-                self._append_lock.release()
+                self._log.append_lock.release()
         finally:
             PyBuffer_Release(cython.address(view))
-        for wake in self._listeners:
+        for wake in self._log.listeners:
             wake()
         return _appended(base, count, timestamp_ms)
 
-    def _store_edges(self):
-        self._store_slot()
-
     def _one(self, key, value, timestamp_ms):
         size: int64_t = one_size(key, value)
-        if size < 0 or size > self._max_message_bytes or self._state is not _ONLINE:
+        if size < 0 or size > self._log.max_message_bytes or self._log.state is not _ONLINE:
             return None
         small: uint8_t[4096]
         buffer: Data = cython.cast(Data, small) if size <= _SMALL else _buffer(size)
         offset: int64_t
         try:
-            self._append_lock.acquire()
+            self._log.append_lock.acquire()
             try:
                 if not self._is_ordinary(size, 1):
                     return None
-                offset = self._next_offset
-                put_one(buffer, size, key, value, timestamp_ms, _APPEND_TIME if self._append_time else 0)
-                assign(buffer, offset, self._epoch)
+                offset = self._log.next_offset
+                put_one(buffer, size, key, value, timestamp_ms, _APPEND_TIME if self._log.append_time else 0)
+                assign(buffer, offset, self._log.leader_epoch)
                 self._put(buffer, size, 1, timestamp_ms)
             finally:
-                self._append_lock.release()
+                self._log.append_lock.release()
         finally:
             if size > _SMALL:
                 free(buffer)
-        for wake in self._listeners:
+        for wake in self._log.listeners:
             wake()
         where: tuple = named_tuple(_METADATA, 5)
-        set_item(where, 0, self._where[0])
-        set_item(where, 1, self._where[1])
+        set_item(where, 0, self._topic)
+        set_item(where, 1, self._partition)
         set_item(where, 2, offset)
         set_item(where, 3, timestamp_ms)
         set_item(where, 4, False)
@@ -229,13 +272,13 @@ class FastAppend:
         count: int64_t = len(records)
         are_pairs: cython.bint = count > 0 and type(records[0]) is tuple
         size: int64_t = _total(records, are_pairs, cython.address(payload))
-        room: int64_t = min(self._max_message_bytes, _BATCH_BYTES) - _HEADER_SIZE
-        if size < 0 or not count or self._state is not _ONLINE:
+        room: int64_t = min(self._log.max_message_bytes, _BATCH_BYTES) - _HEADER_SIZE
+        if size < 0 or not count or self._log.state is not _ONLINE:
             return None
         parts: list = [records]
         sizes: list = [size]
         if payload + count * _PLAIN_OVERHEAD > room:
-            parts = _cut(records, are_pairs, room, self._max_message_bytes - _HEADER_SIZE)
+            parts = _cut(records, are_pairs, room, self._log.max_message_bytes - _HEADER_SIZE)
             if parts is None:
                 return None
             sizes = [_total(part, are_pairs, cython.address(payload)) for part in parts]
@@ -245,129 +288,107 @@ class FastAppend:
         try:
             if len(parts) == 1:
                 self._encode(buffer, records, are_pairs, size, timestamp_ms)
-            self._append_lock.acquire()
+            self._log.append_lock.acquire()
             try:
                 if not self._is_ordinary(size, count):
                     return None
-                base = self._next_offset
+                base = self._log.next_offset
                 if len(parts) == 1:
-                    assign(buffer, base, self._epoch)
+                    assign(buffer, base, self._log.leader_epoch)
                     self._put(buffer, size, count, timestamp_ms)
                 elif not self._put_several(buffer, parts, are_pairs, sizes, timestamp_ms):
                     return None
             finally:
-                self._append_lock.release()
+                self._log.append_lock.release()
         finally:
             free(buffer)
-        for wake in self._listeners:
+        for wake in self._log.listeners:
             wake()
         return _appended(base, count, timestamp_ms)
 
     def _encode(self, at, records, are_pairs, size, timestamp_ms):
-        put_header(at, _APPEND_TIME if self._append_time else 0, len(records), timestamp_ms)
+        put_header(at, _APPEND_TIME if self._log.append_time else 0, len(records), timestamp_ms)
         (put_pairs if are_pairs else put_values)(at + _HEADER_SIZE, records)
         seal_at(at, size)
         return 0
 
     def _is_ordinary(self, size, count):
         """Append lock held. Is there nothing to be decided about a batch of so many bytes and records?"""
-        segment: SegmentFields = self._segments[len(self._segments) - 1]
-        next_offset: int64_t = self._next_offset + count
-        file: FileFields = self._active_file
+        segment: SegmentFields = self._log.segments[len(self._log.segments) - 1]
+        next_offset: int64_t = self._log.next_offset + count
+        file: FileFields = self._file
         return (
-            self._state is _ONLINE
-            and self._dirty
-            and not (self._append_in_flight or self._new_epoch or self._bounded)
-            and self._end_segment is segment
-            and self._end_offset == self._next_offset
-            and self._end_pos + size <= self._segment_bytes
+            self._log.state is _ONLINE
+            and self._log.dirty_reported
+            and not (self._log.append_in_flight or self._log.new_epoch or self._bounded)
+            and self._log.end_segment is segment
+            and self._log.end_offset == self._log.next_offset
+            and self._log.end_pos + size <= self._log.segment_bytes
             and next_offset - segment.base_offset <= _MAX_DELTA
-            and next_offset - self._flushed_offset < self._flush_messages
+            and next_offset - self._log.flushed_offset < self._log.flush_messages
             and file._fd >= 0
             and file._direct
-            and (file._durable < _CLOSE or self._end_pos + size <= file._length)
+            and (file._durable < _CLOSE or self._log.end_pos + size <= file._length)
         )
 
     def _put(self, batch, size, count, timestamp_ms):
         """Append lock held: what `_grow` does."""
-        segment: SegmentFields = self._end_segment
-        pos: int64_t = self._end_pos
-        next_offset: int64_t = self._next_offset + count
-        fd: cython.int = self._active_file._fd
-        self._append_in_flight = True
+        segment: SegmentFields = self._log.end_segment
+        pos: int64_t = self._log.end_pos
+        next_offset: int64_t = self._log.next_offset + count
+        fd: cython.int = self._file._fd
+        self._log.append_in_flight = True
         with cython.nogil:
             written: cython.Py_ssize_t = pwrite(fd, batch, size, pos)
-        if written != size or self._state is not _ONLINE:  # the disk is full, or a flush has failed meanwhile
+        if (
+            written != size or self._log.state is not _ONLINE
+        ):  # the disk is full, or a flush has failed meanwhile
             copy = PyByteArray_FromStringAndSize(cython.cast(cython.p_char, batch), size)
-            self._grow(segment, copy, next_offset - 1, timestamp_ms)
+            self._writer.grow(segment, copy, next_offset - 1, timestamp_ms)
             return 0
         return self._count_in(segment, size, count, timestamp_ms)
 
     def _put_several(self, batch, parts, are_pairs, sizes, timestamp_ms):
         """Append lock held: all, or none and False. Nobody sees the first batch before the last is there."""
-        segment: SegmentFields = self._end_segment
-        fd: cython.int = self._active_file._fd
-        pos: int64_t = self._end_pos
-        offset: int64_t = self._next_offset
-        self._append_in_flight = True
+        segment: SegmentFields = self._log.end_segment
+        fd: cython.int = self._file._fd
+        pos: int64_t = self._log.end_pos
+        offset: int64_t = self._log.next_offset
+        self._log.append_in_flight = True
         for i in range(len(parts)):
             part: list = parts[i]
             size: cython.Py_ssize_t = sizes[i]
             self._encode(batch, part, are_pairs, size, timestamp_ms)
-            assign(batch, offset, self._epoch)
+            assign(batch, offset, self._log.leader_epoch)
             with cython.nogil:
                 written: cython.Py_ssize_t = pwrite(fd, batch, size, pos)
-            if written != size or self._state is not _ONLINE:
-                self._take_back(segment, self._end_pos, self._next_offset)
+            if written != size or self._log.state is not _ONLINE:
+                self._writer.take_back(segment, self._log.end_pos, self._log.next_offset)
                 return False
             offset += len(part)
             pos += size
-        return self._count_in(segment, pos - self._end_pos, offset - self._next_offset, timestamp_ms) == 0
+        return (
+            self._count_in(segment, pos - self._log.end_pos, offset - self._log.next_offset, timestamp_ms)
+            == 0
+        )
 
     def _count_in(self, segment, size, count, timestamp_ms):
         """Append lock held: what has been written is part of the log from now on."""
-        file: FileFields = self._active_file
+        file: FileFields = self._file
         index: IndexFields = segment.builder
-        pos: int64_t = self._end_pos
-        next_offset: int64_t = self._next_offset + count
+        pos: int64_t = self._log.end_pos
+        next_offset: int64_t = self._log.next_offset + count
         if pos > index.due_behind or timestamp_ms > index.largest_timestamp_ms:
             _add(index, pos, next_offset - 1, timestamp_ms)
         if pos + size > file._length:
             file._length = pos + size
         segment._size = pos + size
         segment.next_offset = next_offset
-        self._end_offset = self._next_offset = next_offset
-        self._end_pos = pos + size
-        self._append_in_flight = False
-        self._tally.number += 1
-        return self._store_slot()
-
-    def _store_slot(self):
-        if self._slot is None:
-            return 0
-        fields: uint8_t[64]
-        at: Data = cython.cast(Data, fields)
-        offset: int64_t = self._end_offset
-        stable: int64_t = offset
-        if self._ledger.published_stable_offset is not None:
-            stable = min(stable, cython.cast(int64_t, self._ledger.published_stable_offset))
-        slots_store_u64(at, self._log_start_offset)
-        slots_store_u64(at + 8, offset)
-        slots_store_u64(at + 16, self._flushed_offset)
-        slots_store_u64(at + 24, stable)
-        slots_store_u64(at + 32, self._end_segment.base_offset)
-        slots_store_u64(at + 40, self._end_pos)
-        slots_store_u32(at + 48, self._epoch)
-        slots_store_u32(at + 52, cython.cast(int32_t, self._state))
-        slots_store_u32(at + 56, cython.cast(uint32_t, self._layout_version))
-        slots_store_u32(at + 60, slots_crc32(at, 60))
-        start: cython.Py_ssize_t = self._slot[1]
-        view: Py_buffer
-        PyObject_GetBuffer(self._slot[0], cython.address(view), PyBUF_WRITABLE)
-        # In one go: a reader that comes between would look again and again until it is done.
-        memcpy(cython.cast(Data, view.buf) + start, at, 64)
-        PyBuffer_Release(cython.address(view))
-        return 0
+        self._log.end_offset = self._log.next_offset = next_offset
+        self._log.end_pos = pos + size
+        self._log.append_in_flight = False
+        self._appends.number += 1
+        return self._log._store_slot()
 
 
 @cython.cclass
@@ -383,14 +404,14 @@ class FastPath:
         partitions = self._partitions.get(topic)
         if type(partitions) is not tuple or len(cython.cast(tuple, partitions)) != 1:
             return None
-        way: FastAppend = cython.cast(tuple, partitions)[0]
-        return None if way._compresses else way
+        found: FastAppend = cython.cast(tuple, partitions)[0].fast_append
+        return None if found._log.compresses else found
 
 
-def one_on_fast_path(long_way):
+def one_on_fast_path(ordinary):
     """See `plain`."""
 
-    @wraps(long_way)
+    @wraps(ordinary)
     def append(
         self,
         topic,
@@ -404,12 +425,12 @@ def one_on_fast_path(long_way):
         expected_offset=None,
     ):
         if timestamp_ms is None and partition is None and expected_offset is None and not (headers or flush):
-            way: FastAppend = cython.cast(FastPath, self._short_cut)._found(topic)
-            if way is not None:
-                metadata = way._one(key, value, _now_ms())
+            fast: FastAppend = cython.cast(FastPath, self._short_cut)._found(topic)
+            if fast is not None:
+                metadata = fast._one(key, value, _now_ms())
                 if metadata is not None:
                     return metadata
-        return long_way(
+        return ordinary(
             self,
             topic,
             value,
@@ -426,19 +447,19 @@ def one_on_fast_path(long_way):
 
 def many_on_fast_path(result):
     """See `plain`."""
-    return lambda long_way: _many_by_short_cut(long_way, result)
+    return lambda ordinary: _many_on_fast_path(ordinary, result)
 
 
-def _many_by_short_cut(long_way, result):
-    @wraps(long_way)
+def _many_on_fast_path(ordinary, result):
+    @wraps(ordinary)
     def append_many(self, topic, records, *, partition=None, compression=None, flush=False):
         if partition is None and compression is None and type(records) is list and not flush:
-            way: FastAppend = cython.cast(FastPath, self._short_cut)._found(topic)
-            if way is not None:
-                appended = way._many(records, _now_ms())
+            fast: FastAppend = cython.cast(FastPath, self._short_cut)._found(topic)
+            if fast is not None:
+                appended = fast._many(records, _now_ms())
                 if appended is not None:
                     return result(topic, {0: appended}, None)
-        return long_way(self, topic, records, partition=partition, compression=compression, flush=flush)
+        return ordinary(self, topic, records, partition=partition, compression=compression, flush=flush)
 
     return append_many
 

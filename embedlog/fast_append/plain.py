@@ -1,17 +1,18 @@
-"""The short way of an append in plain Python, and the fields that it shares with the long one.
+"""The fast path of an append in plain Python, and the fields that it shares with the ordinary path.
 
-`compiled` is the same, compiled: there what an append looks at and moves are fields of a C struct,
-and nothing between the caller's values and the system call is an object of Python's.
+`compiled` is its compiled twin. There the fields that an append looks at and moves are fields of C structs,
+and no Python object is made between the caller's values and the system call.
 
-The short way is for what nothing is out of the ordinary about. Whatever else comes it leaves alone: it
-returns None, and nothing has happened. So it decides nothing and raises nothing of its own; the long way
-(`storage.appender.GrowingPartition.append`) knows what to make of it.
+Theory of operation: the fast path takes only appends that need no decision. For any other it returns None,
+with no side effects, and the caller takes the ordinary path (`storage.appender.Appender.append`). So it
+raises no errors of its own. It declines
 
-    out of the ordinary     another type than bytes, compression, a batch larger than is allowed
-                            an append that completes flush_messages, a log that is bounded by max_bytes
-                            a segment that is full, closed, or not begun; a partition that refuses appends
+    keys and values of a type other than bytes, compression, a batch larger than max_message_bytes
+    an append that completes flush_messages, a log that is bounded by max_bytes
+    a segment that is full or not open; a partition that refuses appends
 
-Invariant: what it leaves on disk, and tells, is what the long way would (tests/test_append_one.py).
+Invariant: it leaves the same bytes and returns the same result as the ordinary path
+(tests/test_append_one.py).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from zlib import crc32
 
 from ..codec import TIMESTAMP_TYPE_BIT, assign, encode_one
 from ..config import MAX_INT32, TopicSettings
-from ..model import Appended, PartitionState, RecordMetadata
+from ..model import Appended, PartitionState, RecordMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from array import array
@@ -42,18 +43,18 @@ if TYPE_CHECKING:
         @property
         def offsets(self) -> array[int]: ...
 
-    class _End(Protocol):
+    class _LogEnd(Protocol):
         @property
         def offset(self) -> int: ...
 
 
 CLOSE: Final = 16
-"""So many durable appends, and the next one that makes the file longer may have zeros written ahead of it."""
+"""After this many durable appends, the next one that extends the file may write zeros ahead of it."""
 
 _SLOT: Final = struct.Struct("<qqqqqqiiI")
 _CRC: Final = struct.Struct("<I")
 
-# What an append needs often, and would cost it a call or a look-up in a class.
+# An append needs these often; naming them here saves it a call or a look-up in a class.
 _new: Final = tuple.__new__
 _ONLINE: Final = PartitionState.ONLINE
 
@@ -68,7 +69,7 @@ class ProducerStateFields:
 
 
 class ApproximateCounter:
-    """A number that many count up and somebody looks at now and then."""
+    """A counter without a lock: two threads that count at the same moment may count once."""
 
     number: int
 
@@ -107,8 +108,8 @@ class IndexFields:
     times: _TimeColumns
 
     def add(self, pos: int, last_offset: int, max_timestamp_ms: int) -> None:
-        """One append at `pos`, ending with last_offset: news only if it lies behind `due_behind`, or is the
-        first with a timestamp above `largest_timestamp_ms`."""
+        """Index one append at `pos`, ending with last_offset. It adds an entry only past `due_behind`, and
+        changes the largest timestamp only if it exceeds it."""
         self.see(last_offset, max_timestamp_ms)
         if pos > self.due_behind:
             # Positions first: a reader that sees the offset must find its position.
@@ -118,13 +119,14 @@ class IndexFields:
             self.due_behind = pos + self._interval
 
     def see(self, last_offset: int, max_timestamp_ms: int) -> None:
-        """Take in a batch's timestamp, as far as it is news."""
+        """Update the largest timestamp from a batch."""
         if max_timestamp_ms > self.largest_timestamp_ms:
             self.largest_timestamp_ms = max_timestamp_ms
             self._largest_offset = last_offset - self._base
 
     def add_time_entry(self) -> None:
-        """Note the largest timestamp so far, where it is news (also when the segment is sealed)."""
+        """Add the largest timestamp so far, if it is larger than the last entry's (also when a segment is
+        sealed)."""
         times = self.times
         if self.largest_timestamp_ms < 0:
             return
@@ -156,137 +158,166 @@ class SegmentFields:
         self._size = size
 
     def measure(self) -> None:
-        """Ask the file for what is not known of it yet. Raises OSError."""
+        """Read from the file what is not known yet. Raises OSError."""
         raise NotImplementedError
 
 
-class FastAppend:
-    """What appends look at and move of their partition (appending.py), and the short way of one.
+class LogFields:
+    """What appends look at and move of their partition's log (storage/log_state.py).
 
-    `_tail` is where the log ends for readers: (offset, byte in the last segment, that segment).
+    A field's comment says which lock guards its writes; any thread may read it.
     """
 
-    settings: TopicSettings
-    _append_lock: threading.Lock
-    _tally: ApproximateCounter
-    _active_file: FileFields
-    _ledger: ProducerStateFields
-    _bounded: bool
-    _listeners: tuple[Callable[[], None], ...]
-    _slot: tuple[mmap.mmap, int] | None
-    _where: tuple[str, int]
-    _state: PartitionState
-    _epoch: int
-    _new_epoch: bool
-    _log_start_offset: int
-    _segments: tuple[SegmentFields, ...]
-    _next_offset: int
-    _tail: tuple[int, int, SegmentFields]
-    _flushed: _End
-    _dirty: bool
-    _append_in_flight: bool
-    _layout_version: int
+    name: TopicPartition
+    append_lock: threading.Lock
+    settings: TopicSettings  # the store's topics lock
+    state: PartitionState  # sync lock or append lock: it leaves ONLINE once, and returns when reopened
+    segments: tuple[SegmentFields, ...]  # append lock
+    log_start_offset: int  # upkeep lock
+    next_offset: int  # append lock; the next record gets it
+    log_end: tuple[
+        int, int, SegmentFields
+    ]  # append lock, or the failing flush; a LogEnd, perhaps without names
+    flushed: _LogEnd  # sync lock; everything before it is durable
+    leader_epoch: int  # append lock; of the last append
+    new_epoch: bool  # append lock; the next append begins a leader epoch
+    producers: ProducerStateFields  # append lock
+    dirty_reported: bool  # append lock; the host knows of unflushed records
+    append_in_flight: bool  # append lock; an append or a roll is under way, or was interrupted
+    layout_version: int  # append lock; counts changes to the set of segments
+    listeners: tuple[Callable[[], None], ...]  # publish lock
+    writer_state_slot: tuple[mmap.mmap, int] | None  # publish lock
 
-    def append_fast(self, key: bytes | None, value: bytes | None, timestamp_ms: int) -> RecordMetadata | None:
-        """Append one record, uncompressed and without headers, for nobody who waits for it to be durable.
-
-        The batch is made under the lock, complete with its offset and epoch, and written as it is. None:
-        nothing was done. Raises what `storage.appender.GrowingPartition.append` raises.
-        """
-        if self._state is not _ONLINE:
-            return None
-        attributes = TIMESTAMP_TYPE_BIT if self.settings.append_time else 0
-        with self._append_lock:
-            offset = self._next_offset
-            batch = encode_one(key, value, timestamp_ms, attributes, offset, self._epoch)
-            if not self._is_ordinary(len(batch), 1):
-                return None
-            self._grow(self._segments[-1], batch, offset, timestamp_ms)
-        for wake in self._listeners:
-            wake()
-        topic, partition = self._where
-        return _new(RecordMetadata, (topic, partition, offset, timestamp_ms, False))
-
-    def append_ready(self, batch: bytearray, count: int, timestamp_ms: int) -> Appended | None:
-        """Append a batch as `loops.ready_batch` found it, for nobody who waits for it to be durable.
-
-        Its offset and epoch are filled in, in place. The topic's settings are not asked whether it is one for
-        the topic. None: nothing was done. Raises what `storage.appender.GrowingPartition.append` raises.
-
-        Args:
-            batch: its bytes, which nobody else changes meanwhile.
-            count: how many records it has.
-            timestamp_ms: the largest of their timestamps.
-        """
-        with self._append_lock:
-            if not self._is_ordinary(len(batch), count):
-                return None
-            base = self._next_offset
-            last_offset = base + count - 1
-            assign(batch, base, self._epoch)
-            self._grow(self._segments[-1], batch, last_offset, timestamp_ms)
-        for wake in self._listeners:
-            wake()
-        return _new(Appended, (base, last_offset, timestamp_ms, False))
-
-    def _is_ordinary(self, size: int, count: int) -> bool:
-        """Append lock held. Is there nothing to be decided about a batch of so many bytes and records?"""
-        segment = self._segments[-1]
-        next_offset = self._next_offset + count
-        return not (
-            self._state is not _ONLINE
-            or segment.size + size > self.settings.segment_bytes
-            or next_offset - segment.base_offset > MAX_INT32
-            or next_offset - self._flushed.offset >= self.settings.flush_messages
-            or self._active_file._fd < 0
-            or self._append_in_flight
-            or self._new_epoch
-            or self._bounded
-        )
-
-    def _grow(self, segment: Any, batch: bytearray, last_offset: int, timestamp_ms: int) -> None:
-        """Append lock held: write a batch at the end, and take it into the log. Undone where that fails."""
-        raise NotImplementedError
-
-    def _store_edges(self) -> None:
+    def store_slot(self) -> None:
         """Publish lock held: tell reader processes where the log ends (storage/writer_state.py)."""
-        if self._slot is None:
+        if self.writer_state_slot is None:
             return
-        mapped, start = self._slot
-        offset, pos, segment = self._tail
-        stable = self._ledger.published_stable_offset
+        mapped, start = self.writer_state_slot
+        offset, pos, segment = self.log_end
+        stable = self.producers.published_stable_offset
         data = _SLOT.pack(
-            self._log_start_offset,
+            self.log_start_offset,
             offset,
-            self._flushed.offset,
+            self.flushed.offset,
             offset if stable is None or stable > offset else stable,
             segment.base_offset,
             pos,
-            self._epoch,
-            self._state,
-            self._layout_version,
+            self.leader_epoch,
+            self.state,
+            self.layout_version,
         )
         # In one go: a reader that comes between would look again and again until it is done.
         mapped[start : start + _SLOT.size + _CRC.size] = data + _CRC.pack(crc32(data))
 
 
+class _Writer(Protocol):
+    """storage.log_writer.LogWriter."""
+
+    def grow(self, segment: Any, batch: bytearray, last_offset: int, timestamp_ms: int) -> None: ...
+
+    def take_back(self, segment: Any, pos: int, next_offset: int) -> None: ...
+
+
+class FastAppend:
+    """The fast path of one partition's appends."""
+
+    def __init__(
+        self, log: LogFields, file: FileFields, writer: _Writer, appends: ApproximateCounter, bounded: bool
+    ) -> None:
+        """`file` is the log's active segment; `bounded` says that the log has a size limit."""
+        self._log = log
+        self._file = file
+        self._writer = writer
+        self._bounded = bounded
+        self._topic, self._partition = log.name
+
+    def append_one(self, key: bytes | None, value: bytes | None, timestamp_ms: int) -> RecordMetadata | None:
+        """Append one record, uncompressed and without headers, without waiting for it to be durable.
+
+        The batch is encoded under the lock, with its offset and epoch, and written as it is. Returns None,
+        with no side effects, if any precondition fails. Raises what `storage.appender.Appender.append`
+        raises.
+        """
+        log = self._log
+        if log.state is not _ONLINE:
+            return None
+        attributes = TIMESTAMP_TYPE_BIT if log.settings.append_time else 0
+        with log.append_lock:
+            offset = log.next_offset
+            batch = encode_one(key, value, timestamp_ms, attributes, offset, log.leader_epoch)
+            if not self._is_ordinary(len(batch), 1):
+                return None
+            self._writer.grow(log.segments[-1], batch, offset, timestamp_ms)
+        for wake in log.listeners:
+            wake()
+        return _new(RecordMetadata, (self._topic, self._partition, offset, timestamp_ms, False))
+
+    def append_batch(self, batch: bytearray, count: int, timestamp_ms: int) -> Appended | None:
+        """Append a batch that `loops.ready_batch` approved, without waiting for it to be durable.
+
+        Fills in its offset and epoch, in place. The caller has checked it against the topic's settings.
+        Returns None, with no side effects, if any precondition fails. Raises what
+        `storage.appender.Appender.append` raises.
+
+        Args:
+            batch: its bytes, which no other thread changes meanwhile.
+            count: the number of its records.
+            timestamp_ms: the largest of their timestamps.
+        """
+        log = self._log
+        with log.append_lock:
+            if not self._is_ordinary(len(batch), count):
+                return None
+            base = log.next_offset
+            last_offset = base + count - 1
+            assign(batch, base, log.leader_epoch)
+            self._writer.grow(log.segments[-1], batch, last_offset, timestamp_ms)
+        for wake in log.listeners:
+            wake()
+        return _new(Appended, (base, last_offset, timestamp_ms, False))
+
+    def _is_ordinary(self, size: int, count: int) -> bool:
+        """Append lock held: is a batch of so many bytes and records to be written at the log end, as it
+        is?"""
+        log = self._log
+        segment = log.segments[-1]
+        next_offset = log.next_offset + count
+        return not (
+            log.state is not _ONLINE
+            or segment.size + size > log.settings.segment_bytes
+            or next_offset - segment.base_offset > MAX_INT32
+            or next_offset - log.flushed.offset >= log.settings.flush_messages
+            or self._file._fd < 0
+            or log.append_in_flight
+            or log.new_epoch
+            or self._bounded
+        )
+
+
+class Routed(Protocol):
+    """A partition, as the fast path finds it."""
+
+    @property
+    def fast_append(self) -> FastAppend: ...
+
+
 class FastPath:
-    """From a topic's name straight into its only partition."""
+    """From a topic's name straight to its only partition."""
 
-    def __init__(self, partitions: Mapping[str, Sequence[FastAppend]]) -> None:
-        """`partitions` are those of each topic, now and as it changes."""
+    def __init__(self, partitions: Mapping[str, Sequence[Routed]]) -> None:
+        """`partitions` maps each topic to its partitions, and changes with them."""
 
 
-def one_on_fast_path(long_way: F) -> F:
-    """Decorates `Log.append`: a record like most (no headers, no time of its own, nobody who waits for it to
-    be durable) of a topic with one partition goes straight to the short way.
+def one_on_fast_path(ordinary: F) -> F:
+    """Decorates `Log.append`: a record without headers, timestamp or wish to be durable, for a topic with one
+    partition, goes straight to the fast path.
 
-    In plain Python there is nothing to be gained by that.
+    In plain Python that gains nothing.
     """
-    return long_way
+    return ordinary
 
 
 def many_on_fast_path(result: Callable[..., object]) -> Callable[[F], F]:
-    """Decorates `Log.append_many`: the same for a list of values, or of pairs, that fits one batch. `result`
-    makes what it returns."""
-    return lambda long_way: long_way
+    """Decorates `Log.append_many`: the same for a list of values, or of pairs. `result` makes what it
+    returns."""
+    return lambda ordinary: ordinary

@@ -83,7 +83,7 @@ class DirectoryTarget:
         producer_id = mirror_id(*source.identity(topic))
         found = {}
         for partition in self._store.partitions_of(source.target_topic(topic.name)):
-            producer = partition.producers().get(producer_id)
+            producer = partition.log.known_producers().get(producer_id)
             number = partition.name.partition
             if producer is not None and number < topic.partitions:
                 name = TopicPartition(topic.name, number)
@@ -100,7 +100,7 @@ class DirectoryTarget:
         return dict(own)
 
     def append(self, name: TopicPartition, batches: bytearray) -> None:
-        self._store.partition(*name).append_copied(batches)
+        self._store.partition(*name).appender.append_copied(batches)
 
     def arrived(self, source: Source, topic: TopicDescription, name: TopicPartition, place: Place) -> None:
         pass  # the records say so

@@ -1,50 +1,69 @@
-"""What a partition asks of the store that keeps it, and tells it: the seam between the two.
+"""The seam between a partition and the store that hosts it: what each asks of the other.
 
-Everything here is called by the threads that append, flush and clean, most of it under locks of their
-partition: an implementation is quick about it, and takes no lock of that partition.
+The threads that append, flush and clean call the host, mostly while they hold locks of their partition. So an
+implementation returns quickly and takes no lock of that partition.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from ..config import TopicSettings
 from ..errors import EmbedlogError
 from ..fast_append import ApproximateCounter
-from ..model import TopicPartition
+from ..model import PartitionState, TopicPartition
 
-if TYPE_CHECKING:
-    from .appender import GrowingPartition
+
+class HostedPartition(Protocol):
+    """A partition as its host knows it."""
+
+    @property
+    def name(self) -> TopicPartition: ...
+
+    @property
+    def settings(self) -> TopicSettings: ...
+
+    @property
+    def state(self) -> PartitionState: ...
+
+    @property
+    def recovery_point(self) -> int: ...
+
+    def checkpoint(self) -> int: ...
+
+    def park(self) -> bool: ...
 
 
 class PartitionHost(Protocol):
-    """What a partition asks of the store that keeps it."""
+    """The store as its partitions know it."""
 
     appends: ApproximateCounter
-    """How many there were. Roughly: those of two partitions at the same moment may count as one."""
+    """How many appends there were, roughly: two at the same moment may count as one."""
 
     def now_ms(self) -> int: ...
 
-    def became_dirty(self, partition: GrowingPartition) -> None:
-        """It has records that are not flushed yet."""
+    def became_dirty(self, partition: HostedPartition) -> None:
+        """It has records that are not durable yet."""
 
-    def flushed(self, partition: GrowingPartition) -> None:
-        """Its records are durable, but its recovery point lags behind: it may move soon."""
+    def flushed(self, partition: HostedPartition) -> None:
+        """Its records are durable; its recovery point may advance soon."""
 
-    def rolled(self, partition: GrowingPartition) -> None:
-        """A segment is sealed and durable: the recovery point may move."""
+    def rolled(self, partition: HostedPartition, base_offset: int) -> None:
+        """It began a segment at `base_offset`; everything before that is durable."""
 
-    def opened_for_append(self, partition: GrowingPartition) -> None:
+    def opened_for_append(self, partition: HostedPartition) -> None:
         """It holds a descriptor for its active segment."""
 
     @property
     def bounded(self) -> bool:
-        """Is there a limit to the log's bytes? Without one `make_room` is not called."""
+        """Does the log have a size limit? Without one `make_room` is not called."""
 
     def make_room(self, size: int) -> None:
-        """Before the files grow by `size` bytes. Raises LogFull."""
+        """Called before the files grow by `size` bytes. Raises LogFull."""
 
     def closed(self, name: TopicPartition) -> EmbedlogError:
-        """Why a partition is closed: with its topic, or with the log (which may also be raised)."""
+        """The error for an append to a closed partition: its topic is gone, or the log is (may also
+        raise)."""
 
     def log_start_moved(self) -> None:
         """Make the log start offsets durable. Raises OSError."""

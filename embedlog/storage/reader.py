@@ -1,22 +1,18 @@
-"""The reading half of a partition: fetch, look up, list; the same for the writer and for other processes.
+"""Reads one partition: fetch, look-ups, lists; in the writer's process and in others.
 
-Theory of operation: a reader takes one consistent look at the partition (`_look`): its immutable tuple
-of segments, and the end as (offset, byte, segment) in one tuple. From then on it needs no lock: a segment
-that is deleted meanwhile stays readable through its descriptor, one that is rolled meanwhile ends where
-the look says. (Kafka 2.7 design, section 5.4: the copy-on-write segment list.)
+A reader takes one snapshot of the log (log_snapshot.py), and needs no lock from then on.
 
-Invariants: a fetch returns whole batches, none at or past the readable end; an offset outside
-log_start..log_end is OffsetOutOfRange; a position in a history that a crash cut off is LogTruncated.
+Invariants: a fetch returns whole batches, none at or past the high watermark; an offset outside log
+start..log end is OffsetOutOfRange; a position in a history that a crash cut off is LogTruncated.
 """
 
 from __future__ import annotations
 
 import struct
-from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import chain
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, Protocol
 
 from ..codec import HEADER_SIZE, BatchHeader, decode_pieces, loops, scan
 from ..errors import CorruptRecord, EmbedlogError, LogTruncated, OffsetOutOfRange, StorageError
@@ -32,6 +28,7 @@ from ..model import (
 )
 from ..segment import Segment
 from .byte_ranges import divide
+from .log_snapshot import LogBounds, LogSnapshot, StableRange
 
 LATEST_TIME: Final = -1
 EARLIEST_TIME: Final = -2
@@ -43,58 +40,7 @@ _LARGEST_BATCH: Final = 256 << 20  # far above max_message_bytes: a length beyon
 _HINTS: Final = 64
 
 
-class End(NamedTuple):
-    """Where a partition ends for readers: the next offset, and the byte of which segment it would be at."""
-
-    offset: int
-    pos: int
-    segment: Segment
-
-
-class Version(NamedTuple):
-    """Which files a look is of, where another process writes them. Each has its own word for that."""
-
-    writer_id: int = 0
-    leader_epoch: int = 0
-    layout: int = 0
-    last_segment: int = 0
-
-
-class LogSnapshot(NamedTuple):
-    """A consistent look at a partition.
-
-    `given_offset` is the offset behind all that were ever given: past the end only while the partition
-    hides what it could not flush. A reader that got so far waits there. `last_stable_offset` is the
-    writer's own or what it published, -1 where it did not.
-    """
-
-    segments: tuple[Segment, ...]
-    log_start_offset: int
-    end: End
-    last_stable_offset: int
-    epochs: tuple[tuple[int, int], ...]
-    given_offset: int
-    version: Version = Version()
-
-    def end_of(self, segment: Segment) -> int:
-        """How many bytes of a segment may be read."""
-        if segment is self.end.segment:
-            return self.end.pos
-        return segment.size if segment.base_offset < self.end.offset else 0
-
-    def goes_on_from(self, earlier: LogSnapshot) -> bool:
-        """Are the files of an earlier look all there, as they were but for appends?"""
-        if self.version[:2] != earlier.version[:2] or self.end.offset < earlier.end.offset:
-            return False
-        files = {(segment.base_offset, segment.inode) for segment in self.segments}
-        return all((segment.base_offset, segment.inode) in files for segment in earlier.segments)
-
-
-# Segments, log start, end (as an End), leader epochs: of one moment, as in a Look.
-Glimpse: TypeAlias = tuple[tuple[Segment, ...], int, tuple[int, int, Segment], tuple[tuple[int, int], ...]]
-
-
-class Stretch(NamedTuple):
+class FileRange(NamedTuple):
     """A piece of a segment's file; segment None and size 0 where there is nothing to read.
 
     `aborted` and `last_stable_offset` as in `model.Fetched`.
@@ -109,47 +55,68 @@ class Stretch(NamedTuple):
     aborted: tuple[AbortedTransaction, ...]
 
 
-class Committed(NamedTuple):
-    """What read_committed may read: up to the offset `end`, without the records of `aborted` transactions."""
-
-    end: int
-    aborted: Sequence[AbortedTransaction]
-
-
-class ReadablePartition(ABC):
-    """Reads one partition. All methods are safe between threads and block no writer."""
-
-    def __init__(self, name: TopicPartition) -> None:
-        self.name = name
-        self.may_have_gaps = False
-        # Where a fetch ended: the next one, which most often goes on from there, needs no look-up.
-        self._hints: dict[int, tuple[Segment, int]] = {}
-
-    @abstractmethod
-    def _look(self) -> LogSnapshot: ...
-
-    def _glimpse(self) -> Glimpse:
-        """So much of `_look` as it takes to find a record."""
-        look = self._look()
-        return look.segments, look.log_start_offset, look.end, look.epochs
+class LogView(Protocol):
+    """A log as a reader sees it: `LogState` in the writer's process, `ReadOnlyPartition` in others."""
 
     @property
-    @abstractmethod
+    def name(self) -> TopicPartition: ...
+
+    @property
+    def may_have_gaps(self) -> bool: ...
+
+    @property
     def state(self) -> PartitionState: ...
 
-    @abstractmethod
+    def snapshot(self) -> LogSnapshot: ...
+
+    def bounds(self) -> LogBounds: ...
+
+    def stable_range(self, snapshot: LogSnapshot, offset: int) -> StableRange: ...
+
+
+class ReadablePartition(Protocol):
+    """A partition that can be read: `Partition` in the writer's process, `ReadOnlyPartition` in others."""
+
+    @property
+    def name(self) -> TopicPartition: ...
+
+    @property
+    def state(self) -> PartitionState: ...
+
     def offsets(self) -> PartitionOffsets: ...
 
-    @abstractmethod
-    def _committed(self, look: LogSnapshot, offset: int) -> Committed:
-        """How far read_committed may read from an offset on, with the aborted transactions up to there."""
+    def has_data(self, offset: int, *, read_committed: bool) -> bool: ...
+
+    def fetch(
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        leader_epoch: int = -1,
+        read_committed: bool = False,
+        buffer: bytearray | None = None,
+    ) -> Fetched: ...
+
+    def readable_segments(self) -> list[tuple[Segment, int]]: ...
+
+
+class PartitionReader:
+    """Reads one partition. All methods are safe between threads and block no writer."""
+
+    def __init__(self, log: LogView) -> None:
+        self._log = log
+        # Next offset -> where its batch begins: most fetches continue an earlier one and need no look-up.
+        # Without a lock: an entry is used once, and only with the segment object that it names.
+        self._hints: dict[int, tuple[Segment, int]] = {}
 
     def has_data(self, offset: int, *, read_committed: bool) -> bool:
         """Would a fetch at `offset` return something (or fail)?"""
-        look = self._look()
-        if offset > look.given_offset or offset < look.log_start_offset:
+        snapshot = self._log.snapshot()
+        if offset > snapshot.log_end_offset or offset < snapshot.log_start_offset:
             return True
-        return offset < (self._committed(look, offset).end if read_committed else look.end.offset)
+        return offset < (
+            self._log.stable_range(snapshot, offset).end if read_committed else snapshot.high_watermark.offset
+        )
 
     def fetch(
         self,
@@ -172,7 +139,7 @@ class ReadablePartition(ABC):
                 # A segment of our look has been deleted or replaced since; a new look knows by what.
                 return self._fetch(offset, max_bytes, leader_epoch, read_committed, buffer)
         except OSError as error:
-            raise StorageError(f"{self.name}: reading offset {offset:,} failed: {error}") from error
+            raise StorageError(f"{self._log.name}: reading offset {offset:,} failed: {error}") from error
 
     def _fetch(
         self,
@@ -182,38 +149,40 @@ class ReadablePartition(ABC):
         read_committed: bool,
         buffer: bytearray | None,
     ) -> Fetched:
-        look = self._look()
-        self._check_offset(look, offset, leader_epoch)
-        committed = self._committed(look, offset) if read_committed else Committed(-1, ())
-        upper = min(committed.end, look.end.offset) if read_committed else look.end.offset
+        snapshot = self._log.snapshot()
+        self._check_offset(snapshot, offset, leader_epoch)
+        stable = self._log.stable_range(snapshot, offset) if read_committed else StableRange(-1, ())
+        upper = (
+            min(stable.end, snapshot.high_watermark.offset)
+            if read_committed
+            else snapshot.high_watermark.offset
+        )
         empty = Fetched(
             b"",
-            look.log_start_offset,
-            look.end.offset,
-            committed.end,
-            may_have_gaps=self.may_have_gaps,
-            leader_epochs=look.epochs,
+            snapshot.log_start_offset,
+            snapshot.high_watermark.offset,
+            stable.end,
+            may_have_gaps=self._log.may_have_gaps,
+            leader_epochs=snapshot.epochs,
         )
         if offset >= upper:
             return empty
         try:
-            found = self._read_chunk(look, offset, max_bytes, upper, buffer)
+            found = self._read_chunk(snapshot, offset, max_bytes, upper, buffer)
         except CorruptRecord as error:
             raise error.at(offset=offset) from None
         if found is None:
-            if self.may_have_gaps and self.state is not PartitionState.DAMAGED:
+            if self._log.may_have_gaps and self._log.state is not PartitionState.DAMAGED:
                 return empty
             raise CorruptRecord(
                 "records are missing: `embedlog verify` tells how many",
-                path=look.end.segment.path,
-                pos=look.end.pos,
+                path=snapshot.high_watermark.segment.path,
+                pos=snapshot.high_watermark.pos,
                 offset=offset,
-                last_offset=look.end.offset - 1,
+                last_offset=snapshot.high_watermark.offset - 1,
             )
         segment, pos, data, next_offset = found
-        aborted = tuple(
-            t for t in committed.aborted if t.first_offset < next_offset and t.last_offset >= offset
-        )
+        aborted = tuple(t for t in stable.aborted if t.first_offset < next_offset and t.last_offset >= offset)
         return empty._replace(data=data, aborted=aborted, path=segment.path, pos=pos, next_offset=next_offset)
 
     def record_at(self, offset: int) -> Record | None:
@@ -222,7 +191,7 @@ class ReadablePartition(ABC):
         None where `fetch` has to tell what is: nothing is raised.
         """
         try:
-            segments, start, (end, end_pos, last), epochs = self._glimpse()
+            segments, start, (end, end_pos, last), epochs = self._log.bounds()
             if not start <= offset < end:
                 return None
             segment = segments[-1]
@@ -237,11 +206,11 @@ class ReadablePartition(ABC):
             data, begins, ends = segment.around(offset, size)
         except (EmbedlogError, OSError, IndexError):
             return None
-        return loops.record_at(data, begins, ends, offset, epoch[0], end, *self.name)
+        return loops.record_at(data, begins, ends, offset, epoch[0], end, *self._log.name)
 
-    def stretch(
+    def file_range(
         self, offset: int, max_bytes: int, *, read_committed: bool = False, at_least_one: bool = True
-    ) -> Stretch:
+    ) -> FileRange:
         """Where in a file the batches from the one that holds `offset` on are, at most max_bytes of them.
 
         For who sends bytes on without looking at them: the last batch may be cut off, as in Kafka's fetches.
@@ -249,39 +218,45 @@ class ReadablePartition(ABC):
         """
         try:
             try:
-                return self._stretch(offset, max_bytes, read_committed, at_least_one)
+                return self._file_range(offset, max_bytes, read_committed, at_least_one)
             except FileNotFoundError:
-                return self._stretch(offset, max_bytes, read_committed, at_least_one)
+                return self._file_range(offset, max_bytes, read_committed, at_least_one)
         except OSError as error:
-            raise StorageError(f"{self.name}: reading offset {offset:,} failed: {error}") from error
+            raise StorageError(f"{self._log.name}: reading offset {offset:,} failed: {error}") from error
 
-    def _stretch(self, offset: int, max_bytes: int, read_committed: bool, at_least_one: bool) -> Stretch:
-        look = self._look()
-        self._check_offset(look, offset, -1)
-        committed = self._committed(look, offset) if read_committed else Committed(-1, ())
-        upper = min(committed.end, look.end.offset) if read_committed else look.end.offset
-        empty = Stretch(None, 0, 0, look.log_start_offset, look.end.offset, committed.end, ())
+    def _file_range(self, offset: int, max_bytes: int, read_committed: bool, at_least_one: bool) -> FileRange:
+        snapshot = self._log.snapshot()
+        self._check_offset(snapshot, offset, -1)
+        stable = self._log.stable_range(snapshot, offset) if read_committed else StableRange(-1, ())
+        upper = (
+            min(stable.end, snapshot.high_watermark.offset)
+            if read_committed
+            else snapshot.high_watermark.offset
+        )
+        empty = FileRange(
+            None, 0, 0, snapshot.log_start_offset, snapshot.high_watermark.offset, stable.end, ()
+        )
         if offset >= upper:
-            self._remember(offset, look.end.segment, look.end.pos)
+            self._remember(offset, snapshot.high_watermark.segment, snapshot.high_watermark.pos)
             return empty
-        number = max(bisect_right(look.segments, offset, key=_base_offset) - 1, 0)
+        number = max(bisect_right(snapshot.segments, offset, key=_base_offset) - 1, 0)
         hint = self._hints.pop(offset, None)
-        for segment in look.segments[number:]:
-            end = look.end_of(segment)
-            if upper < look.end.offset:
-                end = min(end, segment.locate(upper, end, may_have_gaps=self.may_have_gaps))
+        for segment in snapshot.segments[number:]:
+            end = snapshot.end_of(segment)
+            if upper < snapshot.high_watermark.offset:
+                end = min(end, segment.locate(upper, end, may_have_gaps=self._log.may_have_gaps))
             if hint is not None and hint[0] is segment:
                 pos = hint[1]
             else:
-                pos = segment.locate(offset, end, may_have_gaps=self.may_have_gaps)
+                pos = segment.locate(offset, end, may_have_gaps=self._log.may_have_gaps)
             if pos >= end:
                 continue
             size = min(max_bytes, end - pos)
             if size < end - pos and at_least_one:
                 size = max(size, self._first_size(segment, pos, end))
-            if pos + size == look.end.pos and segment is look.end.segment:
-                self._remember(look.end.offset, segment, look.end.pos)
-            return empty._replace(segment=segment, pos=pos, size=size, aborted=tuple(committed.aborted))
+            if pos + size == snapshot.high_watermark.pos and segment is snapshot.high_watermark.segment:
+                self._remember(snapshot.high_watermark.offset, segment, snapshot.high_watermark.pos)
+            return empty._replace(segment=segment, pos=pos, size=size, aborted=tuple(stable.aborted))
         return empty
 
     def _remember(self, offset: int, segment: Segment, pos: int) -> None:
@@ -301,33 +276,35 @@ class ReadablePartition(ABC):
 
         Of the latest epoch, and of any above it, that is the log's end. (KIP-101, KIP-320.)
         """
-        look = self._look()
+        snapshot = self._log.snapshot()
         found = -1
-        for epoch, start in look.epochs:
+        for epoch, start in snapshot.epochs:
             if epoch > leader_epoch:
                 return (found, start) if found >= 0 else (-1, -1)
             found = epoch
-        return (found, look.end.offset) if found >= 0 else (-1, -1)
+        return (found, snapshot.high_watermark.offset) if found >= 0 else (-1, -1)
 
     def offset_for_time(self, time_ms: int) -> OffsetAndTimestamp | None:
         """The first record with a timestamp of time_ms or later; None where there is none."""
-        look = self._look()
-        for segment in look.segments:
-            end = look.end_of(segment)
+        snapshot = self._log.snapshot()
+        for segment in snapshot.segments:
+            end = snapshot.end_of(segment)
             if not end or segment.largest_timestamp_ms < time_ms:
                 continue
-            for header in segment.from_time(time_ms, end, may_have_gaps=self.may_have_gaps):
+            for header in segment.from_time(time_ms, end, may_have_gaps=self._log.may_have_gaps):
                 if header.is_control:
                     continue
                 for record in chain.from_iterable(self._decode(segment, header)):
-                    if record.timestamp_ms >= time_ms and record.offset >= look.log_start_offset:
+                    if record.timestamp_ms >= time_ms and record.offset >= snapshot.log_start_offset:
                         return OffsetAndTimestamp(record.offset, record.timestamp_ms, header.leader_epoch)
         return None
 
     def largest_timestamp(self) -> OffsetAndTimestamp | None:
         """The first record with the largest timestamp; None where there are no records."""
-        look = self._look()
-        readable = [(segment, look.end_of(segment)) for segment in look.segments if look.end_of(segment)]
+        snapshot = self._log.snapshot()
+        readable = [
+            (segment, snapshot.end_of(segment)) for segment in snapshot.segments if snapshot.end_of(segment)
+        ]
         largest = max((segment.largest_timestamp_ms for segment, _ in readable), default=-1)
         found = self.offset_for_time(largest) if largest >= 0 else None
         if found is not None or largest < 0:
@@ -335,13 +312,13 @@ class ReadablePartition(ABC):
         # It is that of a deleted record, or of a transaction's end: every header has to be looked at.
         largest = -1
         for segment, end in readable:
-            for header in segment.from_time(largest + 1, end, may_have_gaps=self.may_have_gaps):
-                if header.is_control or header.last_offset < look.log_start_offset:
+            for header in segment.from_time(largest + 1, end, may_have_gaps=self._log.may_have_gaps):
+                if header.is_control or header.last_offset < snapshot.log_start_offset:
                     continue
                 latest = header.max_timestamp_ms
-                if header.base_offset < look.log_start_offset:
+                if header.base_offset < snapshot.log_start_offset:
                     records = chain.from_iterable(self._decode(segment, header))
-                    later = (r.timestamp_ms for r in records if r.offset >= look.log_start_offset)
+                    later = (r.timestamp_ms for r in records if r.offset >= snapshot.log_start_offset)
                     latest = max(later, default=-1)
                 largest = max(largest, latest)
         return self.offset_for_time(largest) if largest >= 0 else None
@@ -351,13 +328,13 @@ class ReadablePartition(ABC):
         offsets of segments that were last modified at time_ms or before (LATEST_TIME -1: from the end,
         EARLIEST_TIME -2: the first only). (Kafka 0.10 design, SimpleConsumer.getOffsetsBefore.)
         """
-        look = self._look()
+        snapshot = self._log.snapshot()
         starts = [
-            (max(segment.base_offset, look.log_start_offset), segment.modified_ms)
-            for segment in look.segments
+            (max(segment.base_offset, snapshot.log_start_offset), segment.modified_ms)
+            for segment in snapshot.segments
         ]
-        if look.end.offset > starts[-1][0]:
-            starts.append((look.end.offset, starts[-1][1]))
+        if snapshot.high_watermark.offset > starts[-1][0]:
+            starts.append((snapshot.high_watermark.offset, starts[-1][1]))
         if time_ms == EARLIEST_TIME:
             chosen = starts[:1]
         elif time_ms == LATEST_TIME:
@@ -377,14 +354,14 @@ class ReadablePartition(ABC):
 
         A fetch at it needs no look-up, which might meet the damage. Raises OSError, StorageError.
         """
-        look = self._look()
-        for number, segment in enumerate(look.segments):
+        snapshot = self._log.snapshot()
+        for number, segment in enumerate(snapshot.segments):
             if segment.path != path:
                 continue
-            is_last = number + 1 == len(look.segments)
-            behind = look.end.offset if is_last else look.segments[number + 1].base_offset
-            end = look.end_of(segment)
-            found = segment.behind_damage(pos, end, offset, behind, may_have_gaps=self.may_have_gaps)
+            is_last = number + 1 == len(snapshot.segments)
+            behind = snapshot.high_watermark.offset if is_last else snapshot.segments[number + 1].base_offset
+            end = snapshot.end_of(segment)
+            found = segment.behind_damage(pos, end, offset, behind, may_have_gaps=self._log.may_have_gaps)
             if found is None:
                 return max(behind, offset)
             self._remember(found.base_offset, segment, found.pos)
@@ -393,60 +370,60 @@ class ReadablePartition(ABC):
 
     def segments(self) -> tuple[Segment, ...]:
         """The segments as they are now (compaction, backup and the command line read them whole)."""
-        return self._look().segments
+        return self._log.snapshot().segments
 
     def readable_segments(self) -> list[tuple[Segment, int]]:
         """The segments, each with the number of bytes that may be read of it."""
-        look = self._look()
-        return [(segment, look.end_of(segment)) for segment in look.segments]
+        snapshot = self._log.snapshot()
+        return [(segment, snapshot.end_of(segment)) for segment in snapshot.segments]
 
     # -- inside --------------------------------------------------------------------------------------
 
-    def _check_offset(self, look: LogSnapshot, offset: int, leader_epoch: int) -> None:
+    def _check_offset(self, snapshot: LogSnapshot, offset: int, leader_epoch: int) -> None:
         if leader_epoch >= 0:
             survived = next(
-                (start for epoch, start in look.epochs if epoch > leader_epoch), look.given_offset
+                (start for epoch, start in snapshot.epochs if epoch > leader_epoch), snapshot.log_end_offset
             )
             if offset > survived:
                 raise LogTruncated(
-                    f"{self.name}: offset {offset:,} lies past what survived a crash or repair: records from "
-                    f"{survived:,} on were lost, and others may stand there now; seek to {survived:,}",
+                    f"{self._log.name}: offset {offset:,} lies past what survived a crash or repair: records "
+                    f"from {survived:,} on were lost, and others may stand there now; seek to {survived:,}",
                     offset=offset,
                     surviving_offset=survived,
                 )
-        if look.log_start_offset <= offset <= look.given_offset:
+        if snapshot.log_start_offset <= offset <= snapshot.log_end_offset:
             return
         why = (
-            f'older records were deleted; start="earliest" begins at {look.log_start_offset:,}'
-            if offset < look.log_start_offset
+            f'older records were deleted; start="earliest" begins at {snapshot.log_start_offset:,}'
+            if offset < snapshot.log_start_offset
             else 'nothing has been appended there yet; start="latest" begins at the end'
         )
         raise OffsetOutOfRange(
-            f"{self.name}: offset {offset:,} is outside "
-            f"{look.log_start_offset:,}..{look.end.offset:,} ({why})",
+            f"{self._log.name}: offset {offset:,} is outside "
+            f"{snapshot.log_start_offset:,}..{snapshot.high_watermark.offset:,} ({why})",
             offset=offset,
-            log_start_offset=look.log_start_offset,
-            log_end_offset=look.end.offset,
+            log_start_offset=snapshot.log_start_offset,
+            log_end_offset=snapshot.high_watermark.offset,
         )
 
     def _read_chunk(
-        self, look: LogSnapshot, offset: int, max_bytes: int, upper: int, buffer: bytearray | None
+        self, snapshot: LogSnapshot, offset: int, max_bytes: int, upper: int, buffer: bytearray | None
     ) -> tuple[Segment, int, bytes | memoryview, int] | None:
         """(segment, position, whole batches, next offset) from the first segment with something to give."""
-        segments = look.segments
+        segments = snapshot.segments
         hint = self._hints.pop(offset, None)
         number = max(bisect_right(segments, offset, key=_base_offset) - 1, 0)
         for segment in segments[number:]:
-            end = look.end_of(segment)
+            end = snapshot.end_of(segment)
             if hint is not None and hint[0] is segment:
                 pos = hint[1]
             else:
-                pos = segment.locate(offset, end, may_have_gaps=self.may_have_gaps)
+                pos = segment.locate(offset, end, may_have_gaps=self._log.may_have_gaps)
             if pos >= end:
                 continue  # compaction may have left nothing at or behind the offset here
             data, next_offset = _whole_batches(segment, pos, end, max_bytes, upper, buffer)
             if not data:
-                if self.may_have_gaps and upper < look.end.offset:
+                if self._log.may_have_gaps and upper < snapshot.high_watermark.offset:
                     return None  # what is committed ends in a gap
                 reason = "the batch says that it begins past the log's end"
                 raise CorruptRecord(reason, path=segment.path, pos=pos)
@@ -467,7 +444,7 @@ class ReadablePartition(ABC):
                 offset=header.base_offset,
                 last_offset=header.last_offset,
             )
-        return decode_pieces(data, checked.headers[0], *self.name)
+        return decode_pieces(data, checked.headers[0], *self._log.name)
 
 
 def _epoch_start(epoch: tuple[int, int]) -> int:

@@ -143,7 +143,7 @@ def publish(
         planned: list[_Planned] = []
         for name, several in sorted(named.items()):
             partition = store.partition(*name)
-            appenders[name] = stack.enter_context(partition.exclusively())
+            appenders[name] = stack.enter_context(partition.appender.exclusively())
             partition.flush()
             at = partition.offsets().log_end_offset
             for file in several:
@@ -176,7 +176,7 @@ def publish(
                 # Nobody may append behind half a publication: the end could then no longer tell how far
                 # it got.
                 for name in appenders:
-                    store.partition(*name).fail(
+                    store.partition(*name).log.fail(
                         "a publication was interrupted; close the log and open it again"
                     )
             raise
@@ -208,7 +208,7 @@ def roll_forward(store: Published) -> None:
             except TopicNotFound:
                 logger.warning("%s: topic %s was deleted since; its part is dropped", path, topic)
                 continue
-            with partition.exclusively() as append:
+            with partition.appender.exclusively() as append:
                 _append_missing(store, _Planned(partition, file, base_offset), append)
             partition.flush()
     _finish(store, intent.transaction_id, intent.batch_id, intent.once, files)

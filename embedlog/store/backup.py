@@ -101,7 +101,7 @@ class _Copy:
         self._store.checkpointer.save_recovery_points({name: at for name, (at, _) in checkpoints.items()})
         self._total = sum(size for each in partitions for _, size in each.readable_segments())
         for partition in partitions:
-            with partition.upkeep_lock:
+            with partition.lifecycle.upkeep_lock:
                 self._copy_partition(partition, *checkpoints[partition.name])
         catalog.save_topics(topics)
         ends = {name: end.log_end_offset for name, end in self._ends.items()}
@@ -121,7 +121,7 @@ class _Copy:
         if LEADER_EPOCH_FILE in names:
             source = os.path.join(partition.directory, LEADER_EPOCH_FILE)
             self._copy(source, os.path.join(directory, LEADER_EPOCH_FILE))
-        aborted = [each for each in partition.for_cleaning().aborted if each.last_offset < end]
+        aborted = [each for each in partition.lifecycle.for_cleaning().aborted if each.last_offset < end]
         chosen = [each for each in partition.readable_segments() if each[0].base_offset <= end]
         for segment, size in chosen:
             to = os.path.join(directory, self._layout.stem(segment.base_offset))
@@ -136,11 +136,11 @@ class _Copy:
             if first < behind:
                 self._fs.write_file(to + TXN_INDEX, encode_aborted(aborted[first:behind]))
             self._copy_indexes(partition, segment, to, names)
-            begins_epoch = int(partition.begins_epoch)
+            begins_epoch = int(partition.log.new_epoch)
             copied = CleanEnd(end, segment.base_offset, size, segment.created_ms, begins_epoch)
             self._ends[partition.name] = copied
         copies = [segment for segment, _ in chosen]
-        SegmentManifest(self._fs, directory).begin(copies, partition.manifest.summaries)
+        SegmentManifest(self._fs, directory).begin(copies, partition.log.manifest.summaries)
         self._fs.sync_dir(directory)
 
     def _copy_indexes(self, partition: Partition, segment: Segment, to: str, names: Collection[str]) -> None:

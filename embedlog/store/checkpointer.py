@@ -21,8 +21,8 @@ from ..files.filesystem import FileSystem
 from ..files.names import CLEANER_FILE, LOG_START_FILE, RECOVERY_POINT_FILE
 from ..model import PartitionState, TopicPartition
 from ..partition import Partition
-from ..storage.appender import GrowingPartition
 from ..storage.checkpoints import read_offsets, write_offsets
+from ..storage.host import HostedPartition
 from .background import Background
 from .catalog import Catalog
 
@@ -146,7 +146,7 @@ class Checkpointer:
             self._changed = True
         self._flusher.wake("flush")
 
-    def advance(self, partition: GrowingPartition, offset: int) -> None:
+    def advance(self, partition: HostedPartition, offset: int) -> None:
         """The partition is durable up to this offset. No effect once it is closed."""
         name = partition.name
         with self._lock:

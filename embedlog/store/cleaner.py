@@ -117,7 +117,7 @@ class Cleaner:
             if settings.compacts:
                 age_ms = min(age_ms, settings.max_compaction_lag_ms)
             with self._tolerated("rolling", partition):
-                partition.roll_if_older(now - age_ms)
+                partition.appender.roll_if_older(now - age_ms)
             wait = min(wait, max(age_ms, _RECHECK_MS))
         return wait
 
@@ -151,7 +151,7 @@ class Cleaner:
 
         for partition in self._partitions():
             pace()
-            partition.summarize(step, lambda: self._stopping)
+            partition.lifecycle.summarize(step, lambda: self._stopping)
 
     def _tolerated(self, doing: str, partition: Partition) -> contextlib.AbstractContextManager[None]:
         return self._failures.tolerated(doing, partition.name, EmbedlogError, OSError)

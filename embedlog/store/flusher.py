@@ -17,7 +17,7 @@ from ..errors import EmbedlogError, StorageError
 from ..model import PartitionState
 from ..partition import Partition
 from ..runtime.parallel import run_parallel
-from ..storage.appender import GrowingPartition
+from ..storage.host import HostedPartition
 from .background import Background
 from .checkpointer import Checkpointer
 
@@ -46,17 +46,17 @@ class Flusher:
         self._failures = background.failures
         self._lock = threading.Lock()
         # Since when, in milliseconds. Both are guarded by _lock.
-        self._dirty: dict[GrowingPartition, int] = {}
-        self._ahead: dict[GrowingPartition, int] = {}  # flushed past their recovery points
+        self._dirty: dict[HostedPartition, int] = {}
+        self._ahead: dict[HostedPartition, int] = {}  # flushed past their recovery points
         self._scheduler.add("flush", self.run_cycle)
 
-    def became_dirty(self, partition: GrowingPartition) -> None:
+    def became_dirty(self, partition: HostedPartition) -> None:
         """The partition has records that are not durable."""
         with self._lock:
             self._dirty[partition] = self._clock_ms()
         self._scheduler.wake("flush", partition.settings.flush_ms)
 
-    def flushed(self, partition: GrowingPartition) -> None:
+    def flushed(self, partition: HostedPartition) -> None:
         """An append or log.flush() has flushed the partition; its recovery point follows."""
         with self._lock:
             if partition in self._ahead:
@@ -66,7 +66,7 @@ class Flusher:
         if first:
             self._scheduler.wake("flush", _RECOVERY_POINT_MS)
 
-    def forget(self, partition: GrowingPartition) -> None:
+    def forget(self, partition: HostedPartition) -> None:
         """The partition was closed or reopened: nothing in it waits for a flush."""
         with self._lock:
             self._dirty.pop(partition, None)
@@ -85,7 +85,7 @@ class Flusher:
 
     def flush(self) -> None:
         """Make everything appended before the call durable. Raises the first partition's FlushFailed."""
-        dirty = [partition for partition in self._partitions() if partition.dirty]
+        dirty = [partition for partition in self._partitions() if not partition.log.is_flushed]
         failure = next((error for error in run_parallel(_flush_failure, dirty) if error is not None), None)
         if failure is not None:
             raise failure
@@ -113,7 +113,7 @@ class Flusher:
         self._checkpointer.save_if_changed()
         return min(waits, default=None)
 
-    def _checkpoint(self, partition: GrowingPartition) -> None:
+    def _checkpoint(self, partition: HostedPartition) -> None:
         offset = -1
         with self._failures.tolerated("flushing", partition.name, EmbedlogError, OSError):
             offset = partition.checkpoint()

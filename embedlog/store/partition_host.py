@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from ..errors import TopicNotFound
 from ..model import TopicPartition
-from ..storage.appender import GrowingPartition
+from ..storage.host import HostedPartition
 from .checkpointer import Checkpointer
 from .cleaner import Cleaner
 from .flusher import Flusher
@@ -45,7 +45,7 @@ class StoreHost:
         self._check_open = check_open
         self._max_append_files = max_append_files
         self._lock = threading.Lock()
-        self._open_for_append: dict[GrowingPartition, None] = {}  # longest open first; guarded by _lock
+        self._open_for_append: dict[HostedPartition, None] = {}  # longest open first; guarded by _lock
         self.appends = cleaner.appends
         self.now_ms = clock_ms
         self.became_dirty = flusher.became_dirty
@@ -55,12 +55,12 @@ class StoreHost:
         self.make_room = quota.make_room
         self.unlink_later = quota.unlink_later
 
-    def rolled(self, partition: GrowingPartition) -> None:
+    def rolled(self, partition: HostedPartition, base_offset: int) -> None:
         """A segment is sealed and durable."""
-        self._checkpointer.set_recovery_point(partition.name, partition.segments()[-1].base_offset)
+        self._checkpointer.set_recovery_point(partition.name, base_offset)
         self._cleaner.segment_sealed()
 
-    def opened_for_append(self, partition: GrowingPartition) -> None:
+    def opened_for_append(self, partition: HostedPartition) -> None:
         """Bound the descriptors: the partitions that opened theirs longest ago close them, unless in use."""
         with self._lock:
             self._open_for_append[partition] = None
@@ -74,7 +74,7 @@ class StoreHost:
                 with self._lock:
                     self._open_for_append.pop(other, None)
 
-    def forget(self, partition: GrowingPartition) -> None:
+    def forget(self, partition: HostedPartition) -> None:
         """The partition was closed or reopened: nothing is due for it, and it holds no descriptor."""
         self._flusher.forget(partition)
         with self._lock:

@@ -13,8 +13,8 @@ from ..model import PartitionRecovery, TopicPartition
 from ..partition import Partition
 from ..recovery import CleanEnd, Progress, open_partition
 from ..segment import Files
-from ..storage.appender import Opened
 from ..storage.host import PartitionHost
+from ..storage.log_state import OpenedLog
 from .catalog import Catalog
 from .topic import Topic
 from .topic_lifecycle import TopicDirectories
@@ -105,7 +105,7 @@ class PartitionOpener:
             )
         reports: list[PartitionRecovery] = []
 
-        def recover(recovery_point: int) -> Opened:
+        def recover(recovery_point: int) -> OpenedLog:
             opened, report = open_partition(
                 partition.name,
                 partition.directory,

@@ -137,7 +137,7 @@ class Quota:
                         oldest.append((first.largest_timestamp_ms, partition, first))
         for _, partition, first in sorted(oldest, key=lambda each: each[0]):
             with self._tolerated("dropping the oldest records of", partition):
-                if partition.drop_up_to(first):
+                if partition.lifecycle.drop_up_to(first):
                     return True
         return False
 

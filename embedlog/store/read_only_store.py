@@ -50,7 +50,8 @@ from ..model import (
 from ..scan.batch_scan import intact_end
 from ..segment import Files, Segment, list_segments
 from ..storage.checkpoints import LeaderEpochs, read_offsets
-from ..storage.reader import Committed, End, LogSnapshot, ReadablePartition, Version
+from ..storage.log_snapshot import LayoutVersion, LogBounds, LogEnd, LogSnapshot, StableRange
+from ..storage.reader import PartitionReader
 from ..storage.segment_manifest import SegmentManifest, missing_to_readers, with_missing
 from ..storage.segment_swap import decided_names, pending_swaps, stand_in
 from ..storage.writer_state import Edges, StateReader
@@ -250,17 +251,21 @@ class ReadOnlyStore:
         return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
 
-class ReadOnlyPartition(ReadablePartition):
+class ReadOnlyPartition:
     """One partition that another process writes, or nobody."""
 
     def __init__(self, follower: ReadOnlyStore, name: TopicPartition, topic: Topic) -> None:
-        super().__init__(name)
+        self.name = name
+        self.may_have_gaps = False
+        self.reader = PartitionReader(self)
+        self.record_at = self.reader.record_at
+        self.behind_damage = self.reader.behind_damage
         self.directory = follower.directory(name)
         self._follower = follower
         self._refresh_lock = threading.Lock()
         self._segments: tuple[Segment, ...] = ()
         self._epochs = LeaderEpochs(follower.fs, self.directory)
-        self._listed_for: Version | None = None
+        self._listed_for: LayoutVersion | None = None
         self._listing: object = None  # the files of the segments, to compare with those of another time
         self._checked_writer: int | None = None
         self._cut_short: tuple[Edges, Edges] | None = None  # what is published, and what the files bear out
@@ -289,32 +294,28 @@ class ReadOnlyPartition(ReadablePartition):
         buffer: bytearray | None = None,
     ) -> Fetched:
         return self._reading(
-            lambda: super(ReadOnlyPartition, self).fetch(
+            lambda: self.reader.fetch(
                 offset, max_bytes, leader_epoch=leader_epoch, read_committed=read_committed, buffer=buffer
             )
         )
 
     def has_data(self, offset: int, *, read_committed: bool) -> bool:
         try:
-            return self._reading(
-                lambda: super(ReadOnlyPartition, self).has_data(offset, read_committed=read_committed)
-            )
+            return self._reading(lambda: self.reader.has_data(offset, read_committed=read_committed))
         except CorruptRecord:
             return True
 
     def offset_for_time(self, time_ms: int) -> OffsetAndTimestamp | None:
-        return self._reading(lambda: super(ReadOnlyPartition, self).offset_for_time(time_ms))
+        return self._reading(lambda: self.reader.offset_for_time(time_ms))
 
     def offsets_before(self, time_ms: int, max_offsets: int) -> list[int]:
-        return self._reading(lambda: super(ReadOnlyPartition, self).offsets_before(time_ms, max_offsets))
+        return self._reading(lambda: self.reader.offsets_before(time_ms, max_offsets))
 
     def divide(self, start: int, end: int, piece_bytes: int, not_before_ms: int | None) -> list[Piece]:
-        return self._reading(
-            lambda: super(ReadOnlyPartition, self).divide(start, end, piece_bytes, not_before_ms)
-        )
+        return self._reading(lambda: self.reader.divide(start, end, piece_bytes, not_before_ms))
 
     def readable_segments(self) -> list[tuple[Segment, int]]:
-        return self._reading(super().readable_segments)
+        return self._reading(self.reader.readable_segments)
 
     def offsets(self) -> PartitionOffsets:
         edges = self._seen()[0]
@@ -327,7 +328,8 @@ class ReadOnlyPartition(ReadablePartition):
         """As the writer published it."""
         return PartitionState(self._seen()[0].state)
 
-    def _look(self) -> LogSnapshot:
+    def snapshot(self) -> LogSnapshot:
+        """A consistent view."""
         for _ in range(_LISTING_TRIES):
             edges, version, segments = self._seen()
             if segments and segments[-1].base_offset == edges.last_segment:
@@ -343,18 +345,24 @@ class ReadOnlyPartition(ReadablePartition):
         return LogSnapshot(
             segments,
             edges.log_start_offset,
-            End(edges.log_end_offset, edges.readable_bytes, active),
+            LogEnd(edges.log_end_offset, edges.readable_bytes, active),
             edges.last_stable_offset,
             self._epochs.entries,
             edges.log_end_offset,
             version,
         )
 
-    def _committed(self, look: LogSnapshot, offset: int) -> Committed:
+    def bounds(self) -> LogBounds:
+        """The part of a snapshot that finding one record takes."""
+        snapshot = self.snapshot()
+        return snapshot.segments, snapshot.log_start_offset, snapshot.high_watermark, snapshot.epochs
+
+    def stable_range(self, look: LogSnapshot, offset: int) -> StableRange:
+        """What read_committed may read from an offset on."""
         committed = self._transactions.committed(look, offset, compacted=self.may_have_gaps)
-        now = self._look()
+        now = self.snapshot()
         # What ended before the log start, or was compacted away, may have left the files before we read them.
-        if now.version != look.version and not now.goes_on_from(look):
+        if now.version != look.version and not now.extends(look):
             raise _LookAgain
         return committed
 
@@ -378,7 +386,7 @@ class ReadOnlyPartition(ReadablePartition):
                     raise StorageError(f"{self.name} cannot be read: {error}", path=self.directory) from error
                 raise
 
-    def _seen(self) -> tuple[Edges, Version, tuple[Segment, ...]]:
+    def _seen(self) -> tuple[Edges, LayoutVersion, tuple[Segment, ...]]:
         """The edges to go by, and the segments listed for them. Raises TopicNotFound, StorageError."""
         for _ in range(_LISTING_TRIES):
             try:
@@ -388,16 +396,16 @@ class ReadOnlyPartition(ReadablePartition):
                 failure = error
         raise StorageError(f"{self.name} cannot be read: {failure}", path=self.directory) from failure
 
-    def _see(self) -> tuple[Edges, Version, tuple[Segment, ...]]:
+    def _see(self) -> tuple[Edges, LayoutVersion, tuple[Segment, ...]]:
         writer, edges = self._follower.published(self.name)
         # Only now: of a topic that was deleted and made again these may be the new one's.
         self._follower.check_current(self)
         with self._refresh_lock:
             if edges is None:
                 edges = self._scanned()
-                version = Version(0, edges.leader_epoch, self._scans, edges.last_segment)
+                version = LayoutVersion(0, edges.leader_epoch, self._scans, edges.last_segment)
                 return edges, version, self._segments
-            wanted = Version(writer, edges.leader_epoch, edges.layout_version, edges.last_segment)
+            wanted = LayoutVersion(writer, edges.leader_epoch, edges.layout_version, edges.last_segment)
             if wanted != self._listed_for:
                 manifest = self._manifest()
                 self._list(self._names(), manifest, edges.log_start_offset, edges.last_segment)
@@ -462,7 +470,6 @@ class ReadOnlyPartition(ReadablePartition):
             segment.inode = names.get(files.layout.segment(segment.base_offset), 0)
         self._listing = [(segment.base_offset, segment.inode) for segment in found], swaps
         self._segments = tuple(found)
-        self._hints.clear()
         if found:
             found[-1].grows_elsewhere = True
         with contextlib.suppress(CorruptCheckpoint):

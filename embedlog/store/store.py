@@ -481,7 +481,7 @@ class Store:
                 if partition.close():
                     active, end = partition.segments()[-1], partition.offsets().log_end_offset
                     ends[partition.name] = CleanEnd(
-                        end, active.base_offset, active.size, active.created_ms, int(partition.begins_epoch)
+                        end, active.base_offset, active.size, active.created_ms, int(partition.log.new_epoch)
                     )
             try:
                 self.checkpointer.save_at_close()
@@ -515,4 +515,8 @@ class Store:
 
     def trouble(self) -> dict[TopicPartition, tuple[PartitionState, str]]:
         """The partitions that refuse appends, and why."""
-        return {p.name: (p.state, p.trouble) for p in self.partitions() if p.trouble is not None}
+        return {
+            p.name: (p.state, p.log.failure_reason)
+            for p in self.partitions()
+            if p.log.failure_reason is not None
+        }

@@ -29,9 +29,9 @@ from ..errors import CorruptCheckpoint, CorruptRecord
 from ..model import AbortedTransaction, TopicPartition
 from ..segment import Files, Segment
 from ..storage.leader_epochs import intact
+from ..storage.log_snapshot import LogSnapshot, StableRange
 from ..storage.producer_recovery import ProducerRecovery
 from ..storage.producer_state import ProducerState
-from ..storage.reader import Committed, LogSnapshot
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class FollowedTransactions:
         self._next_offset = -1  # ... with this offset; -1 where there is none yet
         self._place: tuple[Segment, int] | None = None  # its segment and byte, where they are known
 
-    def committed(self, look: LogSnapshot, offset: int, *, compacted: bool) -> Committed:
+    def committed(self, look: LogSnapshot, offset: int, *, compacted: bool) -> StableRange:
         """How far read_committed may read from an offset on, with the aborted transactions from there on.
 
         `compacted`: segments may be replaced while we look. Raises CorruptRecord where damage at `offset`
@@ -75,17 +75,17 @@ class FollowedTransactions:
                 self._next_offset = look.segments[0].base_offset
                 end = self._last_stable_offset(look, offset)
             first = bisect_left(self._noted, offset, key=_last_offset)
-            return Committed(end, [*self._noted[first:], *self._found])
+            return StableRange(end, [*self._noted[first:], *self._found])
 
     def _end(self, look: LogSnapshot, offset: int, compacted: bool) -> int:
         same = self._look is not None and look.version == self._look.version
-        if not same and (compacted or self._look is None or not look.goes_on_from(self._look)):
+        if not same and (compacted or self._look is None or not look.extends(self._look)):
             self._forget()
         stable = look.last_stable_offset if self._readable else -1
         if self._readable and (not same or stable > self._noted_up_to):
             self._note(look)
         self._look = look
-        if stable > offset or stable >= look.end.offset:
+        if stable > offset or stable >= look.high_watermark.offset:
             return stable
         if self._next_offset < 0:
             self._start(look)
@@ -98,7 +98,7 @@ class FollowedTransactions:
         last = self._noted[-1].last_offset if self._noted else -1
         added = self._recovery.aborted_in(look.segments[start:], skip=known)
         self._noted += [transaction for transaction in added if transaction.last_offset > last]
-        self._noted_from = look.end.segment.base_offset
+        self._noted_from = look.high_watermark.segment.base_offset
         stable = look.last_stable_offset
         if stable > self._noted_up_to:
             self._noted_up_to = stable
@@ -112,10 +112,13 @@ class FollowedTransactions:
         self._producers, self._next_offset, self._place = ProducerState(), stable, None
         point = self._recovery_point()  # before the snapshots: the newest one is then at least as new
         if point > stable:
-            producers, since = self._recovery.snapshot(look.end.offset)
+            producers, since = self._recovery.snapshot(look.high_watermark.offset)
             if since > stable:
                 self._note(look)  # what had ended before the snapshot, if not when they were read
-                self._producers, self._next_offset = producers, max(since, min(point, look.end.offset))
+                self._producers, self._next_offset = (
+                    producers,
+                    max(since, min(point, look.high_watermark.offset)),
+                )
 
     def _last_stable_offset(self, look: LogSnapshot, offset: int) -> int:
         """By the batches, as far as they can be read."""
@@ -128,14 +131,14 @@ class FollowedTransactions:
         if unstable is not None:
             return unstable
         if damage is None:
-            return look.end.offset
+            return look.high_watermark.offset
         if offset >= self._next_offset:
             raise damage
         return self._next_offset
 
     def _take_in(self, look: LogSnapshot) -> None:
         """The batches up to the end of a look, from where the last one ended."""
-        if self._next_offset >= look.end.offset:
+        if self._next_offset >= look.high_watermark.offset:
             return
         number = max(bisect_right(look.segments, self._next_offset, key=_base_offset) - 1, 0)
         for segment in look.segments[number:]:
@@ -146,7 +149,7 @@ class FollowedTransactions:
                 pos = segment.locate(self._next_offset, end)
             for header in segment.walk(pos, end):
                 self._take(segment, header)
-        self._next_offset = look.end.offset
+        self._next_offset = look.high_watermark.offset
 
     def _take(self, segment: Segment, header: BatchHeader) -> None:
         if header.base_offset >= self._next_offset:

@@ -132,10 +132,10 @@ def test_a_partition_is_asked_for_once(broker: Broker, wire: Wire) -> None:
 def crashed(broker: Broker) -> int:
     """As after a crash of the machine: the next append begins a leader epoch. The one before."""
     partition = broker.context.partition("events", 0)
-    partition.fail("for the test")
+    partition.log.fail("for the test")
     broker.log.reopen("events", 0)
-    assert partition.current_epoch == partition.leader_epoch + 1
-    return partition.leader_epoch
+    assert partition.log.current_epoch == partition.log.leader_epoch + 1
+    return partition.log.leader_epoch
 
 
 def test_leader_epochs(broker: Broker, wire: Wire) -> None:

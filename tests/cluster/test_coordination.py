@@ -199,7 +199,7 @@ def test_a_broker_that_leaves_leads_nothing_and_comes_back_in_a_later_epoch(memb
     again = members.join(2)
     eventually(lambda: first.placement(name) == (2, 2, (2,), (2,)), "it leads again")
     eventually(lambda: again.leads(name))
-    assert members.stores[2].partition("t", 1).current_epoch == 2
+    assert members.stores[2].partition("t", 1).log.current_epoch == 2
 
 
 def test_what_happened_while_a_broker_was_away_is_put_right(members: Members) -> None:
@@ -331,7 +331,7 @@ def test_a_log_in_a_later_epoch_raises_the_registered_one(members: Members, tmp_
         log.create_topic("t")
         log.append("t", b"x")
         assert isinstance(log.backend, WriterBackend)
-        log.backend.store.partition("t", 0).begin_epoch(7)
+        log.backend.store.partition("t", 0).log.begin_epoch(7)
         log.append("t", b"y")
     broker = members.join(1)
     name = TopicPartition("t", 0)

@@ -117,7 +117,7 @@ class LocalReplicas:
                 partition = self._store.partition(name, number)
             except EmbedlogError:
                 continue  # creating it failed
-            epoch = partition.begin_epoch(state.state.leader_epoch)
+            epoch = partition.log.begin_epoch(state.state.leader_epoch)
             if epoch == state.state.leader_epoch:
                 led.append(partition.name)
             else:

@@ -337,7 +337,7 @@ class RegisteredBroker:
     def next_producer_ids(self, count: int) -> range:
         with self._producer_ids_lock:
             if self._min_producer_id < 0:  # ids in a directory that joined with records are not assigned
-                used = (partition.largest_producer_id for partition in self._store.partitions())
+                used = (partition.log.largest_producer_id for partition in self._store.partitions())
                 self._min_producer_id = max(used, default=-1) + 1
             while True:
                 found = self._zookeeper.get(paths.PRODUCER_IDS)

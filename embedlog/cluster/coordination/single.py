@@ -56,7 +56,7 @@ class SingleBroker:
     def placement(self, partition: TopicPartition) -> Placement:
         own = self._address.node_id
         try:
-            epoch = self._store.partition(*partition).current_epoch
+            epoch = self._store.partition(*partition).log.current_epoch
         except (TopicNotFound, PartitionNotFound):
             return UNKNOWN_PLACEMENT
         return Placement(own, epoch, (own,), (own,))
@@ -107,7 +107,7 @@ class SingleBroker:
     def next_producer_ids(self, count: int) -> range:
         with self._lock:
             if self._next_id < 0:
-                in_log = (partition.largest_producer_id for partition in self._store.partitions())
+                in_log = (partition.log.largest_producer_id for partition in self._store.partitions())
                 self._next_id = max(self._read_next_id(), max(in_log, default=-1) + 1)
             first, end = self._next_id, self._next_id + count
             if end > _LAST_ID:

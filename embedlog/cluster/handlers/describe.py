@@ -89,7 +89,7 @@ class DescribeHandlers:
 
     def _producers(self, topic: str, number: int) -> PartitionResponse:
         try:
-            found = self._broker.led_partition(topic, number).producers()
+            found = self._broker.led_partition(topic, number).log.known_producers()
         except EmbedlogError as error:
             return PartitionResponse(
                 partition_index=number, error_code=error_code_for(error), error_message=str(error)

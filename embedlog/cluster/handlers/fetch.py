@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from ...errors import EmbedlogError
 from ...model import PartitionState
 from ...partition import Partition
-from ...storage.reader import Stretch
+from ...storage.reader import FileRange
 from ...wire.apis.fetch import (
     AbortedTransaction,
     EpochEndOffset,
@@ -57,7 +57,7 @@ class ReadResult(NamedTuple):
 
     requested: RequestedPartition
     partition: Partition | None
-    stretch: Stretch | None
+    stretch: FileRange | None
     error: EmbedlogError | None
     diverging: EpochEndOffset | None = None
 
@@ -193,11 +193,11 @@ class FetchHandlers:
             self._broker.check_leads(partition)
             check_epoch(partition, requested.current_leader_epoch)
             if requested.last_fetched_epoch >= 0:
-                epoch, end = partition.end_of_epoch(requested.last_fetched_epoch)
+                epoch, end = partition.reader.end_of_epoch(requested.last_fetched_epoch)
                 if epoch < requested.last_fetched_epoch or end < requested.fetch_offset:
                     diverging = EpochEndOffset(epoch=epoch, end_offset=end)
                     return ReadResult(requested, partition, None, None, diverging)
-            stretch = partition.stretch(
+            stretch = partition.reader.file_range(
                 requested.fetch_offset,
                 min(max(requested.max_bytes, 0), left),
                 read_committed=request.isolation_level == 1,
@@ -208,7 +208,7 @@ class FetchHandlers:
             return ReadResult(requested, partition, None, error)
 
     def _response(
-        self, results: Sequence[ReadResult], records: Callable[[ReadResult, Stretch], Records]
+        self, results: Sequence[ReadResult], records: Callable[[ReadResult, FileRange], Records]
     ) -> FetchResponse:
         response = FetchResponse()
         topic: FetchableTopicResponse | None = None
@@ -221,7 +221,7 @@ class FetchHandlers:
         return response
 
     def _partition_data(
-        self, result: ReadResult, records: Callable[[ReadResult, Stretch], Records]
+        self, result: ReadResult, records: Callable[[ReadResult, FileRange], Records]
     ) -> PartitionData:
         data = PartitionData(partition_index=result.requested.partition, high_watermark=-1, records=b"")
         error = result.error
@@ -269,7 +269,7 @@ def _is_enough(results: Sequence[ReadResult], min_bytes: int) -> bool:
     )
 
 
-def _records(result: ReadResult, stretch: Stretch) -> Records:
+def _records(result: ReadResult, stretch: FileRange) -> Records:
     """The batches as in the file."""
     segment = stretch.segment
     if segment is None:
@@ -280,7 +280,7 @@ def _records(result: ReadResult, stretch: Stretch) -> Records:
     return FileRegion(held.__enter__(), stretch.pos, stretch.size, lambda: held.__exit__(None, None, None))
 
 
-def _without_zstd(result: ReadResult, stretch: Stretch) -> Records:
+def _without_zstd(result: ReadResult, stretch: FileRange) -> Records:
     """The batches up to the first that the client cannot decompress. Raises ApiError."""
     segment = stretch.segment
     if segment is None:
@@ -291,13 +291,13 @@ def _without_zstd(result: ReadResult, stretch: Stretch) -> Records:
 
 def _message_sets(
     version: int, max_bytes: int, conversion: Conversion
-) -> Callable[[ReadResult, Stretch], Records]:
+) -> Callable[[ReadResult, FileRange], Records]:
     """A function that converts the records of one response, at most max_bytes together."""
     left = max_bytes
     magic = 1 if version >= _FIRST_WITH_MAGIC_1 else 0
     at_least_one = version >= _FIRST_WITH_WHOLE_BATCHES
 
-    def convert(result: ReadResult, stretch: Stretch) -> Records:
+    def convert(result: ReadResult, stretch: FileRange) -> Records:
         nonlocal left, at_least_one
         if not stretch.size or conversion.ends:
             return b""
@@ -397,7 +397,7 @@ class Purgatory:
             if partition not in self._delayed:
                 self._delayed[partition] = set()
                 listener = self._listeners[partition] = self._listener(partition)
-                partition.add_listener(listener)
+                partition.log.add_listener(listener)
             self._delayed[partition].add(delayed)
         delayed.timer = self._loop.call_later(delayed.wait_s, lambda: self._try(delayed, expired=True))
         self._try(delayed)  # an append between the first read and the listener woke no fetch
@@ -460,7 +460,7 @@ class Purgatory:
 
     def _unwatch(self, partition: Partition) -> None:
         if self._delayed.pop(partition, None) is not None:
-            partition.remove_listener(self._listeners.pop(partition))
+            partition.log.remove_listener(self._listeners.pop(partition))
 
 
 def _is_closed(partition: Partition) -> bool:

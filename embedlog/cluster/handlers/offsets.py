@@ -116,8 +116,10 @@ class OffsetHandlers:
         if time_ms in _EDGES:
             offset, timestamp, epoch = _edge(partition, time_ms, committed)
         else:
-            by_time = partition.offset_for_time(time_ms) if time_ms >= 0 else partition.largest_timestamp()
-            if by_time is None or (committed and by_time.offset >= partition.last_stable_offset):
+            by_time = (
+                partition.offset_for_time(time_ms) if time_ms >= 0 else partition.reader.largest_timestamp()
+            )
+            if by_time is None or (committed and by_time.offset >= partition.log.last_stable_offset):
                 by_time = _NOTHING
             offset, timestamp, epoch = by_time
         return ListOffsetsPartitionResponse(offset=offset, timestamp=timestamp, leader_epoch=epoch)
@@ -150,13 +152,13 @@ class OffsetHandlers:
             partition = self._broker.led_partition(topic, asked.partition, asked.current_leader_epoch)
         except EmbedlogError as error:
             return EpochEndOffset(partition=asked.partition, error_code=error_code_for(error))
-        current = partition.current_epoch
+        current = partition.log.current_epoch
         if asked.leader_epoch == current:  # in which there may be no record yet
             epoch, end = current, partition.offsets().log_end_offset
         elif asked.leader_epoch > current:
             epoch, end = -1, NO_OFFSET
         else:
-            epoch, end = partition.end_of_epoch(asked.leader_epoch)
+            epoch, end = partition.reader.end_of_epoch(asked.leader_epoch)
         return EpochEndOffset(partition=asked.partition, leader_epoch=epoch, end_offset=end)
 
     # -- DeleteRecords ---------------------------------------------------------------------------------
@@ -190,8 +192,8 @@ class OffsetHandlers:
                 offset = partition.offsets().log_end_offset
             elif offset < 0:
                 raise OffsetOutOfRange(f"there is no offset {offset}")
-            with partition.upkeep_lock:
-                partition.advance_log_start(offset)
+            with partition.lifecycle.upkeep_lock:
+                partition.lifecycle.advance_log_start(offset)
             start = partition.offsets().log_start_offset
         except EmbedlogError as error:
             return DeleteRecordsPartitionResult(
@@ -206,10 +208,10 @@ def _edge(partition: Partition, which: int, committed: bool) -> OffsetAndTimesta
         return _NOTHING
     offsets = partition.offsets()
     if which == _LATEST:
-        end = partition.last_stable_offset if committed else offsets.log_end_offset
-        return OffsetAndTimestamp(end, NO_TIMESTAMP, partition.current_epoch)
+        end = partition.log.last_stable_offset if committed else offsets.log_end_offset
+        return OffsetAndTimestamp(end, NO_TIMESTAMP, partition.log.current_epoch)
     start = offsets.log_start_offset
-    return OffsetAndTimestamp(start, NO_TIMESTAMP, max(partition.epoch_of(start), 0))
+    return OffsetAndTimestamp(start, NO_TIMESTAMP, max(partition.log.epochs.epoch_at(start), 0))
 
 
 def _twice(names: Iterable[tuple[str, int]]) -> set[tuple[str, int]]:

@@ -150,8 +150,10 @@ class ProduceHandlers:
                     # The socket's buffer is as writable as a bytearray, and is not reused before the append.
                     batch = cast(bytearray, records)
                     count, timestamp_ms, sequenced = summary
-                    appended = None if sequenced else partition.append_ready(batch, count, timestamp_ms)
-                    if appended is None and not partition.append_may_wait(len(batch)):
+                    appended = (
+                        None if sequenced else partition.fast_append.append_batch(batch, count, timestamp_ms)
+                    )
+                    if appended is None and not partition.appender.may_wait(len(batch)):
                         appended = partition.append(batch)
                     if appended is not None:
                         return self._appended(partition, appended, len(records))
@@ -165,7 +167,7 @@ class ProduceHandlers:
                     lambda: as_batches(message_set, settings, now_ms, max_bytes),
                 )
             header = read_batch_header(records, context.version, settings)
-            if not partition.append_may_wait(header.size):
+            if not partition.appender.may_wait(header.size):
                 valid = validate_quickly(records, header, settings, now_ms, max_bytes)
                 if valid is not None:
                     return self._appended(partition, partition.append(cast(bytearray, valid)), len(valid))
@@ -195,7 +197,7 @@ class ProduceHandlers:
             index=partition.name.partition,
             base_offset=appended.base_offset,
             log_append_time_ms=appended.timestamp_ms if partition.settings.append_time else -1,
-            log_start_offset=partition.log_start_offset,
+            log_start_offset=partition.log.log_start_offset,
         )
 
     def _failed(self, index: int, error: EmbedlogError) -> PartitionProduceResponse:

@@ -1,0 +1,91 @@
+"""How many functions, files and changes of file lie on the common ways through the engine?
+
+    python -m benchmarks.ways                     this checkout
+    PYTHONPATH=OTHER python benchmarks/ways.py    another one
+
+Each way runs a few times to warm up, and then once with a profile function. `changes` counts the calls that
+lead from one file of the package to another; `functions` counts distinct ones. Run it with
+EMBEDLOG_LOOPS=plain: the compiled loops hide their calls.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple
+
+import embedlog
+
+_PACKAGE = str(Path(embedlog.__file__).parent)
+_WARM_UPS = 3
+
+
+class Way(NamedTuple):
+    """The functions called, as (file, name), in order, each with the file that called it."""
+
+    calls: list[tuple[str, str, str]]
+
+    def __str__(self) -> str:
+        files = {file for file, _, _ in self.calls}
+        functions = {(file, name) for file, name, _ in self.calls}
+        changes = sum(file != caller for file, _, caller in self.calls)
+        return f"{len(functions):4} functions {len(files):4} files {changes:4} changes"
+
+
+def walk(act: Callable[[], object], prepare: Callable[[], object] = lambda: None) -> Way:
+    """The calls within the package that one call of `act` makes, in this thread."""
+    for _ in range(_WARM_UPS):
+        prepare()
+        act()
+    calls: list[tuple[str, str, str]] = []
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        file = frame.f_code.co_filename
+        if event == "call" and file.startswith(_PACKAGE):
+            calls.append((file, frame.f_code.co_qualname, _caller(frame) or file))
+
+    prepare()
+    sys.setprofile(note)
+    try:
+        act()
+    finally:
+        sys.setprofile(None)
+    return Way(calls)
+
+
+def _caller(frame: FrameType) -> str | None:
+    """The file of the package from which a function was called; None from outside."""
+    outer = frame.f_back
+    while outer is not None:
+        if outer.f_code.co_filename.startswith(_PACKAGE):
+            return outer.f_code.co_filename
+        outer = outer.f_back
+    return None
+
+
+def main() -> None:
+    """Walk the ways and print them; with --calls, each call too."""
+    with tempfile.TemporaryDirectory() as directory, embedlog.open(directory) as log:
+        log.create_topic("t")
+        log.append_many("t", [b"value"] * 100)
+        with log.consumer("t", group="g", enable_auto_commit=False) as consumer:
+            next(consumer)
+            ways = {
+                "Log.append": walk(partial(log.append, "t", b"value")),
+                "consumer's record": walk(partial(next, consumer)),
+                "consumer's poll": walk(consumer.poll, partial(log.append, "t", b"value")),
+                "group's commit": walk(consumer.commit, lambda: (log.append("t", b"value"), consumer.poll())),
+            }
+    for title, way in ways.items():
+        print(f"{title:20}{way}")
+        if "--calls" in sys.argv:
+            for file, name, _ in way.calls:
+                print(f"    {file.removeprefix(_PACKAGE)[1:]:40}{name}")
+
+
+if __name__ == "__main__":
+    main()

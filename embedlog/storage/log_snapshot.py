@@ -1,0 +1,81 @@
+"""A consistent view of a partition: its immutable segments and offsets, as one reader sees them.
+
+    log start          last stable        high watermark     log end
+    |-- read_committed --|-- read_uncommitted --|-- not readable --|
+
+A snapshot never changes. A segment deleted after it was taken stays readable through its descriptor; one
+rolled after it was taken ends where the snapshot says. (Kafka 2.7 design, section 5.4: the copy-on-write
+segment list.)
+
+Without replicas every appended record is committed, so the high watermark is the log end. The two differ only
+while a failed partition hides the records that it could not flush.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
+
+from ..model import AbortedTransaction
+from ..segment import Segment
+
+
+class LogEnd(NamedTuple):
+    """An end of the log: the next offset, and the byte of the last segment where its batch would begin."""
+
+    offset: int
+    pos: int
+    segment: Segment
+
+
+class LayoutVersion(NamedTuple):
+    """Identifies the set of files that a snapshot of another process's log is of."""
+
+    writer_id: int = 0
+    leader_epoch: int = 0
+    layout: int = 0
+    last_segment: int = 0
+
+
+class LogSnapshot(NamedTuple):
+    """A consistent view of a partition.
+
+    Readers see records before `high_watermark`. `log_end_offset` is one past the highest offset ever
+    assigned; a reader positioned between the two waits. `last_stable_offset` comes from the writer, -1 if it
+    published none.
+    """
+
+    segments: tuple[Segment, ...]
+    log_start_offset: int
+    high_watermark: LogEnd
+    last_stable_offset: int
+    epochs: tuple[tuple[int, int], ...]
+    log_end_offset: int
+    version: LayoutVersion = LayoutVersion()
+
+    def end_of(self, segment: Segment) -> int:
+        """The number of readable bytes in a segment."""
+        if segment is self.high_watermark.segment:
+            return self.high_watermark.pos
+        return segment.size if segment.base_offset < self.high_watermark.offset else 0
+
+    def extends(self, earlier: LogSnapshot) -> bool:
+        """Are all files of an earlier snapshot still there, changed by nothing but appends?"""
+        if (
+            self.version[:2] != earlier.version[:2]
+            or self.high_watermark.offset < earlier.high_watermark.offset
+        ):
+            return False
+        files = {(segment.base_offset, segment.inode) for segment in self.segments}
+        return all((segment.base_offset, segment.inode) in files for segment in earlier.segments)
+
+
+# Segments, log start, high watermark (a LogEnd without its names) and leader epochs, all of one moment.
+LogBounds: TypeAlias = tuple[tuple[Segment, ...], int, tuple[int, int, Segment], tuple[tuple[int, int], ...]]
+
+
+class StableRange(NamedTuple):
+    """What read_committed may read: records before `end`, without those of the `aborted` transactions."""
+
+    end: int
+    aborted: Sequence[AbortedTransaction]

@@ -1,0 +1,253 @@
+"""The state of one partition's log: what its appender moves and its readers look at.
+
+Appender, flusher, reader and segment lifecycle share one `LogState`. Each field has one lock that guards its
+writes; reads need none. A reader takes a `snapshot`: it loads the high watermark before the segments, so the
+segments reach at least that far. Both are immutable and replaced as a whole.
+
+Invariants: flushed offset <= high watermark <= next offset; every segment but the last is durable; the leader
+epoch of a batch is on disk before the batch.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import threading
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from ..config import TopicSettings
+from ..errors import EmbedlogError, FlushFailed, PartitionFailed
+from ..fast_append import LogFields
+from ..model import AbortedTransaction, PartitionOffsets, PartitionState, TopicPartition
+from ..segment import Files, Segment
+from .checkpoints import LeaderEpochs
+from .host import PartitionHost
+from .log_snapshot import LogBounds, LogEnd, LogSnapshot, StableRange
+from .producer_state import Producer, ProducerState
+from .producer_state_manager import ProducerStateManager
+from .segment_manifest import SegmentManifest
+
+logger = logging.getLogger(__name__)
+
+_ONLINE: Final = PartitionState.ONLINE
+
+
+class OpenedLog(NamedTuple):
+    """A log as found on disk, after recovery if it needed any (recovery.py makes it)."""
+
+    segments: list[Segment]
+    log_start_offset: int
+    log_end_offset: int
+    flushed_offset: int
+    epochs: LeaderEpochs
+    new_epoch: bool
+    producers: ProducerState
+    aborted: list[AbortedTransaction]
+    damage: str | None
+    manifest: SegmentManifest
+
+
+class LogState(LogFields):
+    """The state of one partition's log. Reading it is safe from any thread.
+
+    The comments say which lock guards a field's writes; partition.py has the order of the locks.
+    """
+
+    # Fields of the C struct, see fast_append.plain.LogFields.
+    producers: ProducerStateManager
+    segments: tuple[Segment, ...]
+    log_end: tuple[int, int, Segment]
+    flushed: LogEnd
+
+    def __init__(
+        self,
+        name: TopicPartition,
+        directory: str,
+        files: Files,
+        settings: TopicSettings,
+        host: PartitionHost,
+        opened: OpenedLog,
+    ) -> None:
+        self.name = name
+        self.directory = directory
+        self.files = files
+        self.settings = settings
+        self.append_lock = threading.Lock()
+        self._host = host
+        self._publish_lock = threading.Lock()
+        self.listeners = ()
+        self.writer_state_slot = None
+        self.layout_version = 0
+        self.may_have_gaps = False  # the store's topics lock
+        self._least_epoch = 0  # the next leader epoch is at least this; append lock
+        self.install(opened)
+
+    def install(self, opened: OpenedLog) -> None:
+        """Take over a log as just opened. When it replaces another: append, sync and publish lock held."""
+        active = opened.segments[-1]
+        self.state = PartitionState.DAMAGED if opened.damage else _ONLINE
+        # Why it refuses appends; set before `state`. Sync lock or append lock.
+        self.failure_reason: str | None = opened.damage
+        self.epochs = opened.epochs  # append lock
+        self.leader_epoch = opened.epochs.latest
+        self.new_epoch = opened.new_epoch or self.leader_epoch < 0
+        self.producers = ProducerStateManager(
+            self.files, self.directory, self.name, opened.producers, opened.aborted
+        )
+        self.log_start_offset = opened.log_start_offset
+        self.manifest = opened.manifest  # has a lock of its own
+        self.segments = tuple(opened.segments)
+        self.next_offset = opened.log_end_offset
+        self.log_end = (opened.log_end_offset, active.size, active)
+        self.flushed = LogEnd(*self.log_end)
+        self._damaged_from = opened.flushed_offset if opened.damage else None
+        self.dirty_reported = False
+        self.append_in_flight = False
+
+    # -- views -----------------------------------------------------------------------------------------
+
+    @property
+    def high_watermark(self) -> LogEnd:
+        """The end that readers see. A replicated log would stop at what its in-sync replicas have."""
+        return LogEnd(*self.log_end)
+
+    def snapshot(self) -> LogSnapshot:
+        """A consistent view."""
+        end = self.high_watermark  # before the segments
+        unstable = self.producers.first_unstable_offset
+        stable = end.offset if unstable is None else min(unstable, end.offset)
+        log_end_offset = end.offset
+        if self.state is PartitionState.FAILED:  # an append under way may have moved the end once more
+            end, log_end_offset = self.flushed, self.next_offset
+            stable = min(stable, end.offset)
+        return LogSnapshot(
+            self.segments, self.log_start_offset, end, stable, self.epochs.entries, log_end_offset
+        )
+
+    def bounds(self) -> LogBounds:
+        """The part of a snapshot that finding one record takes."""
+        end = self.flushed if self.state is PartitionState.FAILED else self.log_end  # before the segments
+        return self.segments, self.log_start_offset, end, self.epochs.entries
+
+    def stable_range(self, snapshot: LogSnapshot, offset: int) -> StableRange:
+        """What read_committed may read from an offset on."""
+        return StableRange(snapshot.last_stable_offset, self.producers.aborted_from(offset))
+
+    def offsets(self) -> PartitionOffsets:
+        """Log start, high watermark and flushed offset."""
+        flushed = self.flushed.offset
+        return PartitionOffsets(self.log_start_offset, max(self.high_watermark.offset, flushed), flushed)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Where read_committed ends: before the first open transaction, or at the high watermark."""
+        return self.snapshot().last_stable_offset
+
+    def known_producers(self) -> dict[int, Producer]:
+        """The idempotent producers, by id."""
+        with self.append_lock:
+            return self.producers.producers()
+
+    @property
+    def largest_producer_id(self) -> int:
+        """The largest id of a known producer; -1 without any."""
+        with self.append_lock:
+            return self.producers.largest_producer_id
+
+    @property
+    def is_flushed(self) -> bool:
+        """Is every appended record durable?"""
+        return self.next_offset <= self.flushed.offset
+
+    @property
+    def recovery_point(self) -> int:
+        """Where the next open begins to check; one that keeps damage from being taken for a torn tail."""
+        return self.flushed.offset if self._damaged_from is None else self._damaged_from
+
+    # -- leader epochs ---------------------------------------------------------------------------------
+
+    @property
+    def current_epoch(self) -> int:
+        """The leader epoch of the next append. Clients are told this one, so that it does not change under
+        them with the first append after a crash."""
+        return max(self.leader_epoch + 1, self._least_epoch) if self.new_epoch else self.leader_epoch
+
+    def begin_epoch(self, epoch: int) -> int:
+        """Append in this leader epoch from now on, unless a later one has begun. Returns the current one.
+
+        Nothing reaches the disk before the next append.
+        """
+        with self.append_lock:
+            if epoch > self.current_epoch:
+                self._least_epoch = epoch
+                self.new_epoch = True
+            return self.current_epoch
+
+    # -- failure ---------------------------------------------------------------------------------------
+
+    def is_sound(self) -> bool:
+        """Append lock held: has nothing failed, and was no append interrupted halfway?"""
+        return self.state is _ONLINE and not self.append_in_flight
+
+    def fail(self, reason: str) -> FlushFailed:
+        """Refuse appends and hide unflushed records from now on. Returns the error to raise."""
+        self.failure_reason = reason
+        self.state = PartitionState.FAILED
+        self.log_end = self.flushed
+        logger.error("%s refuses appends: %s", self.name, reason)
+        self.publish()
+        self.wake_listeners()
+        return FlushFailed(
+            f"{self.name}: {reason}; records from offset {self.flushed.offset:,} on may be lost. "
+            f"log.reopen({self.name.topic!r}, {self.name.partition}) keeps what can be read",
+            path=self.directory,
+        )
+
+    def refusal(self) -> EmbedlogError:
+        """The error of an append that this state refuses."""
+        if self.state is _ONLINE:  # an exception out of nowhere (Ctrl-C) came between two steps
+            return self.fail("an append was interrupted half-way")
+        if self.state is PartitionState.CLOSED:
+            return self._host.closed(self.name)
+        if self.state is PartitionState.DAMAGED:
+            remedy = f"`embedlog repair` (topic {self.name.topic}, partition {self.name.partition}) decides"
+        else:
+            remedy = f"log.reopen({self.name.topic!r}, {self.name.partition}) recovers it"
+        return PartitionFailed(
+            f"{self.name} refuses appends: {self.failure_reason}; {remedy}", path=self.directory
+        )
+
+    # -- publishing ------------------------------------------------------------------------------------
+
+    def publish_through(self, slot: tuple[mmap.mmap, int] | None) -> None:
+        """Publish to reader processes in this slot of `writer-state` (None: nowhere), now and from now on."""
+        with self._publish_lock:
+            self.writer_state_slot = slot
+        self.publish()
+
+    def publish(self) -> None:
+        """Tell reader processes the present offsets."""
+        with self._publish_lock:
+            self.store_slot()
+
+    def replace(self, opened: OpenedLog) -> None:
+        """Append and sync lock held: `install` a log that was opened anew, as one change to other
+        processes."""
+        with self._publish_lock:
+            self.layout_version += 1
+            self.install(opened)
+
+    def add_listener(self, wake: Callable[[], None]) -> None:
+        """Call `wake` after each append and failure, from any thread. It must return quickly."""
+        with self._publish_lock:
+            self.listeners = (*self.listeners, wake)
+
+    def remove_listener(self, wake: Callable[[], None]) -> None:
+        with self._publish_lock:
+            # == rather than `is`: a bound method is a new object each time it is named
+            self.listeners = tuple(listener for listener in self.listeners if listener != wake)
+
+    def wake_listeners(self) -> None:
+        for wake in self.listeners:
+            wake()
