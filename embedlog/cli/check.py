@@ -177,11 +177,11 @@ def _tell(args: argparse.Namespace, finding: Finding, ui: UI) -> None:
     if finding.kind == DAMAGE:
         ui.line(
             f"         embedlog repair {args.directory} {finding.topic} {finding.partition}   "
-            "sets the damaged bytes aside; offsets behind them stay"
+            "sets the damaged bytes aside; offsets after them stay"
         )
     elif finding.kind == UNREADABLE:
         ui.line("         put it right with the system's own tools, or move it away, and verify again")
     elif finding.kind == TORN_TAIL:
-        ui.line("         what a crash leaves behind the last whole batch: the next open for writing cuts it")
+        ui.line("         what a crash leaves after the last whole batch: the next open for writing cuts it")
     else:
         ui.line("         rebuilt when the directory is next opened for writing")

@@ -90,7 +90,7 @@ def _fresh(directory: str) -> str:
             raise DirectoryError(f"{directory} is not empty: name a new directory for the demo", path=path)
         shutil.rmtree(path)
     embedlog.open(path).close()
-    (path / _MARK).touch()  # so that the next demo may begin anew here, and nowhere else
+    (path / _MARK).touch()  # so that the next demo may begin again here, and nowhere else
     return str(path)
 
 

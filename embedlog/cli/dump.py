@@ -8,7 +8,7 @@
     *.snapshot         what is known of producers
 
 The file is mapped, not loaded; batches are printed as they are read. Damage does not end it: what can be
-read behind the damage is, and the exit code is 1.
+read after the damage is, and the exit code is 1.
 """
 
 from __future__ import annotations

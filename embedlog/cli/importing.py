@@ -61,7 +61,7 @@ def add_parser(subparsers: Any) -> None:
         choices=("stop", "skip"),
         default="stop",
         metavar="WHAT",
-        help="stop (default), or skip: go on behind damage and report it",
+        help="stop (default), or skip: go on after damage and report it",
     )
     parser.add_argument("--no-groups", action="store_true", help="do not import committed offsets")
     add_json(parser, "a JSON object a partition, and one for the groups")

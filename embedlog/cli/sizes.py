@@ -153,7 +153,7 @@ def _oldest(readable: list[tuple[Segment, int]]) -> int:
 
 
 def _newest(readable: list[tuple[Segment, int]]) -> int:
-    """The largest timestamp of the last segment: from its time index, and the batches behind that."""
+    """The largest timestamp of the last segment: from its time index, and the batches after that."""
     segment, size = readable[-1]
     try:
         offsets, times = segment.entries()

@@ -255,7 +255,7 @@ def shortened(name: str, width: int) -> str:
 
 
 def width_of(stream: TextIO) -> int | None:
-    """How wide the terminal behind a stream is; None where there is none, and nobody said (COLUMNS)."""
+    """How wide the terminal of a stream is; None where there is none, and nobody said (COLUMNS)."""
     with contextlib.suppress(ValueError):
         return int(os.environ.get("COLUMNS", "")) or None
     with contextlib.suppress(OSError, ValueError):

@@ -40,7 +40,7 @@ def add_parser(subparsers: Any) -> None:
         type=port,
         default=_PORT,
         metavar="N",
-        help=f"where it listens, and the next ones behind it; 0: free ones ({_PORT})",
+        help=f"where it listens, and the next ones after it; 0: free ones ({_PORT})",
     )
     parser.add_argument(
         "--servers", type=positive, default=1, metavar="N", help=f"how many, up to {MOST_SERVERS} (1)"

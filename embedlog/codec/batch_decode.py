@@ -6,7 +6,7 @@ Where nothing is unusual `loops.decode_run` does both, a whole run at a time.
 
     buffer   | batch | batch | batch | ba          scan: 3 headers, end = pos of the 4th, no error
     buffer   | batch | batch | ??????? | batch |   scan: 2 headers, end = pos of the damage, error
-                                                   find_batch: the batch behind it
+                                                   find_batch: the batch after it
 
 A batch whose sender is not trusted is opened piece by piece (batch_pieces.py).
 
@@ -52,7 +52,7 @@ _CRC_BUDGET = 4
 
 
 class Scan(NamedTuple):
-    """What `scan` found: the batches' headers, the pos behind the last of them, and what is wrong there.
+    """What `scan` found: the batches' headers, the pos after the last of them, and what is wrong there.
 
     Without an error the bytes from `end` on, if any, are the start of a batch whose rest is missing.
     """
@@ -204,7 +204,7 @@ def _with_body(header: BatchHeader, codec: int, body: bytes, record_count: int) 
 def find_batch(buffer: ReadBuffer, pos: int, end: int, min_offset: int) -> BatchHeader | None:
     """The first valid batch (CRC and all) that starts in pos..end, at an offset of `min_offset` or above.
 
-    It tells damage in the middle from a torn tail: valid batches behind an invalid one are reported. The
+    It tells damage in the middle from a torn tail: valid batches after an invalid one are reported. The
     cost is bounded: each byte that could be a magic is looked at once, and CRCs are computed over at most
     four times the bytes searched; where that does not suffice the answer is None.
     """

@@ -1,6 +1,6 @@
 """Records to record batches: the header's fields, the compression, the checksum around the hot loops.
 
-A batch is laid out in one go: the header, as far as it is known, and the records behind it; length and CRC
+A batch is laid out in one go: the header, as far as it is known, and the records after it; length and CRC
 are filled in when all is there. The result is a bytearray, so that the log may write base offset and leader
 epoch into it (`record_batch.assign`).
 

@@ -2,10 +2,10 @@
 
 A batch's records cannot have more bytes than the batch, so the columns are made large enough before it, by
 its header, and filled without further questions; a whole run without the GIL, unless there are headers of
-records, whose names have to be text. Keys and values are copied by blocks, the last of which may reach behind
-the field: what follows overwrites that, and there is room for it behind the last one.
+records, whose names have to be text. Keys and values are copied by blocks, the last of which may reach after
+the field: what follows overwrites that, and there is room for it after the last one.
 
-Invariants: nothing is read behind the end that was given; the GIL is let go while bytes are read, so the
+Invariants: nothing is read past the given end; the GIL is let go while bytes are read, so the
 buffer must not be changed meanwhile by anybody else. What has been added of a batch that turns out damaged
 is taken back.
 
@@ -24,7 +24,7 @@ crc32c_prepare()
 
 
 class _Buffer:
-    """Memory that is filled and handed out, again and again: what nobody has any more is used anew. What
+    """Memory that is filled and handed out, again and again: what nobody has any more is reused. What
     comes from the system comes page by page, and takes longer than all that is done with it here."""
 
     def __init__(self):
@@ -112,7 +112,7 @@ class _Bytes:
         return 0
 
     def cut(self, rows):
-        """Take back what is behind so many."""
+        """Take back what is after so many."""
         while self.out.rows > rows:
             self.out.rows -= 1
             bit: cython.int = 1 << (self.out.rows & 7)
@@ -228,7 +228,7 @@ class Columns:
         return 0
 
     def _rows(self, at, limit, batch, start_offset, end_offset):
-        """Add a batch's records, for which there is room. Nothing is read behind `limit`.
+        """Add a batch's records, for which there is room. Nothing is read past `limit`.
 
         ADDED; or DAMAGED where they are no such records, HEADERS where it takes the GIL: what is there of
         them has to be cut off then.

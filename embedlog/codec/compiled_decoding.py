@@ -3,7 +3,7 @@
 What is not as it should be is handed to `plain_decoding`, whole, which says what is wrong; so the two can
 differ in nothing but speed. How bytes are read is in parsing.pxd.
 
-Invariants: nothing is read behind the end that was given; nothing is copied but keys and values; the GIL
+Invariants: nothing is read past the given end; nothing is copied but keys and values; the GIL
 is held.
 
 Source: Kafka 2.7 implementation, sections 5.3.1 and 5.3.2.
@@ -358,7 +358,7 @@ def find_offset(buffer, pos, end, rules, offset: int64_t):
         next_offset: int64_t = place.next_offset
         while at <= view.len - HEADER_SIZE:
             start: Reading = cython.cast(Reading, view.buf) + at
-            # The batch may reach behind the buffer: only its header is looked at.
+            # The batch may reach after the buffer: only its header is looked at.
             if not header(start, start + (stop - at), cython.address(batch)):
                 break
             if not fits(cython.address(place), cython.address(batch)):

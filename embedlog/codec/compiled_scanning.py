@@ -1,6 +1,6 @@
 """Runs looked through without opening their batches, compiled: the functions of `plain_scanning`, see there.
 
-Invariants: nothing is read behind the end that was given; the GIL is let go while bytes are read, so the
+Invariants: nothing is read past the given end; the GIL is let go while bytes are read, so the
 buffer must not be changed meanwhile by anybody else.
 
 Source: Kafka 2.7 implementation, sections 5.3.1 (record batch) and 5.4 (recovery, indexes).

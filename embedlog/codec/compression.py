@@ -50,7 +50,7 @@ _LENGTH = struct.Struct(">i")
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 _FIRST_CHUNK = 64 * 1024
 _MIN_WINDOW, _MAX_WINDOW = 8 << 20, 128 << 20
-# A frame of nine equal bytes, run-length encoded. Put behind a stream it comes out whole only if the stream
+# A frame of nine equal bytes, run-length encoded. Put after a stream it comes out whole only if the stream
 # before it was complete: the zstd reader itself keeps silent about an end that is missing.
 _SENTINEL = b"\xa5" * 9
 _SENTINEL_FRAME = b"\x28\xb5\x2f\xfd\x20\x09\x4b\x00\x00\xa5"
@@ -238,11 +238,11 @@ def _decompress_lz4(data: bytes, max_size: int, piece_size: int) -> Iterator[byt
         data = b""
         chunk *= 2
     if unpacker.unused_data:
-        raise DecompressionError("lz4: garbage behind the frame")
+        raise DecompressionError("lz4: garbage after the frame")
 
 
 def _lz4_checksum_pos(data: bytes) -> int:
-    """Where the frame header's checksum stands: behind magic, flags, block size and content size."""
+    """Where the frame header's checksum stands: after magic, flags, block size and content size."""
     return 14 if data[4] & 0x08 else 6
 
 

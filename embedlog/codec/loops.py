@@ -42,7 +42,7 @@ def _chosen(wanted: str) -> tuple[ModuleType, ModuleType, ModuleType, ModuleType
         if wanted:
             raise ImportError(
                 f"{LOOPS_VARIABLE}=compiled, but embedlog was built without a compiler: install one and "
-                "install embedlog anew"
+                "reinstall embedlog"
             ) from error
         logger.info("embedlog runs in plain Python: it was built without a compiler (%s)", error)
         return _PLAIN

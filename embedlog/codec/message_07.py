@@ -1,6 +1,6 @@
 """The messages of Kafka 0.7, on disk and on the wire: other layouts than `message_set`, with the same magics.
 
-    on disk     length      i32   bytes behind this field
+    on disk     length      i32   bytes after this field
                 magic       i8    0 or 1
                 attributes  i8    magic 1 only: codec, 0 none, 1 gzip, 2 snappy
                 crc         u32   CRC-32 of the payload
@@ -14,8 +14,8 @@ A length on the wire counts what follows it. The payload of a compressed message
 same layout.
 
 An offset is a byte position: a message's is that of its first byte, and the next offset to fetch is that of
-the byte behind it. Messages inside a compressed one have no positions of their own: they bear their
-wrapper's, are told apart by `inner_index`, and the next position is behind the wrapper.
+the byte after it. Messages inside a compressed one have no positions of their own: they bear their
+wrapper's, are told apart by `inner_index`, and the next position is after the wrapper.
 
 Invariants: CRCs are checked at both levels; sizes are checked before use; a wrapper opens to at most
 max_bytes and holds no further wrapper. A message cut off at the end of a set is left out, as it is what a
@@ -126,7 +126,7 @@ def decode_fetch_response_07(data: bytes) -> tuple[int, bytes]:
     """(error code, messages) of a fetch's whole answer. Raises CorruptRecord if its length is not so."""
     error_code, messages, stop = _read_response(data, 0, len(data))
     if stop != len(data):
-        raise CorruptRecord(f"{len(data) - stop:,} bytes behind a fetch response", pos=stop)
+        raise CorruptRecord(f"{len(data) - stop:,} bytes after a fetch response", pos=stop)
     return error_code, messages
 
 
@@ -154,7 +154,7 @@ def _message(payload: bytes, magic: int, codec: int) -> bytes:
 
 
 def _read(buffer: ReadBuffer, pos: int, end: int) -> tuple[bytes, int, int] | None:
-    """(payload, codec, pos behind) of the message at `pos`; None where it is cut off."""
+    """(payload, codec, pos after) of the message at `pos`; None where it is cut off."""
     if end - pos < LENGTH_SIZE:
         return None
     (length,) = _LENGTH.unpack_from(buffer, pos)

@@ -3,7 +3,7 @@
 A set is messages in a row, without a count. Each has its offset in front:
 
      0  offset         i64
-     8  message size   i32   bytes behind this field
+     8  message size   i32   bytes after this field
     12  crc            u32   CRC-32 from 16 to the end
     16  magic          i8    0 or 1
     17  attributes     i8    bits 0-2 codec (none, gzip, snappy, lz4), 3 timestamp type (magic 1)

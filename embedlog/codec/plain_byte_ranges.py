@@ -1,4 +1,4 @@
-"""Records of one shape, one behind the other, taken by columns: no line of Python runs once a record.
+"""Records of one shape, one after the other, taken by columns: no line of Python runs once a record.
 
     | length | 0 | time | delta | key length | key | value length | value | 0 |      all fields as long as
     | length | 0 | time | delta | key length | key | value length | value | 0 |      in the first one
@@ -41,7 +41,7 @@ class Stretch(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The byte behind them."""
+        """The byte after them."""
         return self.pos + self.number * self.size
 
     def times(self, body: bytes) -> bytes:
@@ -112,7 +112,7 @@ def _stretch_at(body: bytes, pos: int, delta: int, most: int) -> Stretch | None:
 
 
 def _short_varint(body: bytes, pos: int) -> tuple[int, int]:
-    """The byte behind a varint of at most two bytes, and it, still folded; a longer one is odd."""
+    """The byte after a varint of at most two bytes, and it, still folded; a longer one is odd."""
     number = body[pos]
     if number < 128:
         return pos + 1, number

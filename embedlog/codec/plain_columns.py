@@ -2,7 +2,7 @@
 
     offset, timestamp_ms    i64 each
     timestamp_type          i32 each
-    key, value              validity bits | ends i32, one more than rows | bytes, one behind the other
+    key, value              validity bits | ends i32, one more than rows | bytes, one after the other
     headers                 ends i32 | names as keys are | values as keys are
 
 Numbers are in this machine's byte order, validity bits begin at the lowest bit, and are left out where
@@ -75,7 +75,7 @@ class Columns:
         self._records += [record for record in records if record.offset < end_offset]
 
     def take(self) -> TakenColumns:
-        """The columns that are wanted; collecting begins anew. Raises InvalidArgument where one has more
+        """The columns that are wanted; collecting starts over. Raises InvalidArgument where one has more
         bytes than Arrow's layout can address: nothing is taken then."""
         records = self._records
         taken: TakenColumns = {}

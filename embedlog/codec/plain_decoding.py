@@ -176,7 +176,7 @@ def decode_records(
     except (IndexError, CorruptRecord) as error:
         raise _in_record(index, count, error) from None
     if pos != end:
-        raise CorruptRecord(f"{end - pos:,} bytes behind the last of {count:,} records")
+        raise CorruptRecord(f"{end - pos:,} bytes after the last of {count:,} records")
     return records
 
 
@@ -274,7 +274,7 @@ def decode_values(
     except (IndexError, CorruptRecord) as error:
         raise _in_record(index, count, error) from None
     if pos != end:
-        raise CorruptRecord(f"{end - pos:,} bytes behind the last of {count:,} records")
+        raise CorruptRecord(f"{end - pos:,} bytes after the last of {count:,} records")
     return values
 
 
@@ -345,7 +345,7 @@ def decode_run(
     """Append the records of a run of uncompressed batches from `rules.next_offset` to before `stop_offset`,
     CRCs checked.
 
-    With `transactional` batches of transactions are taken like others. Returns the pos behind the run and the
+    With `transactional` batches of transactions are taken like others. Returns the pos after the run and the
     next offset there.
     """
     first = rules.next_offset
@@ -406,7 +406,7 @@ def _run_to(
 
 
 def whole_batches(buffer: ReadBuffer, pos: int, end: int, upper_offset: int) -> tuple[int, int]:
-    """How far whole batches that begin before `upper_offset` reach: pos, and the offset behind them (0
+    """How far whole batches that begin before `upper_offset` reach: pos, and the offset after them (0
     where there are none). Only their lengths and offsets are looked at."""
     end = min(end, len(buffer))
     next_offset = 0
@@ -423,10 +423,10 @@ def whole_batches(buffer: ReadBuffer, pos: int, end: int, upper_offset: int) -> 
 
 
 def find_offset(buffer: ReadBuffer, pos: int, end: int, rules: Rules, offset: int) -> tuple[int, int, bool]:
-    """Look for the first batch of a run that ends at `offset` or behind it; CRCs are not checked.
+    """Look for the first batch of a run that ends at or after `offset`; CRCs are not checked.
 
-    `end` tells how far batches may reach. It may lie behind the buffer, which then holds their beginnings.
-    Returns its pos, the offset behind the batch before it, and True; or where the run ends, and False.
+    `end` tells how far batches may reach. It may lie after the buffer, which then holds their beginnings.
+    Returns its pos, the offset after the batch before it, and True; or where the run ends, and False.
     """
     next_offset = rules.next_offset
     for header in headers_of_run(buffer, pos, end, rules, check_crc=False):

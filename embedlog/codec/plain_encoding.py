@@ -1,6 +1,6 @@
 """The hot loops from records to bytes, in plain Python; `compiled_encoding` is the same, compiled.
 
-    length          varint    bytes behind this field
+    length          varint    bytes after this field
     attributes      i8        0
     timestamp delta varlong   from the batch's base timestamp
     offset delta    varint    from the batch's base offset
@@ -196,7 +196,7 @@ def _joined(
     after: tuple[Iterable[Bytes], ...],
     ending: bytes,
 ) -> bytearray:
-    """All the pieces of all records: start, columns before the offset delta, it, columns behind it."""
+    """All the pieces of all records: start, columns before the offset delta, it, columns after it."""
     count = len(sizes)
     width = 2 + len(before) + len(after)
     pieces: list[Any] = [None] * (width * count)

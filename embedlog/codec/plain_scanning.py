@@ -42,7 +42,7 @@ def scan_run(
     """Check a run of batches of all kinds; note what an index and a log need. The buffer's first byte is byte
     `file_pos` of the file.
 
-    A batch behind a gap is of the run only together with the one behind it: if its offset is too high, that
+    A batch after a gap is of the run only together with the one after it: if its offset is too high, that
     shows by the next one, and nowhere else.
     """
     headers = list(headers_of_run(buffer, pos, min(end, len(buffer)), rules, check_crc=check_crc))

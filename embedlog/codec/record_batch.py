@@ -1,7 +1,7 @@
 """The header of a record batch, magic 2: read, check, and the few changes allowed in place.
 
      0  base offset           i64   of the first record; given by the log
-     8  batch length          i32   bytes behind this field: size - 12
+     8  batch length          i32   bytes after this field: size - 12
     12  leader epoch          i32   given by the log
     16  magic                 i8    2
     17  crc                   u32   CRC-32C from 21 to the end
@@ -115,7 +115,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        """The first offset behind the batch."""
+        """The first offset after the batch."""
         return self.base_offset + self.last_offset_delta + 1
 
     @property

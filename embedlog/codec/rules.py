@@ -19,7 +19,7 @@ NEVER: Final = (1 << 62) - 1  # as an interval of marks
 class Rules(NamedTuple):
     """Which batch may come next. (No CRC covers a batch's base offset and leader epoch.)
 
-    It begins at next_offset (with may_have_gaps at or behind it; with inside it may also begin before it and
+    It begins at next_offset (with may_have_gaps at or after it; with inside it may also begin before it and
     reach to it), before limit_offset, ends before end_offset, and has a leader epoch from epoch to
     latest_epoch. Behind it the same holds for the following one, with its end and epoch in place of
     next_offset and epoch, and no more `inside`.
@@ -35,8 +35,8 @@ class Rules(NamedTuple):
 
 
 class Marking(NamedTuple):
-    """What an index goes on from: the first batch behind byte due_behind is marked, and then the first that
-    lies more than interval_bytes behind that.
+    """What an index goes on from: the first batch after byte due_behind is marked, and then the first that
+    lies more than interval_bytes after that.
 
     Offsets count from base_offset. `largest` is the largest timestamp so far and the last offset of the
     first batch that had it, `noted` the same of the last mark that brought a new one.

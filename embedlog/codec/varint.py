@@ -51,17 +51,17 @@ def varint_size(value: int) -> int:
 
 
 def decode_varint(buffer: ReadBuffer, pos: int = 0, end: int | None = None) -> tuple[int, int]:
-    """The varint at `pos`: (value, pos behind it). Raises CorruptRecord where it does not end in time."""
+    """The varint at `pos`: (value, pos after it). Raises CorruptRecord where it does not end in time."""
     return _decode(buffer, pos, len(buffer) if end is None else end, MAX_VARINT_BYTES, 32)
 
 
 def decode_varlong(buffer: ReadBuffer, pos: int = 0, end: int | None = None) -> tuple[int, int]:
-    """The varlong at `pos`: (value, pos behind it). Raises CorruptRecord where it does not end in time."""
+    """The varlong at `pos`: (value, pos after it). Raises CorruptRecord where it does not end in time."""
     return _decode(buffer, pos, len(buffer) if end is None else end, MAX_VARLONG_BYTES, 64)
 
 
 def decode_unsigned(buffer: ReadBuffer, pos: int, end: int, max_bytes: int, bits: int) -> tuple[int, int]:
-    """The number at `pos` before it is unfolded, and the pos behind it; for loops that unfold themselves."""
+    """The number at `pos` before it is unfolded, and the pos after it; for loops that unfold themselves."""
     folded = 0
     at = pos
     for shift in range(0, 7 * max_bytes, 7):

@@ -1,8 +1,8 @@
 """Batches of a source made batches of a target: as they are, wherever that can be.
 
-A batch goes over compressed as it is, with its keys, values, headers and timestamps. What is written anew in
+A batch goes over compressed as it is, with its keys, values, headers and timestamps. What is rewritten in
 its header: of whom it is, and that it is part of a transaction (what is aborted is not copied, and what is
-copied needs no marker any more). Only a batch that a target could not take is encoded anew: one with holes
+copied needs no marker any more). Only a batch that a target could not take is re-encoded: one with holes
 that compaction made, one that begins before the place where copying begins, and, for brokers, one whose time
 its own broker has set.
 
@@ -16,7 +16,7 @@ What a partition remembers of its producers (storage/producer_state.py) is then 
 in it: it is part of the append, survives whatever that survives, and is lost with it.
 
 Invariant: the last record of a batch has the sequence number of its offset in the source, also where the
-batch was encoded anew and has fewer records than the source's spans offsets.
+batch was re-encoded and has fewer records than the source's spans offsets.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class _Batch(NamedTuple):
 def confirmed_place(
     source: Backend, name: TopicPartition, partition: Partition, producer_id: int, producer: Producer
 ) -> int:
-    """Where to read the source on: behind the last record that is the same here and there."""
+    """Where to read the source on: after the last record that is the same here and there."""
     place = next_offset(producer)
     edges = source.offsets(*name)[name.partition]
     if not producer.batches or place <= edges.log_start_offset:

@@ -10,7 +10,7 @@ bytes (codec.sniff), and a file may change its format where a broker was upgrade
 
 Theory of operation: reading a source gives the same batches, under the same offsets, each time. What the
 target holds already must be the beginning of that, record by record, or is refused; import goes on
-behind it. So a killed import is run again, and neither doubles nor loses, and a finished one does nothing.
+after it. So a killed import is run again, and neither doubles nor loses, and a finished one does nothing.
 
 Invariants: the target is never given records of a source that it holds others than; a torn end of the
 last file is reported; damage anywhere else stops the import, or, if asked, is reported and passed over.
@@ -57,7 +57,7 @@ class PartitionImport(NamedTuple):
     """What came from one partition of a source.
 
     records were appended by this import, records_present were there from one before, and records_left_out
-    are those whose offsets lie before the target's log start: it had them and deleted them, or began behind
+    are those whose offsets lie before the target's log start: it had them and deleted them, or began after
     them. first_offset is the source's first, log_end_offset the target's end now. problems are damage that
     was passed over, and torn ends.
     """
@@ -118,8 +118,8 @@ def import_files(
         format: "0.7", "message-set" or "batch", where the bytes are not to tell it.
         compression: for messages of the older formats; by default the topic's compression_type, and where
             that is "producer" what the source has. Record batches stay as they are.
-        on_damage: "stop" raises at damage that has valid entries behind it (what is before it has been
-            imported), "skip" goes on behind it and reports it.
+        on_damage: "stop" raises at damage that has valid entries after it (what is before it has been
+            imported), "skip" goes on after it and reports it.
         groups: also import the offsets that groups have committed for the imported partitions, from the
             `__consumer_offsets` in the same directory (imported_groups.py).
         progress: called with (bytes done, bytes in all) of the source.

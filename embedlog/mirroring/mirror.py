@@ -2,7 +2,7 @@
 
     run()  ->  every refresh_ms: which topics and partitions are there? those that are missing are made in
                the target, with the source's number of partitions and settings, and given to a worker
-               every second: positions are committed (brokers), and whoever wants to know is told the lag
+               every second: positions are committed (brokers), and callers can ask for the lag
     workers    four for each source, each with its share of the partitions (worker.py)
 
 Records keep partition, key, value, headers and timestamps; their offsets are the target's. Topics of the same
@@ -11,7 +11,7 @@ has a name gets topics of its own (name.topic). What is in an aborted transactio
 in an open one waits.
 
 Nothing is ever taken out of the target: a topic that is deleted at its source stays there, and one that is
-made anew under the same name is copied behind what there was.
+recreated under the same name is copied after what there was.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class Mirror(Closing):
             while not self._stopped and self._error is None:
                 self._wakeup.clear()
                 try:
-                    self._target.commit()  # first: what is taken up goes on behind the last commit
+                    self._target.commit()  # first: what is taken up goes on after the last commit
                     if time.monotonic() >= look_at:
                         self._look()
                         look_at = time.monotonic() + self._refresh_s
@@ -240,7 +240,7 @@ class Mirror(Closing):
             for key in [key for key in self._topics if key[0] == number]:
                 known, now = self._topics[key], there.get(key[1])
                 if now is None or now.topic_id != known.topic.topic_id:
-                    self._let_go(known, "deleted" if now is None else "deleted and made anew")
+                    self._let_go(known, "deleted" if now is None else "deleted and recreated")
                 elif known.is_gone:
                     self._let_go(known, "deleted in the mirror, or lacks partitions, and is copied again")
                 if known.is_gone and not known.is_busy:

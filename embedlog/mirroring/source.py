@@ -1,6 +1,6 @@
 """Where a mirror's records come from: a log, and the name under which its topics appear.
 
-./data                            a directory, read beside whoever writes it
+./data                            a directory, read next to its writer
 kafka://a:9092,b:9092             one cluster, two of its addresses
 kafka://a:9092,kafka://b:9092     two clusters
 east=kafka://a:9092               a cluster called east: its topic clicks becomes east.clicks
@@ -52,7 +52,7 @@ class Source:
 
     def identity(self, topic: TopicDescription) -> tuple[str, ...]:
         """What names one of its topics for ever: another address changes nothing, a topic that was deleted
-        and made anew is another one. (Brokers before Kafka 2.8 give topics no ids: their log has one.)"""
+        and recreated is another one. (Brokers before Kafka 2.8 give topics no ids: their log has one.)"""
         if topic.topic_id:
             return (self.name, topic.topic_id)
         return (self.name, self.backend.log_id or self.path, topic.name)

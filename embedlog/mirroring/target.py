@@ -1,13 +1,13 @@
 """Where a mirror appends, and where it is kept how far it has come.
 
     a directory    in the records themselves (copied.py): one append, which is there or is not. Exactly once.
-    brokers        the offsets of a consumer group of theirs, committed behind the appends they speak of:
+    brokers        the offsets of a consumer group of theirs, committed after the appends they speak of:
                    what was appended since the last commit comes again after a crash. At least once; within a
                    run appends are idempotent, so that one that is tried again is there once.
 
 Which group that is: "mirror-" and the id of the source's cluster or directory, so that another address
 changes nothing. The commit's metadata is the topic's id: what was committed for a topic that was deleted and
-made anew counts for nothing.
+recreated counts for nothing.
 """
 
 from __future__ import annotations

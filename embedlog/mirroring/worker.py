@@ -159,7 +159,7 @@ class Worker:
         self._interrupt.set()
 
     def stop(self) -> None:
-        """Have it end behind what it is doing."""
+        """Have it end after what it is doing."""
         self._stopping = True
         self._interrupt.set()
 

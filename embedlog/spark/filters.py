@@ -29,7 +29,7 @@ _TESTS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "StringEndsWith": lambda given, wanted: bool(given.endswith(wanted)),
     "StringContains": lambda given, wanted: wanted in given,
 }
-# Of an operator the least value that passes, and the one behind the greatest, for whole numbers.
+# Of an operator the least value that passes, and the one after the greatest, for whole numbers.
 _LEAST: Final[dict[str, Callable[[Any], int]]] = {
     "EqualTo": lambda wanted: int(wanted),
     "EqualNullSafe": lambda wanted: int(wanted),

@@ -8,7 +8,7 @@ tells), the topic is another one. The first two may be passed over if the user s
 Loading again from a point in time, and going on after a crash has cut the log, are one thing: a *cut* is an
 offset from which on the table's rows of a partition are replaced.
 
-Imports no pyspark: how far a table is behind can be told without starting Spark.
+Imports no pyspark: how far behind a table is can be told without starting Spark.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def check_topic(manifest: Manifest, topic: TopicDescription) -> None:
     if (known and manifest.topic_id != topic.topic_id) or any(p >= topic.partitions for p in manifest.loaded):
         raise TableError(
             f"the topic {topic.name!r} is not the one that the table was loaded from: it was deleted and "
-            "made anew, or this is another log. Load it into a new table, and keep this one, or remove it"
+            "recreated, or this is another log. Load it into a new table, and keep this one, or remove it"
         )
 
 

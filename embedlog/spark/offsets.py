@@ -144,7 +144,7 @@ def planned_spans(log: Log, options: ReadOptions, wanted: Wanted = ALL) -> list[
     for tp, edge in sorted(edges.items()):
         if start[tp] > end[tp]:
             raise InvalidArgument(
-                f"{tp}: {options.start.option} is offset {start[tp]:,}, behind {options.end.option}, which "
+                f"{tp}: {options.start.option} is offset {start[tp]:,}, after {options.end.option}, which "
                 f"is {end[tp]:,}"
             )
         first = within(tp, options.start.option, start[tp], edge, options.fail_on_data_loss)

@@ -488,7 +488,7 @@ def _check_batch(start: Limit, end: Limit) -> None:
         for tp, first in start.by_partition.items():
             if 0 <= end.by_partition[tp] < first:
                 raise InvalidArgument(
-                    f"{tp}: {start.option} is {first:,}, behind {end.option}, which is "
+                    f"{tp}: {start.option} is {first:,}, after {end.option}, which is "
                     f"{end.by_partition[tp]:,}"
                 )
 

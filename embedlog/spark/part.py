@@ -1,7 +1,7 @@
 """The table's files or those of its side table, as one load changes them: which stay, which are written.
 
-A file stays as it is where all its records lie before the cuts (load_plan.py), and goes where all lie behind
-them. Of one that has both, what lies before is read and written anew beside what is loaded.
+A file stays as it is where all its records lie before the cuts (load_plan.py), and goes where all lie after
+them. Of one that has both, what lies before is read and rewritten beside what is loaded.
 
 What a written file holds is read back from it, not derived from what was to be written: its rows and offsets,
 by the log's partitions.
@@ -126,7 +126,7 @@ class Part:
         return {file.path: where for where, file in self._written}
 
     def _is_replaced(self) -> Column:
-        """Of a row: does it lie behind its partition's cut?"""
+        """Of a row: does it lie after its partition's cut?"""
         condition = F.lit(False)
         for partition, offset in self._todo.cuts.items():
             condition |= (F.col(self._partition) == partition) & (F.col(self._offset) >= offset)

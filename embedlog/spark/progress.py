@@ -143,7 +143,7 @@ class Patience:
         self._last_ms: int | None = None
 
     def waits(self, offsets: int, now_ms: int) -> bool:
-        """Shall a trigger pass that finds so many offsets? Where not, the delay begins anew."""
+        """Shall a trigger pass that finds so many offsets? Where not, the delay starts over."""
         if not offsets:
             return False
         over = self._last_ms is None or not 0 <= now_ms - self._last_ms < self._max_delay_ms

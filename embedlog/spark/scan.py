@@ -102,7 +102,7 @@ def _lost(span: Span, first: int, behind: int, why: str, options: ReadOptions) -
 
 
 def _behind_damage(log: Log, span: Span, position: int, error: CorruptRecord, options: ReadOptions) -> int:
-    """Where reading goes on behind damage; a report tells what was passed over."""
+    """Where reading goes on after damage; a report tells what was passed over."""
     assert error.path is not None and error.pos is not None
     behind = log.backend.splits.next_valid_offset(*span.tp, position, str(error.path), error.pos)
     found = {

@@ -197,7 +197,7 @@ class RowWriter:
                     raise RecordTooLarge(f"{self._row(row)}: {error}") from None
             raise
         except (InvalidArgument, InvalidType, PartitionNotFound) as error:
-            raise type(error)(f"{self._row(rows[0])} and those behind it: {error}") from None
+            raise type(error)(f"{self._row(rows[0])} and those after it: {error}") from None
 
     def _row(self, number: int) -> str:
         return f"task {self._task}, row {self.rows + number:,}"

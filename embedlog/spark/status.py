@@ -1,4 +1,4 @@
-"""What a table holds, and how far it is behind its topic: told by manifest and log, without Spark."""
+"""What a table holds, and how far it lags behind its topic: told by manifest and log, without Spark."""
 
 from __future__ import annotations
 

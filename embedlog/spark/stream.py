@@ -34,7 +34,7 @@ from .readable_end import Frontier
 logger = logging.getLogger(__name__)
 
 _ADVICE: Final = (
-    'To go on without them set the option failOnDataLoss to "false"; to begin anew give the query a new '
+    'To go on without them set the option failOnDataLoss to "false"; to begin again give the query a new '
     "checkpointLocation"
 )
 
@@ -50,7 +50,7 @@ class _Look(NamedTuple):
     topic_ids: dict[str, str]
 
     def is_another(self, topic: str, known: Mapping[str, str]) -> bool:
-        """Has a topic been deleted, and made anew?"""
+        """Has a topic been deleted, and recreated?"""
         now, before = self.topic_ids.get(topic, ""), known.get(topic, "")
         return bool(now and before) and now != before
 
@@ -225,7 +225,7 @@ class Stream:
             raise RecordsLost(f"{what}. {_ADVICE}")
         if what not in self._told:
             self._told.add(what)
-            logger.warning("%s; the query goes on behind them (failOnDataLoss is false)", what)
+            logger.warning("%s; the query goes on after them (failOnDataLoss is false)", what)
 
 
 def _chosen(log: Log, selection: Selection) -> dict[str, set[int] | None]:

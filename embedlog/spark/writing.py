@@ -2,7 +2,7 @@
 
     task      staging.py    rows -> record batches in staged files of the task's own, durable
     driver    commit        all files of all tasks in one publication (handover.publish): whoever has the log
-                            open carries it out; nobody sees anything before, everybody all of it behind it
+                            open carries it out; nobody sees anything before, everybody all of it after it
     driver    abort         what the tasks staged is removed
 
 Columns are those of Spark's Kafka sink, and `timestamp`. What a publication is remembered by:
@@ -84,7 +84,7 @@ class Writer:
         if overwrite:
             raise UnsupportedByBackend(
                 'a log only grows: write with mode("append"), a stream with outputMode("append") or by '
-                "foreachBatch. To begin anew, write to a new topic, or delete_records of this one first"
+                "foreachBatch. To begin again, write to a new topic, or delete_records of this one first"
             )
         self._options = options
         self._columns = _checked_columns(schema, options.topic)

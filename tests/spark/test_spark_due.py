@@ -139,7 +139,7 @@ def test_another_topic_and_the_same_name(log: Log) -> None:
         check_topic(known, log.describe_topic("u"))
     log.delete_topic("t")
     log.create_topic("t", partitions=2)
-    with pytest.raises(embedlog.TableError, match=r"deleted and made anew.*new table"):
+    with pytest.raises(embedlog.TableError, match=r"deleted and recreated.*new table"):
         check_topic(known, log.describe_topic("t"))
 
 
