@@ -7,7 +7,7 @@ import signal
 import time
 from typing import Any, Final
 
-from ..cluster.zookeeper.running import MOST_SERVERS, ZooKeepers
+from ..cluster.zookeeper.running import MAX_SERVERS, ZooKeepers
 from .arguments import add_command, add_here_only, add_json, positive
 from .stopping import Stop, Stopped, port
 from .ui import UI
@@ -43,7 +43,7 @@ def add_parser(subparsers: Any) -> None:
         help=f"where it listens, and the next ones after it; 0: free ones ({_PORT})",
     )
     parser.add_argument(
-        "--servers", type=positive, default=1, metavar="N", help=f"how many, up to {MOST_SERVERS} (1)"
+        "--servers", type=positive, default=1, metavar="N", help=f"how many, up to {MAX_SERVERS} (1)"
     )
     add_json(parser, "a JSON object when it is ready, another when it has stopped")
 

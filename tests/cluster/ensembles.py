@@ -9,7 +9,7 @@ from typing import Final
 
 from links import BOTH, TO_CLIENT, TO_SERVER, Link
 
-from embedlog.cluster.zookeeper.running import Place, ZooKeeperServer, _locked, _places
+from embedlog.cluster.zookeeper.running import Endpoint, ZooKeeperServer, _choose_endpoints, _locked
 
 SERVERS: Final = 3
 _SENT: Final = {TO_SERVER: TO_CLIENT, TO_CLIENT: TO_SERVER, BOTH: BOTH}
@@ -46,14 +46,14 @@ class Ensemble:
 @contextmanager
 def ensemble(directory: Path) -> Iterator[Ensemble]:
     """Started, and ready."""
-    own = _places([f"127.0.0.{11 + number}" for number in range(SERVERS)], 0)
+    own = _choose_endpoints([f"127.0.0.{11 + number}" for number in range(SERVERS)], 0)
     numbers = range(1, SERVERS + 1)
     with ExitStack() as ends:
         lock = ends.enter_context(_locked(directory))
         links: dict[tuple[int, int], Link] = {}
         servers: list[ZooKeeperServer] = []
         for source in numbers:
-            seen: list[Place] = []
+            seen: list[Endpoint] = []
             for target in numbers:
                 place = own[target - 1]
                 if source != target:
@@ -65,7 +65,7 @@ def ensemble(directory: Path) -> Iterator[Ensemble]:
                     ends.callback(link.close)
                     links[source, target] = link
                     host, ports = link.host, link.ports
-                    place = Place(host, place.port, *ports)
+                    place = Endpoint(host, place.port, *ports)
                 seen.append(place)
             servers.append(ZooKeeperServer(directory / str(source), source, seen, 96, lock))
         for server in servers:

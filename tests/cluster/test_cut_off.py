@@ -44,7 +44,7 @@ class Cut(NamedTuple):
 @pytest.fixture(scope="module")
 def cut(zookeeper_server: ZooKeepers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cut]:
     directory = tmp_path_factory.mktemp("cut-off")
-    place = zookeeper_server.servers[0].place
+    place = zookeeper_server.servers[0].endpoint
     to_zookeeper: list[Link] = []
     to_clients: list[Link] = []
     with ExitStack() as ends:
@@ -67,7 +67,7 @@ def cut(zookeeper_server: ZooKeepers, tmp_path_factory: pytest.TempPathFactory) 
 @pytest.fixture
 def links(zookeeper_server: ZooKeepers) -> Iterator[list[Link]]:
     """Four ways to ZooKeeper."""
-    place = zookeeper_server.servers[0].place
+    place = zookeeper_server.servers[0].endpoint
     with ExitStack() as ends:
         yield [
             ends.enter_context(Link(f"127.0.0.{60 + number}", lambda: (place.host, place.port)))

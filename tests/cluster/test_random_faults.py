@@ -160,7 +160,7 @@ class World:
             broker.advertised = at.connect
 
     def _way_to_zookeeper(self, host: str) -> Link:
-        places = [server.place for server in self.servers.servers]
+        places = [server.endpoint for server in self.servers.servers]
         return self._ends.enter_context(Link(host, *(lambda p=place: (p.host, p.port) for place in places)))
 
     def _consume(self, *ways: Link) -> None:

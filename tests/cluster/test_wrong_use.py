@@ -43,7 +43,9 @@ def test_a_directory_is_one_zookeepers(run: Run, tmp_path: Path, monkeypatch: py
         assert client.get("/kept") is not None
     ran = run("zookeeper", "zk", "--port", "0", "--servers", "3")
     assert (ran.code, ran.out) == (2, "")
-    assert ran.err.startswith("zk has the data of 1 server, not of 3: start as many, or name a new directory")
+    assert ran.err.startswith(
+        "zk has the data of 1 server, not of 3: start that many, or name a new directory"
+    )
     with ZooKeepers(tmp_path / "zk") as again, ZooKeeper(again.connect_string) as client:
         assert client.get("/kept") is not None
 
@@ -71,7 +73,7 @@ def test_what_is_no_directory_of_a_zookeeper_is_left_alone(run: Run, tmp_path: P
 def test_that_a_zookeeper_is_waited_for_is_told(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
-    monkeypatch.setattr(zookeeper_client, "_SILENT_S", 0.01)
+    monkeypatch.setattr(zookeeper_client, "_LOG_AFTER_S", 0.01)
     with (
         caplog.at_level("WARNING"),
         pytest.raises(ZooKeeperUnavailable, match="no ZooKeeper server answers"),

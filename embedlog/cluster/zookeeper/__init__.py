@@ -1,7 +1,7 @@
-"""What is known of ZooKeeper: its paths, what stands in them, a client for it, and a server to run.
+"""ZooKeeper: its paths, the contents of znodes, a client, and servers to run.
 
 paths.py      builds and parses every znode path          no I/O
-contents.py   what stands in them: Kafka's JSON           no I/O
-client.py     a session with a server, over kazoo
-running.py    starts a server, or an ensemble of them, out of the jars that PySpark brings
+contents.py   the contents of znodes: Kafka's JSON        no I/O
+client.py     a session, over kazoo
+running.py    runs a server or an ensemble from PySpark's jars
 """

@@ -1,17 +1,16 @@
-"""A session with ZooKeeper: kazoo's client, with the chroot made, access control, and errors of our own.
+"""A ZooKeeper session: kazoo's client with a chroot, access control, and embedlog's errors.
 
     with ZooKeeper("127.0.0.1:2181,127.0.0.2:2181/kafka") as zookeeper:
         zookeeper.create(paths.broker(0), data, ephemeral=True)
 
-All paths are below the chroot. The session survives the loss of a server: another one is connected to, and
-ephemeral nodes stay. It is over when no server hears of it for `session_timeout_s`; kazoo then begins a new
-one by itself, and `on_session` tells. Without a connection a call is tried again for ten seconds where that
-cannot do harm, and raises ZooKeeperUnavailable at once where it can: what was asked may have been done, and
-the caller has to look.
+All paths are below the chroot. The session survives the loss of a server: kazoo connects to another one, and
+ephemeral nodes stay. It expires when no server hears from it for `session_timeout_s`; kazoo then begins a new
+one, and `on_session` listeners are called. Without a connection, an idempotent call is retried for ten
+seconds; any other raises ZooKeeperUnavailable at once: it may have been executed, so the caller checks.
 
-Access: with auth="user:password" the session is authenticated by ZooKeeper's digest scheme; with set_acl=True
-what it makes can be changed by that user alone, and read by everybody, as Kafka's zookeeper.set.acl has it.
-What lies under /consumers stays open to all: consumers of any program write there.
+Access: auth="user:password" authenticates the session by ZooKeeper's digest scheme. With set_acl=True only
+that user can change the nodes that it creates, and everyone can read them, as with Kafka's zookeeper.set.acl.
+Nodes under /consumers stay open to all: consumers of any program write there.
 """
 
 from __future__ import annotations
@@ -50,8 +49,8 @@ from .paths import CONSUMERS
 logger = logging.getLogger(__name__)
 
 _CONNECT_S: Final = 15.0
-_SILENT_S: Final = 2.0  # that somebody waits for a server is told after this
-_PATIENCE_S: Final = 10.0
+_LOG_AFTER_S: Final = 2.0  # of waiting for a server
+_RETRY_S: Final = 10.0
 
 _LOST: Final = (
     ConnectionClosedError,
@@ -62,27 +61,27 @@ _LOST: Final = (
     SessionExpiredError,
     SessionMovedError,
 )
-_FOLLOWS: Final = (RolledBackError, RuntimeInconsistency)  # another change of the transaction is in the way
+_CONSEQUENTIAL: Final = (RolledBackError, RuntimeInconsistency)  # another operation of the transaction failed
 
 
 class Znode(NamedTuple):
-    """What stands in a znode, and which version that is. `owner`: the session whose it is, or 0."""
+    """A znode's contents and version. `owner` is the session of an ephemeral node, otherwise 0."""
 
     data: bytes
     version: int
     owner: int
-    created: int  # the zxid: another node of the same path has another
+    created: int  # czxid: differs if the node was deleted and created again
 
 
 class ZooKeeper(Closing):
-    """A client. Safe between threads.
+    """A client. Thread-safe.
 
     Args:
-        connect: "host:port,host:port/chroot"; the chroot is made where it is not there.
-        session_timeout_s: after how long without a sign of us our ephemeral nodes go.
-        connect_timeout_s: how long making it waits for a server.
+        connect: "host:port,host:port/chroot"; the chroot is created if it does not exist.
+        session_timeout_s: the session expires after this time without contact, and its ephemeral nodes go.
+        connect_timeout_s: how long the constructor waits for a server.
         auth: "user:password" for the digest scheme.
-        set_acl: have what is made be changed by that user alone.
+        set_acl: only that user can change the nodes that it creates.
 
     Raises InvalidType, InvalidArgument, ZooKeeperUnavailable, ZooKeeperError (wrong credentials).
     """
@@ -102,7 +101,7 @@ class ZooKeeper(Closing):
         if auth is not None and ":" not in auth:
             raise InvalidArgument("auth is user:password")
         if set_acl and auth is None:
-            raise InvalidArgument("set_acl needs auth: who may change what is made?")
+            raise InvalidArgument("set_acl needs auth: the user who may change the nodes")
         self.connect_string = connect
         self.session_timeout_s = session_timeout_s
         self._acl = [*CREATOR_ALL_ACL, *READ_ACL_UNSAFE] if set_acl else list(OPEN_ACL_UNSAFE)
@@ -115,7 +114,7 @@ class ZooKeeper(Closing):
             timeout=session_timeout_s,
             auth_data=None if auth is None else [("digest", auth)],
             connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0},
-            command_retry={"max_tries": -1, "delay": 0.05, "max_delay": 1.0, "deadline": _PATIENCE_S},
+            command_retry={"max_tries": -1, "delay": 0.05, "max_delay": 1.0, "deadline": _RETRY_S},
             logger=_quiet(),
         )
         self._kazoo.add_listener(self._state_changed)
@@ -130,12 +129,12 @@ class ZooKeeper(Closing):
 
     @property
     def kazoo(self) -> KazooClient:
-        """kazoo's client, for its watches and recipes: paths are below the chroot there, too."""
+        """kazoo's client, for its watches and recipes; its paths are below the chroot, too."""
         return self._kazoo
 
     @property
     def session_id(self) -> int:
-        """Which session this is; 0 while there is none."""
+        """The session's id; 0 while there is none."""
         client = self._kazoo.client_id
         return int(client[0]) if client and self._kazoo.state != KazooState.LOST else 0
 
@@ -144,19 +143,19 @@ class ZooKeeper(Closing):
         return bool(self._kazoo.connected)
 
     def on_session(self, listener: Callable[[bool], None]) -> None:
-        """listener(False) when the session is over, listener(True) when there is a new one.
+        """Call listener(False) when the session ends, and listener(True) when a new one begins.
 
-        Called in kazoo's thread: it must not wait, nor ask ZooKeeper anything.
+        Called in kazoo's thread: it must neither block nor call ZooKeeper.
         """
         self._listeners.append(listener)
 
     # -- reading ---------------------------------------------------------------------------------------
 
     def get(self, path: str, watch: Callable[[Any], None] | None = None) -> Znode | None:
-        """What stands there; None where nothing is. `watch` is called once, when that changes."""
-        with _ours():
+        """The node at a path; None if it does not exist. `watch` is called once, when that changes."""
+        with _converted_errors():
             if watch is not None:
-                # Registers a watch whether or not it is there.
+                # Sets the watch whether or not the node exists.
                 stat = self._retry(self._kazoo.exists, path, watch)
                 if stat is None:
                     return None
@@ -167,8 +166,8 @@ class ZooKeeper(Closing):
             return _znode(data, found)
 
     def children(self, path: str, watch: Callable[[Any], None] | None = None) -> list[str] | None:
-        """Sorted; None where the path is not there."""
-        with _ours():
+        """The children's names, sorted; None if the path does not exist."""
+        with _converted_errors():
             try:
                 return sorted(self._retry(self._kazoo.get_children, path, watch))
             except NoNodeError:
@@ -177,8 +176,8 @@ class ZooKeeper(Closing):
     # -- writing ---------------------------------------------------------------------------------------
 
     def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> bool:
-        """Make a node, and what lies above it. False where it is there already, whoever made it."""
-        with _ours():
+        """Create a node and its parents. Returns False if it exists already."""
+        with _converted_errors():
             while True:
                 try:
                     self._kazoo.create(path, data, acl=self.acl_of(path), ephemeral=ephemeral)
@@ -189,13 +188,13 @@ class ZooKeeper(Closing):
                     self._ensure(path.rpartition("/")[0])
 
     def ensure(self, path: str) -> None:
-        """Make a node without contents, and what lies above it, unless it is there."""
-        with _ours():
+        """Create an empty node and its parents, unless it exists."""
+        with _converted_errors():
             self._ensure(path)
 
     def write(self, path: str, data: bytes) -> None:
-        """Have it there with these contents, whatever was there before; the last one who writes wins."""
-        with _ours():
+        """Create a node or overwrite its contents; the last write wins."""
+        with _converted_errors():
             while True:
                 try:
                     self._retry(self._kazoo.set, path, data)
@@ -205,8 +204,8 @@ class ZooKeeper(Closing):
                         return
 
     def replace(self, path: str, data: bytes, version: int) -> bool:
-        """Replace the contents if they are still of this version; False if not, or if it is gone."""
-        with _ours():
+        """Replace the contents if the node still has this version. Returns False if not, or if it is gone."""
+        with _converted_errors():
             try:
                 self._kazoo.set(path, data, version)
                 return True
@@ -214,8 +213,8 @@ class ZooKeeper(Closing):
                 return False
 
     def delete(self, path: str, *, recursive: bool = False) -> bool:
-        """False where it was not there."""
-        with _ours():
+        """Returns False if the node does not exist."""
+        with _converted_errors():
             try:
                 self._retry(self._kazoo.delete, path, recursive=recursive)
                 return True
@@ -223,43 +222,43 @@ class ZooKeeper(Closing):
                 return False
 
     def transaction(self) -> TransactionRequest:
-        """For several changes at once, see kazoo; `commit` it here."""
+        """A new transaction, see kazoo; pass it to `commit`."""
         return self._kazoo.transaction()
 
     def commit(self, transaction: TransactionRequest) -> KazooException | None:
-        """Make all of its changes or none: None when they are made, else what is in the way."""
-        with _ours():
+        """Commit all operations or none. Returns None on success, else the error of the failed operation."""
+        with _converted_errors():
             results = transaction.commit()
         for result in results:
-            if isinstance(result, KazooException) and not isinstance(result, _FOLLOWS):
+            if isinstance(result, KazooException) and not isinstance(result, _CONSEQUENTIAL):
                 return result
         return None
 
     def acl_of(self, path: str) -> list[Any]:
-        """Who may do what with a node that is made there."""
+        """The ACL of a node to be created at this path."""
         if path == CONSUMERS or path.startswith(CONSUMERS + "/"):
             return list(OPEN_ACL_UNSAFE)
         return self._acl
 
     def pipeline(self, requests: Iterable[Callable[[KazooClient], Any]]) -> list[Any]:
-        """Several requests, sent without waiting for one before the next: their results, in order.
+        """Send several requests without waiting between them. Returns their results in order.
 
-        Each is called with kazoo's client and returns what one of its `..._async` methods returns. What
-        ZooKeeper refuses (no such node, say) is a result too: kazoo's error for it.
+        Each request is called with kazoo's client and returns the result of one of its `..._async` methods.
+        NoNodeError and NodeExistsError are returned as results.
         """
-        found: list[Any] = []
-        with _ours():
-            for asked in [request(self._kazoo) for request in requests]:
+        results: list[Any] = []
+        with _converted_errors():
+            for pending in [request(self._kazoo) for request in requests]:
                 try:
-                    found.append(asked.get(timeout=_PATIENCE_S))
-                except (NoNodeError, NodeExistsError) as refused:
-                    found.append(refused)
-        return found
+                    results.append(pending.get(timeout=_RETRY_S))
+                except (NoNodeError, NodeExistsError) as error:
+                    results.append(error)
+        return results
 
-    # -- the end ---------------------------------------------------------------------------------------
+    # -- closing ---------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End the session: its ephemeral nodes go at once. May be called twice."""
+        """End the session: its ephemeral nodes go at once. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -269,52 +268,50 @@ class ZooKeeper(Closing):
         with contextlib.suppress(KazooException, *_LOST):
             self._kazoo.close()
 
-    # -- inside ----------------------------------------------------------------------------------------
-
     def _connect(self, hosts: str, timeout_s: float) -> None:
         """Raises ZooKeeperUnavailable."""
         connected = self._kazoo.start_async()
-        if not connected.wait(min(_SILENT_S, timeout_s)):
+        if not connected.wait(min(_LOG_AFTER_S, timeout_s)):
             logger.warning("waiting for a ZooKeeper server at %s, %g s at most", hosts, timeout_s)
-            connected.wait(max(timeout_s - _SILENT_S, 0))
+            connected.wait(max(timeout_s - _LOG_AFTER_S, 0))
         if not self._kazoo.connected:
             raise ZooKeeperUnavailable(f"no ZooKeeper server answers at {hosts} within {timeout_s:g} s")
 
     def _ensure(self, path: str) -> None:
-        above = ""
+        parent = ""
         for step in path.strip("/").split("/"):
-            above += f"/{step}"
+            parent += f"/{step}"
             with contextlib.suppress(NodeExistsError):
-                if self._retry(self._kazoo.exists, above) is None:
-                    self._retry(self._kazoo.create, above, b"", acl=self.acl_of(above))
+                if self._retry(self._kazoo.exists, parent) is None:
+                    self._retry(self._kazoo.create, parent, b"", acl=self.acl_of(parent))
 
     def _retry(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return self._kazoo.retry(call, *args, **kwargs)
 
     def _state_changed(self, state: str) -> None:
-        """Called by kazoo in its own thread."""
+        """Called in kazoo's thread."""
         if state == KazooState.CONNECTED:
             if not self._has_session:
                 self._has_session = True
-                self._tell(True)
+                self._notify(True)
             elif self._suspended:
-                logger.warning("connected with ZooKeeper again, the session is the same")
+                logger.warning("reconnected to ZooKeeper in the same session")
             self._suspended = False
         elif state == KazooState.SUSPENDED:
             self._suspended = True
             logger.warning(
-                "the connection with ZooKeeper (%s) is lost, looking for another", self.connect_string
+                "the connection to ZooKeeper (%s) is lost, connecting to another server", self.connect_string
             )
         elif self._has_session:
             self._has_session = False
-            self._tell(False)
+            self._notify(False)
 
-    def _tell(self, there_is_one: bool) -> None:
+    def _notify(self, is_active: bool) -> None:
         for listener in list(self._listeners):
             try:
-                listener(there_is_one)
+                listener(is_active)
             except Exception:  # kazoo's thread would end
-                logger.exception("what follows the session failed")
+                logger.exception("a listener of the session failed")
 
 
 def split_connect(connect: str) -> tuple[str, str]:
@@ -332,20 +329,18 @@ def split_connect(connect: str) -> tuple[str, str]:
 
 
 @contextlib.contextmanager
-def _ours() -> Iterator[None]:
-    """kazoo's errors as our own."""
+def _converted_errors() -> Iterator[None]:
+    """Raises embedlog's errors instead of kazoo's."""
     try:
         yield
     except _LOST as error:
-        raise ZooKeeperUnavailable(f"no connection with ZooKeeper ({type(error).__name__})") from error
+        raise ZooKeeperUnavailable(f"no connection to ZooKeeper ({type(error).__name__})") from error
     except (NoAuthError, AuthFailedError) as error:
-        raise ZooKeeperError(
-            f"ZooKeeper does not allow this: are the credentials right? ({error!r})"
-        ) from error
+        raise ZooKeeperError(f"ZooKeeper denies access: check the credentials ({error!r})") from error
     except KazooException as error:
-        raise ZooKeeperError(f"ZooKeeper refused: {error!r}") from error
+        raise ZooKeeperError(f"ZooKeeper rejected the request: {error!r}") from error
     except RuntimeError as error:  # see _keep_alive
-        raise ZooKeeperUnavailable(f"no connection with ZooKeeper ({error})") from error
+        raise ZooKeeperUnavailable(f"no connection to ZooKeeper ({error})") from error
 
 
 def _znode(data: bytes, stat: ZnodeStat) -> Znode:
@@ -353,17 +348,17 @@ def _znode(data: bytes, stat: ZnodeStat) -> Znode:
 
 
 def _quiet() -> logging.Logger:
-    """kazoo tells each attempt to connect: what matters of it we tell ourselves."""
+    """A silent logger: kazoo logs each connection attempt, and this module what matters of them."""
     quiet = logging.getLogger("embedlog.kazoo")
     quiet.setLevel(logging.CRITICAL)
     return quiet
 
 
 def _keep_alive(kazoo: KazooClient) -> None:
-    """Have what goes wrong with a connection cost that connection.
+    """Limit an unexpected error to its connection.
 
-    kazoo's thread ends, and its client with it, when it gets what it does not understand: an answer that is
-    not the next one's, say, as a server gives them that has lost its leader meanwhile.
+    kazoo's thread, and its client with it, ends on a response that it does not expect, for example one out of
+    order, which a server sends that has lost its leader meanwhile.
     """
     connection = kazoo._connection
     attempt = connection._connect_attempt
@@ -372,7 +367,7 @@ def _keep_alive(kazoo: KazooClient) -> None:
         try:
             return attempt(*args)
         except Exception as error:
-            logger.warning("the connection with ZooKeeper is given up: %r", error)
+            logger.warning("closing the connection to ZooKeeper: %r", error)
             kazoo._session_callback(KeeperState.CONNECTING)
             return None
 

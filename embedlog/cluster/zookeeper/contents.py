@@ -1,8 +1,8 @@
-"""What stands in the znodes: values to Kafka 2.x's JSON, and back; 0.7's texts are understood.
+"""The contents of znodes: encodes Kafka 2.x's JSON, and decodes it and the texts of 0.7.
 
     broker           {"version":5,"host":"h","port":9092,"endpoints":["PLAINTEXT://h:9092"],"jmx_port":-1,
                       "timestamp":"1700000000000","listener_security_protocol_map":{"PLAINTEXT":"PLAINTEXT"},
-                      "features":{}}                       and "rack" where there is one
+                      "features":{}}                       and "rack" if the broker has one
                      0.7: "creator:host:port", or "host:port"
     topic            {"version":3,"topic_id":"...","partitions":{"0":[1]},"adding_replicas":{},
                       "removing_replicas":{}}              versions 1 and 2 have no id
@@ -16,8 +16,8 @@
     numbers          plain decimal text: offsets, the controller's epoch, a broker's partitions in 0.7
     owner            plain text: consumer id, a dash, the stream's number
 
-Timestamps, and the ends of a block of ids, are texts in the JSON, as Kafka writes them. Unknown fields are
-passed over, so that later versions can be read. What cannot be read raises CorruptZnode, which names it.
+Timestamps and the ends of a block of ids are strings in the JSON, as Kafka writes them. Unknown fields are
+ignored, so that later versions can be read. Invalid contents raise CorruptZnode.
 
 Source: Kafka 0.7, 0.10 and 2.7 design, "ZooKeeper directories"; KIP-516 (topic ids in version 3).
 """
@@ -39,8 +39,8 @@ _TOPIC_VERSION: Final = 3
 _PLAINTEXT: Final = "PLAINTEXT"
 _ENDPOINT: Final = re.compile(r"([A-Za-z0-9_]+)://\[?(.*?)\]?:([0-9]+)")
 _PATTERNS: Final = frozenset({STATIC, WHITE_LIST, BLACK_LIST})
-_OF_OLD: Final = {"*": WHITE_LIST, "!": BLACK_LIST}
-_MOST: Final = 1 << 20  # ZooKeeper's own limit to a znode
+_OLD_PATTERNS: Final = {"*": WHITE_LIST, "!": BLACK_LIST}
+_MAX_BYTES: Final = 1 << 20  # ZooKeeper's own limit of a znode
 
 
 class Broker(NamedTuple):
@@ -74,7 +74,7 @@ class Broker(NamedTuple):
         """Raises CorruptZnode."""
         text = _text(data, "a broker")
         if not text.lstrip().startswith("{"):
-            return cls._of_old(text)
+            return cls._decode_old(text)
         fields = _Fields(data, "a broker")
         endpoints = []
         for given in fields.get("endpoints", list, []):
@@ -97,7 +97,7 @@ class Broker(NamedTuple):
         )
 
     @classmethod
-    def _of_old(cls, text: str) -> Broker:
+    def _decode_old(cls, text: str) -> Broker:
         parts = text.strip().rsplit(":", 2)
         host, port = (parts[-2], parts[-1]) if len(parts) > 1 else ("", "")
         if not host or not port.isdecimal():
@@ -106,9 +106,9 @@ class Broker(NamedTuple):
 
 
 class Topic(NamedTuple):
-    """A topic's partitions: number -> the brokers that keep it, the preferred leader first.
+    """A topic's partitions: number -> replicas, the preferred leader first.
 
-    `topic_id`: 22 characters; None where the topic was made by something that knows no ids.
+    `topic_id` has 22 characters; None if a program without topic ids created the topic.
     """
 
     partitions: Mapping[int, Sequence[int]]
@@ -120,9 +120,9 @@ class Topic(NamedTuple):
         fields: dict[str, Any] = {"version": 2 if self.topic_id is None else _TOPIC_VERSION}
         if self.topic_id is not None:
             fields["topic_id"] = self.topic_id
-        fields["partitions"] = _of_partitions(self.partitions)
-        fields["adding_replicas"] = _of_partitions(self.adding)
-        fields["removing_replicas"] = _of_partitions(self.removing)
+        fields["partitions"] = _encode_partitions(self.partitions)
+        fields["adding_replicas"] = _encode_partitions(self.adding)
+        fields["removing_replicas"] = _encode_partitions(self.removing)
         return _encode(fields)
 
     @classmethod
@@ -138,7 +138,7 @@ class Topic(NamedTuple):
 
 
 class PartitionState(NamedTuple):
-    """Who leads a partition (NO_LEADER: nobody), in which epoch, and which replicas are in sync."""
+    """A partition's leader (or NO_LEADER), leader epoch and in-sync replicas."""
 
     leader: int
     leader_epoch: int
@@ -161,15 +161,15 @@ class PartitionState(NamedTuple):
         """Raises CorruptZnode."""
         fields = _Fields(data, "a partition's state")
         return cls(
-            fields.must("leader", int),
-            fields.must("leader_epoch", int),
+            fields.require("leader", int),
+            fields.require("leader_epoch", int),
             tuple(fields.numbers("isr")),
-            fields.must("controller_epoch", int),
+            fields.require("controller_epoch", int),
         )
 
 
 class Controller(NamedTuple):
-    """Which broker is the controller, and since when."""
+    """The controller's broker id, and the time of its election."""
 
     broker: int
     timestamp_ms: int
@@ -181,11 +181,11 @@ class Controller(NamedTuple):
     def decode(cls, data: bytes) -> Controller:
         """Raises CorruptZnode."""
         fields = _Fields(data, "the controller")
-        return cls(fields.must("brokerid", int), fields.number("timestamp", 0))
+        return cls(fields.require("brokerid", int), fields.number("timestamp", 0))
 
 
 class Subscription(NamedTuple):
-    """What a consumer wants: topic -> how many streams; with a white or a black list: regex -> how many."""
+    """A consumer's subscription: topic, or regex of a white or black list -> number of streams."""
 
     topics: Mapping[str, int]
     pattern: str
@@ -207,7 +207,7 @@ class Subscription(NamedTuple):
         text = _text(data, "a consumer").strip()
         old = re.fullmatch(r"([*!])([0-9]{1,9})\1(.*)", text, re.S)
         if old is not None:
-            return cls({old[3]: int(old[2])}, _OF_OLD[old[1]], 0)
+            return cls({old[3]: int(old[2])}, _OLD_PATTERNS[old[1]], 0)
         fields = _Fields(data, "a consumer")
         if "subscription" not in fields:
             return cls(fields.counts(), STATIC, 0)
@@ -217,14 +217,14 @@ class Subscription(NamedTuple):
                 f"a consumer's pattern is one of {', '.join(sorted(_PATTERNS))}, not {pattern!r}"
             )
         return cls(
-            _Fields.of(fields.must("subscription", dict), "a consumer's subscription").counts(),
+            _Fields.of(fields.require("subscription", dict), "a consumer's subscription").counts(),
             pattern,
             fields.number("timestamp", 0),
         )
 
 
 class ProducerIds(NamedTuple):
-    """The block of producer ids that was given out last: to which broker, from where to where (included)."""
+    """The block of producer ids claimed last: its broker, its first and last id (both inclusive)."""
 
     broker: int
     first: int
@@ -244,11 +244,11 @@ class ProducerIds(NamedTuple):
     def decode(cls, data: bytes) -> ProducerIds:
         """Raises CorruptZnode."""
         fields = _Fields(data, "the block of producer ids")
-        return cls(fields.must("broker", int), fields.number("block_start"), fields.number("block_end"))
+        return cls(fields.require("broker", int), fields.number("block_start"), fields.number("block_end"))
 
 
 def encode_config(config: Mapping[str, str]) -> bytes:
-    """A topic's own settings, in Kafka's names, with dots."""
+    """A topic's own settings, under Kafka's dotted names."""
     return _encode({"version": 1, "config": dict(config)})
 
 
@@ -264,14 +264,14 @@ def encode_cluster_id(cluster_id: str) -> bytes:
 
 def decode_cluster_id(data: bytes) -> str:
     """Raises CorruptZnode."""
-    found: str = _Fields(data, "the cluster's id").must("id", str)
+    found: str = _Fields(data, "the cluster's id").require("id", str)
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,22}", found):
         raise CorruptZnode(f"the cluster's id is at most 22 of the characters a-z A-Z 0-9 _ -, not {found!r}")
     return found
 
 
 def encode_number(number: int) -> bytes:
-    """An offset, an epoch, a count of partitions."""
+    """An offset, an epoch or a number of partitions."""
     return b"%d" % number
 
 
@@ -284,12 +284,12 @@ def decode_number(data: bytes) -> int:
 
 
 def encode_owner(consumer: str, stream: int) -> bytes:
-    """A consumer's thread: the consumer's id, a dash, the stream's number."""
+    """The owner of a partition: the consumer's id, a dash, the stream's number."""
     return f"{consumer}-{stream}".encode()
 
 
 def decode_owner(data: bytes) -> tuple[str, int]:
-    """The consumer's id, and the stream's number. Raises CorruptZnode."""
+    """The consumer's id and the stream's number. Raises CorruptZnode."""
     consumer, dash, stream = _text(data, "an owner").rpartition("-")
     if not dash or not consumer or not stream.isdecimal():
         raise CorruptZnode(f"an owner is consumer-stream, not {data[:100]!r}")
@@ -297,7 +297,7 @@ def decode_owner(data: bytes) -> tuple[str, int]:
 
 
 class _Fields:
-    """The fields of a JSON object; a missing or impossible one raises CorruptZnode."""
+    """The fields of a JSON object; a missing or invalid one raises CorruptZnode."""
 
     def __init__(self, data: bytes, what: str) -> None:
         try:
@@ -316,13 +316,13 @@ class _Fields:
     @staticmethod
     def _checked(found: object, what: str) -> dict[str, Any]:
         if not isinstance(found, dict):
-            raise CorruptZnode(f"{what} is no JSON object, but {str(found)[:200]}")
+            raise CorruptZnode(f"{what} is not a JSON object but {str(found)[:200]}")
         return found
 
     def __contains__(self, name: str) -> bool:
         return name in self._found
 
-    def must(self, name: str, kind: type) -> Any:
+    def require(self, name: str, kind: type) -> Any:
         if self._found.get(name) is None:
             raise CorruptZnode(f"{self._what} has no {name!r}: {json.dumps(self._found)[:200]}")
         return self.get(name, kind, None)
@@ -336,17 +336,17 @@ class _Fields:
         return value
 
     def number(self, name: str, default: int | None = None) -> int:
-        """A number that is written as a text."""
+        """A number that is written as a string."""
         value = self._found.get(name)
         if value is None and default is not None:
             return default
         try:
             return decode_number(str(value).encode())
         except CorruptZnode:
-            raise CorruptZnode(f"{self._what}: {name!r} is {str(value)[:100]!r}, no number") from None
+            raise CorruptZnode(f"{self._what}: {name!r} is {str(value)[:100]!r}, not a number") from None
 
     def numbers(self, name: str) -> list[int]:
-        return self._all_numbers(name, self.must(name, list))
+        return self._all_numbers(name, self.require(name, list))
 
     def partitions(self, name: str) -> dict[int, Sequence[int]]:
         found = {}
@@ -357,14 +357,14 @@ class _Fields:
         return dict(sorted(found.items()))
 
     def counts(self) -> dict[str, int]:
-        """The whole object, names to numbers."""
+        """The whole object as names to numbers."""
         for name in self._found:
-            self.must(name, int)
+            self.require(name, int)
         return dict(self._found)
 
     def _all_numbers(self, name: str, values: list[Any]) -> list[int]:
         if not all(isinstance(value, int) and not isinstance(value, bool) for value in values):
-            raise CorruptZnode(f"{self._what}: {name!r} are no numbers: {str(values)[:100]}")
+            raise CorruptZnode(f"{self._what}: {name!r} are not numbers: {str(values)[:100]}")
         return values
 
 
@@ -372,17 +372,17 @@ def _encode(fields: Mapping[str, Any]) -> bytes:
     return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def _of_partitions(brokers: Mapping[int, Sequence[int]]) -> dict[str, list[int]]:
+def _encode_partitions(brokers: Mapping[int, Sequence[int]]) -> dict[str, list[int]]:
     return {str(number): list(brokers[number]) for number in sorted(brokers)}
 
 
 def _text(data: bytes, what: str) -> str:
-    if len(data) > _MOST:
+    if len(data) > _MAX_BYTES:
         raise CorruptZnode(f"{what} has {len(data):,} bytes")
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise CorruptZnode(f"{what} is no text: {data[:100]!r}") from None
+        raise CorruptZnode(f"{what} is not text: {data[:100]!r}") from None
 
 
 def _bracketed(host: str) -> str:

@@ -1,22 +1,22 @@
-"""Every path in ZooKeeper: built and parsed here alone, from one table.
+"""Every path in ZooKeeper: built and parsed only here, from one table.
 
-    /brokers/ids/[broker]                                  e   who is alive, and where
-    /brokers/seqid                                         p   numbers for brokers that have none
-    /brokers/topics/[topic]                                p   its partitions, and which brokers keep them
+    /brokers/ids/[broker]                                  e   a live broker and its address
+    /brokers/seqid                                         p   generates broker ids
+    /brokers/topics/[topic]                                p   the topic's partitions and their replicas
     /brokers/topics/[topic]/partitions/[partition]/state   p   leader, in-sync replicas, epochs
-    /brokers/topics/[topic]/[broker]                       e   0.7: how many partitions the broker has of it
-    /controller                                            e   the broker that changes topics
-    /controller_epoch                                      p   how many controllers there have been
-    /config/topics/[topic]                                 p   settings of the topic
-    /admin/delete_topics/[topic]                           p   it is to be deleted
+    /brokers/topics/[topic]/[broker]                       e   0.7: number of its partitions on the broker
+    /controller                                            e   the broker that elects leaders
+    /controller_epoch                                      p   number of controllers elected so far
+    /config/topics/[topic]                                 p   the topic's settings
+    /admin/delete_topics/[topic]                           p   a topic to be deleted
     /cluster/id                                            p   the cluster's id
-    /latest_producer_id_block                              p   which producer ids have been given out
-    /consumers/[group]/ids/[consumer]                      e   a consumer, and what it wants
-    /consumers/[group]/offsets/[topic]/[partition]         p   where its group is
-    /consumers/[group]/owners/[topic]/[partition]          e   which of its threads reads the partition
+    /latest_producer_id_block                              p   the block of producer ids claimed last
+    /consumers/[group]/ids/[consumer]                      e   a consumer and its subscription
+    /consumers/[group]/offsets/[topic]/[partition]         p   the group's committed offset
+    /consumers/[group]/owners/[topic]/[partition]          e   the consumer thread that reads the partition
 
-e: ephemeral, it goes with the session of whoever made it; p: persistent. Paths are relative to the chroot.
-In 0.7 a partition is a text, "[broker]-[partition]": for consumers it stands where the number does.
+e: ephemeral, deleted with its creator's session; p: persistent. Paths are relative to the chroot.
+In 0.7 the name of a partition is "[broker]-[partition]", which consumers use in place of the number.
 
 Source: Kafka 0.7, 0.10 and 2.7 design, "ZooKeeper directories"; Kafka 2.x's names.
 """
@@ -42,11 +42,11 @@ CONSUMERS: Final = "/consumers"
 
 _NUMBER: Final = r"(0|[1-9][0-9]{0,9})"
 _NAME: Final = r"([^/]+)"
-_OF_A_BROKER: Final = r"((?:0|[1-9][0-9]{0,9})(?:-(?:0|[1-9][0-9]{0,9}))?)"
+_PARTITION: Final = r"((?:0|[1-9][0-9]{0,9})(?:-(?:0|[1-9][0-9]{0,9}))?)"
 
-# What a path is, its form, and what varies in it.
+# Kind, form, and the names of the variable parts.
 _FORMS: Final[list[tuple[str, re.Pattern[str], tuple[str, ...]]]] = [
-    (kind, re.compile(form.replace("#", _NUMBER).replace("?", _OF_A_BROKER).replace("*", _NAME)), names)
+    (kind, re.compile(form.replace("#", _NUMBER).replace("?", _PARTITION).replace("*", _NAME)), names)
     for kind, form, names in (
         ("broker", f"{BROKER_IDS}/#", ("broker",)),
         ("broker_sequence", BROKER_SEQUENCE, ()),
@@ -69,17 +69,14 @@ _IMPOSSIBLE: Final = re.compile("[/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]
 
 
 class Known(NamedTuple):
-    """What a path is, and what varies in it: numbers where they are numbers.
-
-    `kind` is the name of the function below that builds such a path; the names of `values` its arguments.
-    """
+    """A parsed path. `kind` is the name of the function below that builds it, `values` are its arguments."""
 
     kind: str
     values: dict[str, str | int]
 
 
 def parse(path: str) -> Known | None:
-    """What a path is; None for one that is none of these."""
+    """Returns None for any other path."""
     for kind, form, names in _FORMS:
         found = form.fullmatch(path)
         if found is not None:
@@ -111,12 +108,12 @@ def topic_of_broker(topic: str, broker: int) -> str:
 
 
 def partitions(topic: str) -> str:
-    """What lies above the partitions of a topic."""
+    """The parent of a topic's partitions."""
     return f"{TOPICS}/{_name(topic)}/partitions"
 
 
 def partition(partition: TopicPartition) -> str:
-    """What lies above the state of a partition."""
+    """The parent of a partition's state."""
     return f"{partitions(partition.topic)}/{partition.partition}"
 
 
@@ -149,7 +146,7 @@ def producer_ids() -> str:
 
 
 def consumers(group: str) -> str:
-    """What lies above the members of a group."""
+    """The parent of a group's members."""
     return f"{CONSUMERS}/{_name(group)}/ids"
 
 
@@ -158,7 +155,7 @@ def consumer(group: str, consumer: str) -> str:
 
 
 def offsets(group: str, topic: str) -> str:
-    """What lies above a group's offsets in a topic."""
+    """The parent of a group's offsets in a topic."""
     return f"{CONSUMERS}/{_name(group)}/offsets/{_name(topic)}"
 
 
@@ -167,7 +164,7 @@ def offset(group: str, topic: str, partition: int | str) -> str:
 
 
 def owners(group: str, topic: str) -> str:
-    """What lies above who reads the partitions of a topic."""
+    """The parent of a topic's owners."""
     return f"{CONSUMERS}/{_name(group)}/owners/{_name(topic)}"
 
 
@@ -176,7 +173,7 @@ def owner(group: str, topic: str, partition: int | str) -> str:
 
 
 def _name(name: str) -> str:
-    """Raises InvalidArgument for what cannot be one step of a path."""
+    """Raises InvalidArgument for a name that cannot be one step of a path."""
     if not name or name in (".", "..", "zookeeper") or _IMPOSSIBLE.search(name):
-        raise InvalidArgument(f"{name!r} cannot be the name of anything in ZooKeeper")
+        raise InvalidArgument(f"{name!r} cannot be a name in ZooKeeper")
     return name

@@ -1,18 +1,18 @@
-"""A real ZooKeeper without ceremony: one server, or an ensemble, as processes of this machine.
+"""Runs ZooKeeper: one server or an ensemble, as processes of this machine.
 
     with ZooKeepers("./zk") as zookeepers:             # a free port, 127.0.0.1
         KazooClient(zookeepers.connect_string)
 
-The server comes out of the jars that PySpark brings (five of them suffice), the Java from
-`embedlog.runtime.java`. Each server has a directory `N` of its own below the one that is given: `zoo.cfg`,
-which is written anew at each start, `myid`, `data`, and `server.log`, what the process says. A server is
-ready when it says of itself that it serves: in an ensemble that is when a majority has elected a leader.
+The server is in PySpark's jars (five of them suffice), the Java in `embedlog.runtime.java`. Each server has
+its own subdirectory `N`: `zoo.cfg`, written at each start, `myid`, `data`, and `server.log`, the output of
+the process. A server is ready when it reports that it serves: in an ensemble, when a majority has elected a
+leader.
 
-A directory is one ensemble's: it is locked (`lock`, by flock) for as long as one of its servers lives, and
-keeps its number of servers, since new ones that have no data could outvote the one that has.
+A directory belongs to one ensemble: it is locked (`lock`, by flock) while one of its servers lives. Its
+number of servers is fixed, because new servers without data could outvote the one that has it.
 
-No orphans: beside each server waits a small shell at the end of a pipe. When this process ends, however it
-ends, the pipe closes and the shell ends its server.
+No orphans: for each server a small shell waits on a pipe. When this process ends, in whatever way, the pipe
+closes and the shell kills the server.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ _JARS: Final = ("zookeeper-[0-9]*", "zookeeper-jute-*", "slf4j-api-*", "snappy-j
 _MAIN: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 _READY_S: Final = 60.0
 _STOP_S: Final = 5.0
-_LOOK_S: Final = 0.02  # between two questions whether it is ready
+_POLL_S: Final = 0.02  # between checks whether it is ready
 _LAST_PORT: Final = 65_535
 _LOCK: Final = "lock"
-_LOCK_S: Final = 2.0  # the servers of an owner that was killed end a moment after it
+_LOCK_S: Final = 2.0  # the servers of a killed owner end a moment after it
 
-MOST_SERVERS: Final = 9
-"""In one ensemble: beyond that writing becomes slower, and nothing safer."""
+MAX_SERVERS: Final = 9
+"""In one ensemble: more make writes slower and nothing safer."""
 
-# Sessions may have from 1 to 60 seconds. The limits of an ensemble are in ticks: 10 s, so that a slow machine
+# Session timeouts may be 1 to 60 seconds. An ensemble's limits are 20 ticks of 0.5 s, so that a slow machine
 # does not split it.
 _TICK_MS: Final = 500
 _CONFIG: Final = f"""\
@@ -66,12 +66,12 @@ autopurge.purgeInterval=1
 preAllocSize=1024
 """
 
-# Ends the process that it is told of when its own standard input ends, which nobody ever writes to.
+# Kills the given process when its standard input, to which nothing is written, ends.
 _WATCHER: Final = 'trap "" INT TERM HUP; read -r _; kill -9 "$1" 2>/dev/null'
 
 
-class Place(NamedTuple):
-    """Where a server listens: for clients, and for the other servers (data, election)."""
+class Endpoint(NamedTuple):
+    """A server's host, and its ports for clients and for its peers (data, election)."""
 
     host: str
     port: int
@@ -80,23 +80,23 @@ class Place(NamedTuple):
 
 
 class ZooKeeperServer:
-    """One server: a process, and the directory it keeps its data in.
+    """One server: a process and its data directory.
 
     Args:
-        directory: of this server alone; made where it is not there.
+        directory: of this server alone; created if it does not exist.
         number: its number in the ensemble, from 1.
-        places: where all servers of the ensemble listen, by number from 1; one of one alone.
-        heap_mb: how much memory its Java may use for what it keeps.
-        lock: a descriptor that its process holds open, too.
+        endpoints: of all servers of the ensemble, by number from 1.
+        heap_mb: Java's maximum heap.
+        lock: a descriptor that its process keeps open, too.
     """
 
     def __init__(
-        self, directory: Path, number: int, places: Sequence[Place], heap_mb: int, lock: int
+        self, directory: Path, number: int, endpoints: Sequence[Endpoint], heap_mb: int, lock: int
     ) -> None:
         self.directory = directory
         self.number = number
-        self.place = places[number - 1]
-        self._places = places
+        self.endpoint = endpoints[number - 1]
+        self._endpoints = endpoints
         self._heap_mb = heap_mb
         self._lock = lock
         self._process: subprocess.Popen[bytes] | None = None
@@ -105,22 +105,22 @@ class ZooKeeperServer:
     @property
     def address(self) -> str:
         """ "host:port" for clients."""
-        return f"{self.place.host}:{self.place.port}"
+        return f"{self.endpoint.host}:{self.endpoint.port}"
 
     @property
     def pid(self) -> int:
-        """The process's id. Raises ZooKeeperError where none runs."""
+        """The process id. Raises ZooKeeperError if the server is not running."""
         if self._process is None:
             raise ZooKeeperError(f"no ZooKeeper server runs for {self.address}")
         return self._process.pid
 
     @property
     def is_running(self) -> bool:
-        """Whether its process is there; it may still be starting."""
+        """Whether its process is alive; it may still be starting."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start the process, if none runs; it is ready later. Raises JavaNotFound, ZooKeeperError."""
+        """Start the process unless it runs; it is ready later. Raises JavaNotFound, ZooKeeperError."""
         if self.is_running:
             return
         self.stop()
@@ -128,7 +128,7 @@ class ZooKeeperServer:
         command = [
             str(java_home() / "bin" / "java"),
             f"-Xmx{self._heap_mb}m",
-            "-XX:+UseSerialGC",  # starts sooner, and has no threads of its own
+            "-XX:+UseSerialGC",  # starts sooner and needs no threads
             "-XX:TieredStopAtLevel=1",
             "-Xshare:auto",
             "-cp",
@@ -137,7 +137,7 @@ class ZooKeeperServer:
             str(self.directory / "zoo.cfg"),
         ]
         with open(self.directory / "server.log", "wb") as log:
-            # A session of its own: Ctrl-C in a terminal is for this process, which then stops the server.
+            # Its own session: Ctrl-C in a terminal is for this process, which then stops the server.
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -155,37 +155,37 @@ class ZooKeeperServer:
         )
 
     def wait_until_ready(self, timeout_s: float = _READY_S) -> None:
-        """Until it serves clients. Raises ZooKeeperUnavailable if its process ends, or takes too long."""
+        """Wait until it serves clients. Raises ZooKeeperUnavailable if its process ends or takes too long."""
         deadline = time.monotonic() + timeout_s
-        while not self._serves():
+        while not self._is_serving():
             if not self.is_running:
-                raise ZooKeeperUnavailable(f"the ZooKeeper server of {self.address} ended: {self._said()}")
+                raise ZooKeeperUnavailable(
+                    f"the ZooKeeper server of {self.address} ended: {self._last_output()}"
+                )
             if time.monotonic() > deadline:
                 raise ZooKeeperUnavailable(
                     f"the ZooKeeper server of {self.address} does not serve after {timeout_s:g} s: "
-                    f"{self._said()}"
+                    f"{self._last_output()}"
                 )
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
 
     def stop(self) -> None:
-        """End the process; what it has acknowledged is on disk. It may be started again."""
+        """End the process; acknowledged writes are on disk. It may be started again."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
         """SIGKILL, as a crash would. It may be started again."""
         self._end(signal.SIGKILL)
 
-    # -- inside ----------------------------------------------------------------------------------------
-
     def _end(self, number: signal.Signals) -> None:
         watcher, self._watcher = self._watcher, None
         process, self._process = self._process, None
-        if watcher is not None:  # first: afterwards the process's id may be somebody else's
+        if watcher is not None:  # first: later the process id may belong to another process
             watcher.kill()
             watcher.communicate()
         if process is None:
             return
-        process.send_signal(signal.SIGCONT)  # one that is paused would not hear
+        process.send_signal(signal.SIGCONT)  # a stopped process would not handle the other signal
         process.send_signal(number)
         try:
             process.wait(_STOP_S)
@@ -196,47 +196,47 @@ class ZooKeeperServer:
     def _write_files(self) -> None:
         data = self.directory / "data"
         data.mkdir(parents=True, exist_ok=True)
-        text = _CONFIG + f"dataDir={data.absolute()}\nclientPortAddress={self.place.host}\n"
-        text += f"clientPort={self.place.port}\n"
-        if len(self._places) > 1:
-            for number, place in enumerate(self._places, 1):
-                text += f"server.{number}={place.host}:{place.peer_port}:{place.election_port}\n"
+        text = _CONFIG + f"dataDir={data.absolute()}\nclientPortAddress={self.endpoint.host}\n"
+        text += f"clientPort={self.endpoint.port}\n"
+        if len(self._endpoints) > 1:
+            for number, peer in enumerate(self._endpoints, 1):
+                text += f"server.{number}={peer.host}:{peer.peer_port}:{peer.election_port}\n"
         (self.directory / "zoo.cfg").write_text(text)
         (data / "myid").write_text(f"{self.number}\n")
 
-    def _serves(self) -> bool:
+    def _is_serving(self) -> bool:
         try:
-            with socket.create_connection((self.place.host, self.place.port), 1) as connection:
+            with socket.create_connection((self.endpoint.host, self.endpoint.port), 1) as connection:
                 connection.sendall(b"srvr")
-                said = b""
+                response = b""
                 while more := connection.recv(4096):
-                    said += more
+                    response += more
         except OSError:
             return False
-        return said.startswith(b"Zookeeper version")
+        return response.startswith(b"Zookeeper version")
 
-    def _said(self) -> str:
+    def _last_output(self) -> str:
         with contextlib.suppress(OSError):
             lines = (self.directory / "server.log").read_text(errors="replace").splitlines()
-            said = [line for line in lines if line and not line.startswith("SLF4J")]
-            if said:
-                return said[-1][:500]
-        ports = ", ".join(map(str, self.place[1:]))
-        return f"it says nothing; is a port of {ports} taken, or what is in {self.directory} damaged?"
+            own = [line for line in lines if line and not line.startswith("SLF4J")]
+            if own:
+                return own[-1][:500]
+        ports = ", ".join(map(str, self.endpoint[1:]))
+        return f"no output; check that the ports {ports} are free and {self.directory} is intact"
 
 
 class ZooKeepers(Closing):
-    """A server, or an ensemble of servers, started when it is made; a context manager.
+    """A server or an ensemble of servers. The constructor starts them; a context manager.
 
     Args:
-        directory: where they keep their data; None for a temporary one that is deleted at the end.
-        servers: how many; an ensemble of 3 goes on when one of them is lost.
-        port: of the first one; the next ones take those behind it. 0: free ones, for all.
-        hosts: the address that each listens on; one for all, or one for each.
-        heap_mb: memory for each.
+        directory: of their data; None for a temporary one, deleted at the end.
+        servers: how many; an ensemble of 3 survives the loss of one.
+        port: of the first server; the others take the ports after it. 0: free ports for all.
+        hosts: the addresses to listen on; one for all servers, or one for each.
+        heap_mb: of each server.
 
-    Raises JavaNotFound, InvalidArgument (a log's directory, another number of servers than it had),
-    ZooKeeperError (it is in use), OSError.
+    Raises JavaNotFound, InvalidArgument (a log's directory, or the data of another number of servers),
+    ZooKeeperError (the directory is in use), OSError.
     """
 
     def __init__(
@@ -248,7 +248,7 @@ class ZooKeepers(Closing):
         hosts: Sequence[str] = ("127.0.0.1",),
         heap_mb: int = 96,
     ) -> None:
-        check_int("servers", servers, low=1, high=MOST_SERVERS)
+        check_int("servers", servers, low=1, high=MAX_SERVERS)
         check_int("port", port, low=0, high=_LAST_PORT - servers + 1)
         check_int("heap_mb", heap_mb, low=16)
         for host in hosts:
@@ -263,9 +263,9 @@ class ZooKeepers(Closing):
             self.directory = Path(directory)
             _check_directory(self.directory, servers)
             lock = undo.enter_context(_locked(self.directory))
-            places = _places(each_host, port)
+            endpoints = _choose_endpoints(each_host, port)
             self.servers = [
-                ZooKeeperServer(self.directory / str(number), number, places, heap_mb, lock)
+                ZooKeeperServer(self.directory / str(number), number, endpoints, heap_mb, lock)
                 for number in range(1, servers + 1)
             ]
             for server in self.servers:
@@ -277,16 +277,16 @@ class ZooKeepers(Closing):
 
     @property
     def connect_string(self) -> str:
-        """ "host:port,host:port": what clients are configured with."""
+        """ "host:port,host:port" for clients."""
         return ",".join(server.address for server in self.servers)
 
     def close(self) -> None:
-        """Stop them all. May be called twice."""
+        """Stop all servers. Idempotent."""
         self._undo.close()
 
 
 def _check_directory(directory: Path, servers: int) -> None:
-    """Raises InvalidArgument for a log, and for the data of more servers, or of fewer."""
+    """Raises InvalidArgument for a log, and for the data of another number of servers."""
     if directory.exists() and not directory.is_dir():
         raise InvalidArgument(f"{directory} is a file: a ZooKeeper needs a directory")
     if (directory / FORMAT_FILE).exists():
@@ -297,14 +297,14 @@ def _check_directory(directory: Path, servers: int) -> None:
         had = max((directory / "1" / "zoo.cfg").read_text().count("\nserver."), 1)
         if had != servers:
             raise InvalidArgument(
-                f"{directory} has the data of {counted(had, 'server')}, not of {servers}: start as many, "
+                f"{directory} has the data of {counted(had, 'server')}, not of {servers}: start that many, "
                 "or name a new directory (servers without data could outvote those that have it)"
             )
 
 
 @contextlib.contextmanager
 def _locked(directory: Path) -> Iterator[int]:
-    """Nobody else runs servers there; the lock's descriptor. Raises ZooKeeperError, OSError."""
+    """Lock the directory; yields the lock's descriptor. Raises ZooKeeperError, OSError."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / _LOCK
     path.touch()
@@ -312,10 +312,10 @@ def _locked(directory: Path) -> Iterator[int]:
     while (lock := FileSystem().try_lock(str(path))) is None:
         if time.monotonic() > deadline:
             raise ZooKeeperError(
-                f"{directory} is in use by the ZooKeeper of process {path.read_text() or 'somebody'}: stop "
-                "that one first, or name another directory"
+                f"{directory} is in use by the ZooKeeper of process {path.read_text() or 'unknown'}: stop "
+                "that one first, or give another directory"
             )
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
     try:
         os.truncate(lock, 0)
         os.pwrite(lock, str(os.getpid()).encode(), 0)
@@ -324,10 +324,10 @@ def _locked(directory: Path) -> Iterator[int]:
         os.close(lock)
 
 
-def _places(hosts: Sequence[str], port: int) -> list[Place]:
-    """Ports for all; those that the kernel chooses are held together, so that they differ.
+def _choose_endpoints(hosts: Sequence[str], port: int) -> list[Endpoint]:
+    """Ports for all servers. All are held until the last is chosen, so that they differ.
 
-    Raises ZooKeeperError for a port that is taken.
+    Raises ZooKeeperError for a port in use.
     """
     with contextlib.ExitStack() as held:
 
@@ -343,7 +343,7 @@ def _places(hosts: Sequence[str], port: int) -> list[Place]:
 
         client_ports = [bound(host, port + number if port else 0) for number, host in enumerate(hosts)]
         return [
-            Place(host, client_port, bound(host, 0), bound(host, 0))
+            Endpoint(host, client_port, bound(host, 0), bound(host, 0))
             for host, client_port in zip(hosts, client_ports, strict=True)
         ]
 
@@ -353,14 +353,14 @@ def _jars() -> list[Path]:
     found = importlib.util.find_spec("pyspark")
     if found is None or found.origin is None:
         raise ZooKeeperError(
-            "a ZooKeeper server comes out of PySpark's jars, and PySpark is not installed: "
+            "the ZooKeeper server is in PySpark's jars, and PySpark is not installed: "
             "pip install 'embedlog[cluster-dev]'"
         )
     directory = Path(found.origin).parent / "jars"
     jars = []
     for form in _JARS:
-        fitting = sorted(directory.glob(f"{form}.jar"))
-        if not fitting:
-            raise ZooKeeperError(f"there is no {form}.jar in {directory}: is this PySpark complete?")
-        jars.append(fitting[-1])
+        matching = sorted(directory.glob(f"{form}.jar"))
+        if not matching:
+            raise ZooKeeperError(f"there is no {form}.jar in {directory}: this PySpark is incomplete")
+        jars.append(matching[-1])
     return jars
