@@ -61,7 +61,7 @@ _TO_ATTRIBUTES: Final = ATTRIBUTES_POS + _ATTRIBUTES.size
 def as_batches(message_set: bytes, settings: TopicSettings, now_ms: int, max_bytes: int) -> bytearray:
     """The batches that a producer's set is appended as; its wrappers together may decompress to max_bytes.
 
-    Raises Refusal.
+    Raises ApiError.
     """
     made = _Batches(settings, now_ms)
     stop = 0
@@ -185,7 +185,7 @@ def as_message_set(
     """The records of offset..end_offset as messages, cut off at max_bytes, or fewer if `conversion` ends.
 
     With at_least_one the first message is whole, however large. Memory: one batch as it is in the log, or a
-    chunk of small ones, and one piece of its records. Raises Refusal if the first batch is compressed with
+    chunk of small ones, and one piece of its records. Raises ApiError if the first batch is compressed with
     zstd; else as `ReadablePartition.fetch`.
     """
     made = bytearray()
@@ -239,7 +239,7 @@ def _batches(
 def size_before_zstd(segment: Segment, pos: int, size: int) -> int:
     """How many of these bytes stand before the first batch that is compressed with zstd.
 
-    Raises Refusal where it is the very first; OSError.
+    Raises ApiError where it is the very first; OSError.
     """
     at = pos
     window, window_pos = b"", pos

@@ -1,13 +1,13 @@
-"""Incremental fetch sessions: a client says once which partitions it reads, and from then on what changes.
+"""Incremental fetch sessions: a client sends the partitions that it reads once, and only changes afterwards.
 
-    session id 0, epoch -1    no session: everything is in the request, everything in the answer
-    session id 0, epoch 0     a new session; the answer names it
-    session id n, epoch 0     the same, and the old session n is over
-    session id n, epoch e     the changes since e-1; the answer has only partitions with news
-    session id n, epoch -1    session n is over; else as without one
+    session id 0, epoch -1    no session: request and response list all partitions
+    session id 0, epoch 0     creates a session; the response has its id
+    session id n, epoch 0     the same, and closes session n
+    session id n, epoch e     the changes since e-1; the response has only partitions that changed
+    session id n, epoch -1    closes session n; otherwise as without a session
 
-The cache has a number of slots. When it is full the session that was used longest ago makes room; its client
-is told FETCH_SESSION_ID_NOT_FOUND and begins anew. A broker without slots is one without sessions.
+The cache has a fixed number of slots. When it is full, the least recently used session is evicted; its client
+gets FETCH_SESSION_ID_NOT_FOUND and creates a new one. Without slots there are no sessions.
 
 Source: KIP-227.
 """
@@ -35,7 +35,7 @@ TopicNamed: TypeAlias = Callable[[bytes], "str | None"]
 
 
 class RequestedPartition(NamedTuple):
-    """A partition that a client reads, and from where. topic is None where no topic has that id."""
+    """A partition of a fetch request. topic is None if no topic has the id."""
 
     topic: str | None
     topic_id: bytes
@@ -51,17 +51,17 @@ _Key: TypeAlias = "tuple[str | bytes, int]"
 
 @dataclass(slots=True)
 class Session:
-    """What a client reads, in the order in which it is served, and what it was told last."""
+    """A client's partitions in the order in which they are served, and the edges that it was sent last."""
 
     number: int
     epoch: int = 1
-    wanted: dict[_Key, RequestedPartition] = field(default_factory=dict)
-    told: dict[_Key, tuple[int, int]] = field(default_factory=dict)
-    full: bool = True  # the next answer has all partitions
+    requested: dict[_Key, RequestedPartition] = field(default_factory=dict)
+    sent: dict[_Key, tuple[int, int]] = field(default_factory=dict)
+    full: bool = True  # the next response has all partitions
 
 
 class FetchSessions:
-    """The sessions of a broker. Safe between threads."""
+    """A broker's sessions. Thread-safe."""
 
     def __init__(self, slots: int) -> None:
         self._slots = slots
@@ -74,8 +74,8 @@ class FetchSessions:
     def begin(
         self, request: FetchRequest, version: int, topic_name: TopicNamed
     ) -> tuple[Session | None, list[RequestedPartition]]:
-        """The session of a request, if it has one, and what is to be fetched. Raises Refusal."""
-        given = _wanted(request, version, topic_name)
+        """The session of a request, if any, and the partitions to read. Raises ApiError."""
+        given = _requested_partitions(request, version, topic_name)
         if version < _FIRST_WITH_SESSIONS:
             return None, list(given.values())
         with self._lock:
@@ -98,21 +98,21 @@ class FetchSessions:
             for topic in request.forgotten_topics_data:
                 name = topic.topic if version < _FIRST_WITH_TOPIC_IDS else topic.topic_id
                 for number in topic.partitions:
-                    session.wanted.pop((name, number), None)
-                    session.told.pop((name, number), None)
-            session.wanted.update(given)
-            # Topics may have come or gone since the session began.
+                    session.requested.pop((name, number), None)
+                    session.sent.pop((name, number), None)
+            session.requested.update(given)
+            # Topics may have been created or deleted since the session began.
             names: dict[bytes, str | None] = {NO_UUID: None}
-            for key, wanted in session.wanted.items():
-                topic_id = wanted.topic_id
+            for key, requested in session.requested.items():
+                topic_id = requested.topic_id
                 if topic_id not in names:
                     names[topic_id] = topic_name(topic_id)
-                if topic_id != NO_UUID and names[topic_id] != wanted.topic:
-                    session.wanted[key] = wanted._replace(topic=names[topic_id])
-            return session, list(session.wanted.values())
+                if topic_id != NO_UUID and names[topic_id] != requested.topic:
+                    session.requested[key] = requested._replace(topic=names[topic_id])
+            return session, list(session.requested.values())
 
     def end(self, session: Session | None, response: FetchResponse) -> FetchResponse:
-        """The answer as this session's client is to get it."""
+        """The response reduced to what the session's client has to be sent."""
         if session is None:
             return response
         response.session_id = session.number
@@ -120,45 +120,47 @@ class FetchSessions:
             responses = []
             for topic in response.responses:
                 name: str | bytes = topic.topic if topic.topic_id == NO_UUID else topic.topic_id
-                news = [data for data in topic.partitions if self._is_news(session, name, data)]
-                if news:
+                changed = [data for data in topic.partitions if self._has_changed(session, name, data)]
+                if changed:
                     responses.append(
-                        FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=news)
+                        FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=changed)
                     )
             response.responses = responses
         return response
 
-    def _is_news(self, session: Session, topic: str | bytes, data: PartitionData) -> bool:
-        """Also moves a partition with records behind the others: all get their turn."""
+    def _has_changed(self, session: Session, topic: str | bytes, data: PartitionData) -> bool:
+        """Whether the partition is sent. One with records moves to the end, so that all get their turn."""
         key = (topic, data.partition_index)
         edges = data.high_watermark, data.log_start_offset
         has_records = bool(data.records is not None and len(data.records))
-        known = session.told.get(key)
-        session.told[key] = edges
-        if has_records and key in session.wanted:
-            session.wanted[key] = session.wanted.pop(key)
+        known = session.sent.get(key)
+        session.sent[key] = edges
+        if has_records and key in session.requested:
+            session.requested[key] = session.requested.pop(key)
         if data.error_code or data.diverging_epoch is not None:
-            session.told.pop(key)  # it is to be told again
+            session.sent.pop(key)  # send it again next time
             return True
         return session.full or has_records or known != edges
 
-    def _new(self, wanted: dict[_Key, RequestedPartition]) -> Session:
+    def _new(self, requested: dict[_Key, RequestedPartition]) -> Session:
         while len(self._sessions) >= self._slots:
             self._sessions.popitem(last=False)
         number = 0
         while not number or number in self._sessions:
             number = random.randint(1, _LAST_EPOCH)
-        session = self._sessions[number] = Session(number, wanted=dict(wanted))
+        session = self._sessions[number] = Session(number, requested=dict(requested))
         return session
 
 
-def _wanted(request: FetchRequest, version: int, topic_name: TopicNamed) -> dict[_Key, RequestedPartition]:
-    wanted: dict[_Key, RequestedPartition] = {}
+def _requested_partitions(
+    request: FetchRequest, version: int, topic_name: TopicNamed
+) -> dict[_Key, RequestedPartition]:
+    requested: dict[_Key, RequestedPartition] = {}
     for topic in request.topics:
         by_id = version >= _FIRST_WITH_TOPIC_IDS
         name = topic_name(topic.topic_id) if by_id else topic.topic
         for part in topic.partitions:
-            wanted[topic.topic_id if by_id else topic.topic, part.partition] = RequestedPartition(
+            requested[topic.topic_id if by_id else topic.topic, part.partition] = RequestedPartition(
                 name,
                 topic.topic_id,
                 part.partition,
@@ -167,4 +169,4 @@ def _wanted(request: FetchRequest, version: int, topic_name: TopicNamed) -> dict
                 part.last_fetched_epoch,
                 part.partition_max_bytes,
             )
-    return wanted
+    return requested

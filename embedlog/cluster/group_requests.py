@@ -1,13 +1,12 @@
-"""How a broker works at groups: elsewhere than in its processors, from the time the groups are loaded.
+"""Runs requests about groups outside the processors' threads, once the groups have been loaded.
 
-Everything about groups goes through one lock, which somebody may hold while he writes to the offsets topic.
-So it is done by the node's other threads, and answered by futures: when it is done, when the other members
-have done their part, when its time is over, or when the broker stops, whichever comes first.
+All group operations take the coordinator's lock, which a thread may hold while it appends to the offsets
+topic. So they run in the broker's other threads and are answered by futures: when the operation is done, when
+the other members have sent theirs, on a timeout, or when the broker stops, whichever comes first.
 
-The groups of earlier times are read when the broker starts, while the port is open already: until they are
-there, members are told to come back (COORDINATOR_LOAD_IN_PROGRESS). Then they find their group as it was,
-with them in it, so that a broker that is restarted within their sessions' timeouts costs no rebalance.
-Offsets that nobody uses expire by the clock of the log.
+The broker loads stored groups at its start while the port is open already; until then members get
+COORDINATOR_LOAD_IN_PROGRESS. A group keeps its members across the restart, so a restart within their session
+timeouts costs no rebalance. Unused offsets expire by the log's clock.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _MS_PER_MINUTE: Final = 60_000
 
 
 class GroupRequests:
-    """Between the handlers of groups and the coordinator. Safe between threads."""
+    """Between the handlers of groups and the coordinator. Thread-safe."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
@@ -43,24 +42,24 @@ class GroupRequests:
         self._unanswered: dict[Future[Any], Callable[[], object]] = {}
 
     def start(self) -> None:
-        """Load the groups, and let offsets expire from now on. Nothing is waited for."""
+        """Begin to load the groups and to expire offsets. Does not wait."""
         self._begin_loading()
         self._broker.store.background.add_timer("offset expiry", self._expire)
 
     def stop(self) -> None:
-        """Whoever waits for other members is sent away, and nobody else is let in."""
+        """Answer all pending requests with an error, and reject later ones."""
         with self._lock:
             self._stopped = True
             unanswered = list(self._unanswered.values())
-        for refuse in unanswered:
-            refuse()
+        for reject in unanswered:
+            reject()
 
     def check_coordinates(self, group: str) -> None:
-        """Is this the group's coordinator? Raises Refusal. (A group without a name is refused elsewhere.)"""
+        """Raises ApiError unless this broker coordinates the group. An empty name is rejected elsewhere."""
         if group and not self._broker.coordination.coordinates(group):
             raise ApiError(ErrorCode.NOT_COORDINATOR, f"another broker coordinates group {group!r}")
 
-    def do(
+    def run(
         self,
         context: RequestContext,
         work: Callable[[], _R],
@@ -69,10 +68,10 @@ class GroupRequests:
         group: str | None = None,
         timeout_ms: int | None = None,
     ) -> _R | Future[_R]:
-        """What `work` returns, or `failed` makes of its error.
+        """A future of work(), or of failed(error).
 
-        `group` is the one that it is about; None where it is about several, or none. After timeout_ms it is
-        answered with COORDINATOR_NOT_AVAILABLE, and may yet be done.
+        `group` is None if the work is about several groups or none. After timeout_ms the result is
+        failed(COORDINATOR_NOT_AVAILABLE); the work may still be done.
         """
 
         def begin(response: Future[_R]) -> None:
@@ -85,23 +84,23 @@ class GroupRequests:
         response = self._begin(group, begin, failed)
         if timeout_ms is not None and isinstance(response, Future):
             loop = context.connection.loop
-            late = ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"not done after {timeout_ms:,} ms")
+            timed_out = ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"timed out after {timeout_ms:,} ms")
 
-            def begin_waiting() -> None:
-                timer = loop.call_later(timeout_ms / 1000, lambda: _settle(response, failed(late)))
+            def start_timer() -> None:
+                timer = loop.call_later(timeout_ms / 1000, lambda: _settle(response, failed(timed_out)))
                 response.add_done_callback(lambda _: loop.post(timer.cancel))
 
-            loop.post(begin_waiting)
+            loop.post(start_timer)
         return response
 
-    def wait(
+    def run_async(
         self,
         group: str,
         begin: Callable[[], Future[_T]],
         answered: Callable[[_T], _R],
         failed: Callable[[EmbedlogError], _R],
     ) -> _R | Future[_R]:
-        """What `answered` makes of the result that `begin` promises, or `failed` of an error of either."""
+        """A future of answered(result of begin()), or of failed(error) for an error of either."""
 
         def go_on(response: Future[_R], done: Future[_T]) -> None:
             try:
@@ -110,7 +109,7 @@ class GroupRequests:
                 result = failed(error)
             _settle(response, result)
 
-        def begin_it(response: Future[_R]) -> None:
+        def start(response: Future[_R]) -> None:
             try:
                 promised = begin()
             except EmbedlogError as error:
@@ -118,9 +117,7 @@ class GroupRequests:
             else:
                 promised.add_done_callback(lambda done: go_on(response, done))
 
-        return self._begin(group, begin_it, failed)
-
-    # -- inside ----------------------------------------------------------------------------------------
+        return self._begin(group, start, failed)
 
     def _begin(
         self,
@@ -142,7 +139,7 @@ class GroupRequests:
         def run() -> None:
             try:
                 begin(response)
-            except BaseException as error:  # a defect: the connection says so and closes
+            except BaseException as error:  # a defect: the connection logs it and closes
                 with contextlib.suppress(InvalidStateError):
                     response.set_exception(error)
 
@@ -171,7 +168,7 @@ class GroupRequests:
         except Closed:
             pass
         except EmbedlogError as error:
-            logger.error("the groups cannot be loaded, the next request tries again: %s", error)
+            logger.error("the groups cannot be loaded, the next request retries: %s", error)
         finally:
             self._loading = False
 
@@ -189,5 +186,5 @@ def _stopping() -> ApiError:
 
 
 def _settle(response: Future[_R], result: _R) -> None:
-    with contextlib.suppress(InvalidStateError):  # it was answered otherwise
+    with contextlib.suppress(InvalidStateError):  # answered by a timeout or the stop
         response.set_result(result)

@@ -1,7 +1,7 @@
 """A broker's settings: Kafka's names in Python's spelling, as in config.py.
 
-Those of the log itself (LogSettings) and the defaults of its topics (TopicSettings) stand beside these in a
-configuration file; `config.sorted_settings` tells them apart.
+A configuration file has these together with the log's (LogSettings) and the topics' defaults (TopicSettings);
+`config.sorted_settings` separates them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..synonyms import BROKER, Synonyms
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings(Settings):
-    """What a broker allows and how it behaves. Times in milliseconds (minutes where the name says so)."""
+    """A broker's limits and behaviour. Times are in milliseconds unless the name says minutes."""
 
     rules: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "broker_id": {"low": 0, "high": MAX_INT32},
@@ -26,7 +26,7 @@ class BrokerSettings(Settings):
         "group_min_session_timeout_ms": {"low": 1, "high": MAX_INT32},
         "max_connections": {"low": 1, "high": MAX_INT32},
         "max_connections_per_ip": {"low": 1, "high": MAX_INT32},
-        # What a reader is willing to decompress (codec.DEFAULT_MAX_BYTES) must hold what a producer may send.
+        # At most what readers decompress (codec.DEFAULT_MAX_BYTES).
         "max_decompressed_message_bytes": {"low": 1024, "high": 128 * MIB},
         "max_groups": {"low": 1, "high": MAX_INT32},
         "max_incremental_fetch_session_cache_slots": {"low": 0, "high": MAX_INT32},
@@ -44,7 +44,10 @@ class BrokerSettings(Settings):
         "request_grace_ms": {"low": 1, "high": MAX_INT32},
         "request_min_bytes_per_second": {"low": 0, "high": MAX_INT32},
         "socket_request_max_bytes": {"low": 1024, "high": MAX_INT32},
-        "zookeeper_session_timeout_ms": {"low": 1_000, "high": 40_000},  # what servers grant by default
+        "zookeeper_session_timeout_ms": {
+            "low": 1_000,
+            "high": 40_000,
+        },  # the range that servers grant by default
     }
 
     synonyms: ClassVar[Synonyms] = BROKER

@@ -279,7 +279,7 @@ def test_the_brokers_settings() -> None:
         assert broker.log.describe_topic("three").partitions == 3
 
         code, text = refused(alter(AlterConfigOpType.SET, "max.connections", "5"))
-        assert (code, "when starting it" in text) == ("INVALID_REQUEST", True)
+        assert (code, "at its start" in text) == ("INVALID_REQUEST", True)
         assert refused(alter(AlterConfigOpType.SET, "num.partitions", "0"))[0] == "INVALID_CONFIG"
         for fixed in ("log.dirs", "log.retention.ms", "advertised.listeners"):
             assert refused(alter(AlterConfigOpType.SET, fixed, "1"))[0] == "INVALID_REQUEST"

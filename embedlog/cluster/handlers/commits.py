@@ -1,11 +1,11 @@
-"""OffsetCommit, OffsetFetch, OffsetDelete: what groups have read.
+"""OffsetCommit, OffsetFetch, OffsetDelete: the committed offsets of groups.
 
-A commit is appended to `__consumer_offsets` before it is answered. From version 10 on topics are named by
-their ids; what a group has committed is kept under their names, and forgotten with them. A negative offset is
-kept as sent (kafkajs commits -1 and -2 to reset a group); clients treat it as none.
+A commit is appended to `__consumer_offsets` before it is answered. From version 10 on topics are identified
+by id; offsets are stored under topic names and deleted with the topic. A negative offset is stored as sent
+(kafkajs commits -1 and -2 to reset a group); clients treat it as none.
 
-Version 0 of OffsetCommit and OffsetFetch keeps offsets in the cluster's ZooKeeper, at any broker. A broker
-without ZooKeeper keeps them in `__consumer_offsets`.
+Version 0 of OffsetCommit and OffsetFetch stores offsets in the cluster's ZooKeeper, at any broker. A broker
+without ZooKeeper stores them in `__consumer_offsets`.
 """
 
 from __future__ import annotations
@@ -55,29 +55,29 @@ from ..group_requests import GroupRequests
 
 _FIRST_WITH_TOPIC_IDS: Final = 10
 _FIRST_WITH_SEVERAL_GROUPS: Final = 8
-_FIRST_WITH_A_CODE_FOR_THE_GROUP: Final = 2
-_FIRST_THAT_MISSES_GROUPS: Final = 9  # OffsetCommit: GROUP_ID_NOT_FOUND
+_FIRST_WITH_GROUP_ERROR_CODE: Final = 2
+_FIRST_WITH_GROUP_NOT_FOUND: Final = 9  # OffsetCommit: GROUP_ID_NOT_FOUND
 _NOTHING: Final = CommittedOffset(-1)
 
 
-class Found(NamedTuple):
-    """What there is for one partition."""
+class PartitionOffset(NamedTuple):
+    """A partition's committed offset, or an error."""
 
     partition: int
     committed: CommittedOffset
     code: ErrorCode = ErrorCode.NONE
 
 
-class FoundTopic(NamedTuple):
-    """What there is for the partitions of one topic."""
+class TopicOffsets(NamedTuple):
+    """The committed offsets of a topic's partitions."""
 
     name: str
     topic_id: bytes
-    partitions: list[Found]
+    partitions: list[PartitionOffset]
 
 
-class Asked(NamedTuple):
-    """A topic as it is asked for; name is None where no topic has that id."""
+class RequestedTopic(NamedTuple):
+    """A topic of a request; name is None if no topic has the id."""
 
     name: str | None
     topic_id: bytes
@@ -85,14 +85,14 @@ class Asked(NamedTuple):
 
 
 class CommitHandlers:
-    """Implements the APIs of committed offsets."""
+    """Handles the APIs of committed offsets."""
 
-    def __init__(self, broker: BrokerContext, work: GroupRequests) -> None:
+    def __init__(self, broker: BrokerContext, requests: GroupRequests) -> None:
         self._broker = broker
-        self._requests = work
+        self._requests = requests
 
     def handlers(self) -> dict[str, Handler]:
-        """API -> who answers it."""
+        """API -> handler."""
         return {
             "OffsetCommit": self.offset_commit,
             "OffsetFetch": self.offset_fetch,
@@ -107,7 +107,7 @@ class CommitHandlers:
         offsets: dict[TopicPartition, CommittedOffset] = {}
         checked: list[list[ErrorCode]] = []
         for topic in request.topics:
-            name = self._name(context, topic.name, topic.topic_id)
+            name = self._topic_name(context, topic.name, topic.topic_id)
             checked.append([self._check(name, given) for given in topic.partitions])
             for given, code in zip(topic.partitions, checked[-1], strict=True):
                 if name is not None and code is ErrorCode.NONE:
@@ -138,8 +138,8 @@ class CommitHandlers:
 
         if not offsets:
             return answer(ErrorCode.NONE)
-        kept = self._in_zookeeper(context)
-        return self._requests.do(
+        kept = self._zookeeper_store(context)
+        return self._requests.run(
             context,
             commit if kept is None else lambda: commit_in_zookeeper(kept),
             lambda error: answer(self._commit_code(context, request, error)),
@@ -147,8 +147,8 @@ class CommitHandlers:
             timeout_ms=self._broker.settings.offsets_commit_timeout_ms,
         )
 
-    def _in_zookeeper(self, context: RequestContext) -> ConsumerOffsets | None:
-        """The ZooKeeper offsets, if the request is about these; None for `__consumer_offsets`."""
+    def _zookeeper_store(self, context: RequestContext) -> ConsumerOffsets | None:
+        """The store of a request of version 0, if it is ZooKeeper; None for `__consumer_offsets`."""
         return None if context.version else self._broker.coordination.consumer_offsets
 
     def _check(self, topic: str | None, given: OffsetCommitRequestPartition) -> ErrorCode:
@@ -165,13 +165,13 @@ class CommitHandlers:
     def _commit_code(
         self, context: RequestContext, request: OffsetCommitRequest, error: EmbedlogError
     ) -> ErrorCode:
-        """A member of a group that is not there (any more) is told so in a way that its version knows."""
+        """The code for a failed commit. For a member of a missing group it depends on the version."""
         lost = isinstance(error, (UnknownMember, IllegalGeneration))
         if lost and request.generation_id_or_member_epoch >= 0:
             try:
                 self._broker.groups.describe_group(request.group_id)
             except GroupNotFound:
-                if context.version >= _FIRST_THAT_MISSES_GROUPS:
+                if context.version >= _FIRST_WITH_GROUP_NOT_FOUND:
                     return ErrorCode.GROUP_ID_NOT_FOUND
                 return ErrorCode.ILLEGAL_GENERATION
             except EmbedlogError:
@@ -183,7 +183,7 @@ class CommitHandlers:
     def offset_fetch(
         self, context: RequestContext, request: OffsetFetchRequest
     ) -> OffsetFetchResponse | Future[OffsetFetchResponse]:
-        asked: list[tuple[str, list[Asked] | None]]
+        asked: list[tuple[str, list[RequestedTopic] | None]]
         if context.version >= _FIRST_WITH_SEVERAL_GROUPS:
             asked = [
                 (
@@ -191,63 +191,71 @@ class CommitHandlers:
                     None
                     if group.topics is None
                     else [
-                        Asked(self._name(context, t.name, t.topic_id), t.topic_id, t.partition_indexes)
+                        RequestedTopic(
+                            self._topic_name(context, t.name, t.topic_id), t.topic_id, t.partition_indexes
+                        )
                         for t in group.topics
                     ],
                 )
-                for group in _once(request.groups)
+                for group in _distinct(request.groups)
             ]
         else:
             topics = request.topics
-            of = None if topics is None else [Asked(t.name, NO_UUID, t.partition_indexes) for t in topics]
+            of = (
+                None
+                if topics is None
+                else [RequestedTopic(t.name, NO_UUID, t.partition_indexes) for t in topics]
+            )
             asked = [(request.group_id, of)]
-        return self._requests.do(
+        return self._requests.run(
             context,
-            lambda: self._fetched(context, asked),
+            lambda: self._fetch_all(context, asked),
             lambda error: _fetch_response(
-                context, [(group, _none(topics, ErrorCode.NONE), error) for group, topics in asked]
+                context, [(group, _empty(topics, ErrorCode.NONE), error) for group, topics in asked]
             ),
         )
 
-    def _fetched(
-        self, context: RequestContext, asked: Iterable[tuple[str, list[Asked] | None]]
+    def _fetch_all(
+        self, context: RequestContext, asked: Iterable[tuple[str, list[RequestedTopic] | None]]
     ) -> OffsetFetchResponse:
-        found: list[tuple[str, list[FoundTopic], EmbedlogError | None]] = []
+        found: list[tuple[str, list[TopicOffsets], EmbedlogError | None]] = []
         for group, topics in asked:
             try:
-                if self._in_zookeeper(context) is None:
+                if self._zookeeper_store(context) is None:
                     self._requests.check_coordinates(group)
-                found.append((group, self._found(context, group, topics), None))
+                found.append((group, self._fetch_group(context, group, topics), None))
             except EmbedlogError as error:
-                found.append((group, _none(topics, ErrorCode.NONE), error))
+                found.append((group, _empty(topics, ErrorCode.NONE), error))
         return _fetch_response(context, found)
 
-    def _found(self, context: RequestContext, group: str, topics: list[Asked] | None) -> list[FoundTopic]:
+    def _fetch_group(
+        self, context: RequestContext, group: str, topics: list[RequestedTopic] | None
+    ) -> list[TopicOffsets]:
         if topics is None:
             return self._all(context, self._broker.groups.stored_offsets(group))
         names = [TopicPartition(t.name, number) for t in topics if t.name for number in t.partitions]
-        kept = self._in_zookeeper(context)
+        kept = self._zookeeper_store(context)
         if kept is None:
             committed = self._broker.groups.stored_offsets(group, names)
         else:
-            there = [name for name in dict.fromkeys(names) if self._missing(name) is ErrorCode.NONE]
+            there = [name for name in dict.fromkeys(names) if self._missing_code(name) is ErrorCode.NONE]
             committed = {name: CommittedOffset(each) for name, each in kept.fetch(group, there).items()}
         missing = ErrorCode.NONE if context.version else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return [
-            FoundTopic(
+            TopicOffsets(
                 topic.name or "",
                 topic.topic_id,
-                [_found(topic.name, number, committed, missing) for number in topic.partitions],
+                [_find(topic.name, number, committed, missing) for number in topic.partitions],
             )
             for topic in topics
         ]
 
     def _all(
         self, context: RequestContext, committed: Mapping[TopicPartition, CommittedOffset]
-    ) -> list[FoundTopic]:
-        by_topic: dict[str, list[Found]] = {}
+    ) -> list[TopicOffsets]:
+        by_topic: dict[str, list[PartitionOffset]] = {}
         for name in sorted(committed):
-            by_topic.setdefault(name.topic, []).append(Found(name.partition, committed[name]))
+            by_topic.setdefault(name.topic, []).append(PartitionOffset(name.partition, committed[name]))
         found = []
         for topic, partitions in by_topic.items():
             topic_id = NO_UUID
@@ -255,8 +263,8 @@ class CommitHandlers:
                 try:
                     topic_id = self._broker.topic_id(topic)
                 except TopicNotFound:
-                    continue  # it has no id to be told by
-            found.append(FoundTopic(topic, topic_id, partitions))
+                    continue  # no id to report it by
+            found.append(TopicOffsets(topic, topic_id, partitions))
         return found
 
     # -- OffsetDelete ----------------------------------------------------------------------------------
@@ -277,7 +285,7 @@ class CommitHandlers:
                         partitions=[
                             OffsetDeleteResponsePartition(
                                 partition_index=name.partition,
-                                error_code=code if name in committed else self._missing(name),
+                                error_code=code if name in committed else self._missing_code(name),
                             )
                             for name in names
                         ],
@@ -285,7 +293,7 @@ class CommitHandlers:
                 )
             return response
 
-        return self._requests.do(
+        return self._requests.run(
             context,
             delete,
             lambda error: OffsetDeleteResponse(error_code=group_error_code_for(error)),
@@ -301,22 +309,22 @@ class CommitHandlers:
             return group_error_code_for(error)
         return ErrorCode.NONE
 
-    def _missing(self, name: TopicPartition) -> ErrorCode:
-        """Nothing is committed for it: that is what was asked for, if there is such a partition."""
+    def _missing_code(self, name: TopicPartition) -> ErrorCode:
+        """The code for a partition without a committed offset: no error if the partition exists."""
         try:
             self._broker.partition(*name)
         except EmbedlogError as error:
             return error_code_for(error)
         return ErrorCode.NONE
 
-    def _name(self, context: RequestContext, name: str, topic_id: bytes) -> str | None:
+    def _topic_name(self, context: RequestContext, name: str, topic_id: bytes) -> str | None:
         return self._broker.topic_name(topic_id) if context.version >= _FIRST_WITH_TOPIC_IDS else name
 
 
 def _commit_response(
     request: OffsetCommitRequest, checked: list[list[ErrorCode]], code: ErrorCode
 ) -> OffsetCommitResponse:
-    """`code` for all partitions with which nothing else is wrong."""
+    """`code` is for all partitions without an error of their own."""
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponseTopic(
@@ -334,30 +342,32 @@ def _commit_response(
     )
 
 
-def _found(
+def _find(
     topic: str | None, number: int, committed: Mapping[TopicPartition, CommittedOffset], missing: ErrorCode
-) -> Found:
+) -> PartitionOffset:
     if topic is None:
-        return Found(number, _NOTHING, ErrorCode.UNKNOWN_TOPIC_ID)
+        return PartitionOffset(number, _NOTHING, ErrorCode.UNKNOWN_TOPIC_ID)
     offset = committed.get(TopicPartition(topic, number))
-    return Found(number, _NOTHING, missing) if offset is None else Found(number, offset)
+    return PartitionOffset(number, _NOTHING, missing) if offset is None else PartitionOffset(number, offset)
 
 
-def _once(groups: Sequence[OffsetFetchRequestGroup]) -> list[OffsetFetchRequestGroup]:
-    """Without the second mention of a group of which everything is asked for: that may be a lot."""
+def _distinct(groups: Sequence[OffsetFetchRequestGroup]) -> list[OffsetFetchRequestGroup]:
+    """Without duplicates of a group whose offsets are all requested: the response might be large."""
     of_all = {group.group_id: group for group in groups if group.topics is None}
     return [*of_all.values(), *(group for group in groups if group.topics is not None)]
 
 
-def _none(topics: list[Asked] | None, code: ErrorCode) -> list[FoundTopic]:
+def _empty(topics: list[RequestedTopic] | None, code: ErrorCode) -> list[TopicOffsets]:
     return [
-        FoundTopic(topic.name or "", topic.topic_id, [Found(n, _NOTHING, code) for n in topic.partitions])
+        TopicOffsets(
+            topic.name or "", topic.topic_id, [PartitionOffset(n, _NOTHING, code) for n in topic.partitions]
+        )
         for topic in topics or ()
     ]
 
 
 def _fetch_response(
-    context: RequestContext, found: list[tuple[str, list[FoundTopic], EmbedlogError | None]]
+    context: RequestContext, found: list[tuple[str, list[TopicOffsets], EmbedlogError | None]]
 ) -> OffsetFetchResponse:
     if context.version >= _FIRST_WITH_SEVERAL_GROUPS:
         return OffsetFetchResponse(
@@ -388,7 +398,7 @@ def _fetch_response(
         )
     ((_, topics, error),) = found
     code = ErrorCode.NONE if error is None else group_error_code_for(error)
-    of_each = code if context.version < _FIRST_WITH_A_CODE_FOR_THE_GROUP else ErrorCode.NONE
+    of_each = code if context.version < _FIRST_WITH_GROUP_ERROR_CODE else ErrorCode.NONE
     return OffsetFetchResponse(
         error_code=code,
         topics=[

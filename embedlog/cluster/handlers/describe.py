@@ -1,4 +1,4 @@
-"""DescribeLogDirs and DescribeProducers: what lies on the disk, and who writes it."""
+"""DescribeLogDirs and DescribeProducers: the size of partitions on disk, and their active producers."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from ..broker_context import BrokerContext, Handler, RequestContext
 
 
 class DescribeHandlers:
-    """Implements the APIs that look below the records."""
+    """Handles the APIs that describe storage."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
 
     def handlers(self) -> dict[str, Handler]:
-        """API -> who answers it."""
+        """API -> handler."""
         return {"DescribeLogDirs": self.describe_log_dirs, "DescribeProducers": self.describe_producers}
 
     def describe_log_dirs(
@@ -43,7 +43,7 @@ class DescribeHandlers:
         return self._broker.run_blocking(self._describe_log_dirs, request)
 
     def _describe_log_dirs(self, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
-        """One directory. What is asked for and not there is left out, as Kafka does."""
+        """One directory. Unknown partitions are omitted, as in Kafka."""
         store = self._broker.store
         result = DescribeLogDirsResult(log_dir=store.path)
         try:
@@ -52,7 +52,7 @@ class DescribeHandlers:
         except OSError:
             result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
         topics: dict[str, DescribeLogDirsTopic] = {}
-        for partition in self._asked(request):
+        for partition in self._requested_partitions(request):
             topic, number = partition.name
             of_topic = topics.setdefault(topic, DescribeLogDirsTopic(name=topic))
             taken = sum(segment.size for segment in partition.segments())
@@ -60,7 +60,7 @@ class DescribeHandlers:
         result.topics = list(topics.values())
         return DescribeLogDirsResponse(results=[result])
 
-    def _asked(self, request: DescribeLogDirsRequest) -> Iterator[Partition]:
+    def _requested_partitions(self, request: DescribeLogDirsRequest) -> Iterator[Partition]:
         if request.topics is None:
             yield from self._broker.store.partitions()
             return
@@ -96,11 +96,13 @@ class DescribeHandlers:
             )
         return PartitionResponse(
             partition_index=number,
-            active_producers=[_state(producer_id, producer) for producer_id, producer in found.items()],
+            active_producers=[
+                _encode_producer(producer_id, producer) for producer_id, producer in found.items()
+            ],
         )
 
 
-def _state(producer_id: int, producer: Producer) -> ProducerState:
+def _encode_producer(producer_id: int, producer: Producer) -> ProducerState:
     last = producer.batches[-1] if producer.batches else None
     return ProducerState(
         producer_id=producer_id,

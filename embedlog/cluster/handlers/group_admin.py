@@ -1,4 +1,4 @@
-"""ListGroups, DescribeGroups, DeleteGroups: groups as administrators see them."""
+"""ListGroups, DescribeGroups, DeleteGroups: administration of groups."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from ..api_errors import group_error_code_for
 from ..broker_context import BrokerContext, Handler, RequestContext
 from ..group_requests import GroupRequests
 
-_FIRST_THAT_MISSES_GROUPS: Final = 6  # DescribeGroups; before, a group that is not there is a Dead one
+_FIRST_WITH_GROUP_NOT_FOUND: Final = 6  # DescribeGroups; before, a missing group is in state Dead
 
 
 class GroupAdminHandlers:
-    """Implements the APIs that administer groups."""
+    """Handles the APIs that administer groups."""
 
-    def __init__(self, broker: BrokerContext, work: GroupRequests) -> None:
+    def __init__(self, broker: BrokerContext, requests: GroupRequests) -> None:
         self._broker = broker
-        self._requests = work
+        self._requests = requests
 
     def handlers(self) -> dict[str, Handler]:
-        """API -> who answers it."""
+        """API -> handler."""
         return {
             "ListGroups": self.list_groups,
             "DescribeGroups": self.describe_groups,
@@ -46,7 +46,7 @@ class GroupAdminHandlers:
         states = {state.casefold() for state in request.states_filter}
         types = {each.casefold() for each in request.types_filter}
 
-        def listed() -> ListGroupsResponse:
+        def list_all() -> ListGroupsResponse:
             response = ListGroupsResponse()
             for name in self._broker.groups.list_groups():
                 with contextlib.suppress(GroupNotFound):  # deleted meanwhile
@@ -63,8 +63,8 @@ class GroupAdminHandlers:
                         )
             return response
 
-        return self._requests.do(
-            context, listed, lambda error: ListGroupsResponse(error_code=group_error_code_for(error))
+        return self._requests.run(
+            context, list_all, lambda error: ListGroupsResponse(error_code=group_error_code_for(error))
         )
 
     def describe_groups(
@@ -72,29 +72,29 @@ class GroupAdminHandlers:
     ) -> DescribeGroupsResponse | Future[DescribeGroupsResponse]:
         def failed(error: EmbedlogError) -> DescribeGroupsResponse:
             return DescribeGroupsResponse(
-                groups=[_unknown(context, group, error) for group in request.groups]
+                groups=[_encode_error(context, group, error) for group in request.groups]
             )
 
-        def described() -> DescribeGroupsResponse:
-            once = dict.fromkeys(request.groups)  # a group may have many members
-            return DescribeGroupsResponse(groups=[self._described(context, group) for group in once])
+        def describe() -> DescribeGroupsResponse:
+            distinct = dict.fromkeys(request.groups)  # a group may have many members
+            return DescribeGroupsResponse(groups=[self._describe(context, group) for group in distinct])
 
-        def with_operations() -> DescribeGroupsResponse:
-            response = described()
+        def describe_with_operations() -> DescribeGroupsResponse:
+            response = describe()
             for group in response.groups:
                 if not group.error_code:
                     group.authorized_operations = ON_A_GROUP
             return response
 
         asked = request.include_authorized_operations
-        return self._requests.do(context, with_operations if asked else described, failed)
+        return self._requests.run(context, describe_with_operations if asked else describe, failed)
 
-    def _described(self, context: RequestContext, name: str) -> DescribedGroup:
+    def _describe(self, context: RequestContext, name: str) -> DescribedGroup:
         try:
             self._requests.check_coordinates(name)
-            return _shown(self._broker.groups.describe_group(name))
+            return _encode_group(self._broker.groups.describe_group(name))
         except EmbedlogError as error:
-            return _unknown(context, name, error)
+            return _encode_error(context, name, error)
 
     def delete_groups(
         self, context: RequestContext, request: DeleteGroupsRequest
@@ -107,12 +107,12 @@ class GroupAdminHandlers:
                 ]
             )
 
-        def deleted() -> DeleteGroupsResponse:
-            return DeleteGroupsResponse(results=[self._deleted(name) for name in request.groups_names])
+        def delete() -> DeleteGroupsResponse:
+            return DeleteGroupsResponse(results=[self._delete(name) for name in request.groups_names])
 
-        return self._requests.do(context, deleted, failed)
+        return self._requests.run(context, delete, failed)
 
-    def _deleted(self, name: str) -> DeletableGroupResult:
+    def _delete(self, name: str) -> DeletableGroupResult:
         code = ErrorCode.NONE
         try:
             self._requests.check_coordinates(name)
@@ -122,7 +122,7 @@ class GroupAdminHandlers:
         return DeletableGroupResult(group_id=name, error_code=code)
 
 
-def _shown(group: GroupDescription) -> DescribedGroup:
+def _encode_group(group: GroupDescription) -> DescribedGroup:
     return DescribedGroup(
         error_message=None,
         group_id=group.group,
@@ -143,8 +143,8 @@ def _shown(group: GroupDescription) -> DescribedGroup:
     )
 
 
-def _unknown(context: RequestContext, name: str, error: EmbedlogError) -> DescribedGroup:
-    if isinstance(error, GroupNotFound) and context.version < _FIRST_THAT_MISSES_GROUPS:
+def _encode_error(context: RequestContext, name: str, error: EmbedlogError) -> DescribedGroup:
+    if isinstance(error, GroupNotFound) and context.version < _FIRST_WITH_GROUP_NOT_FOUND:
         return DescribedGroup(error_message=None, group_id=name, group_state=State.DEAD.value)
     return DescribedGroup(
         error_code=group_error_code_for(error),

@@ -27,7 +27,7 @@ from ..group_requests import GroupRequests
 
 _GROUP: Final = 0  # key types of FindCoordinator
 _TRANSACTION: Final = 1
-_NOBODY: Final = BrokerAddress(-1, "", -1)
+_NO_BROKER: Final = BrokerAddress(-1, "", -1)
 _FIRST_WITH_SEVERAL_KEYS: Final = 4
 _FIRST_WITH_MEMBER_ID_REQUIRED: Final = 4
 _FIRST_WITH_NULL_PROTOCOL: Final = 7
@@ -37,14 +37,14 @@ _NAME_CHARS: Final = 255  # of a client id that goes into a member id; of an ins
 
 
 class GroupHandlers:
-    """Implements the APIs of group members."""
+    """Handles the APIs of group members."""
 
-    def __init__(self, broker: BrokerContext, work: GroupRequests) -> None:
+    def __init__(self, broker: BrokerContext, requests: GroupRequests) -> None:
         self._broker = broker
-        self._requests = work
+        self._requests = requests
 
     def handlers(self) -> dict[str, Handler]:
-        """API -> who answers it."""
+        """API -> handler."""
         return {
             "FindCoordinator": self.find_coordinator,
             "JoinGroup": self.join_group,
@@ -71,17 +71,17 @@ class GroupHandlers:
         )
 
     def _coordinator(self, key: str, key_type: int) -> Coordinator:
-        code, message, at = ErrorCode.NONE, None, _NOBODY
+        code, message, at = ErrorCode.NONE, None, _NO_BROKER
         if key_type not in (_GROUP, _TRANSACTION):
-            code, message = ErrorCode.INVALID_REQUEST, f"no coordinators of type {key_type} here"
+            code, message = ErrorCode.INVALID_REQUEST, f"unknown coordinator type {key_type}"
         elif not key:
             code, message = ErrorCode.INVALID_GROUP_ID, "a group has a name of at least one character"
         else:
-            # Also for a transactional id: on an error librdkafka would look for its coordinator until its
-            # timeout and not say why. InitProducerId says that there are no transactions yet.
+            # Also for a transactional id: on an error librdkafka would retry until its timeout without a
+            # reason. InitProducerId reports that there are no transactions.
             found = self._broker.coordination.coordinator_of(key)
             if found is None:
-                code, message = ErrorCode.COORDINATOR_NOT_AVAILABLE, "nobody coordinates the group just now"
+                code, message = ErrorCode.COORDINATOR_NOT_AVAILABLE, "the group has no coordinator now"
             else:
                 at = found
         return Coordinator(
@@ -101,9 +101,9 @@ class GroupHandlers:
         broker = self._broker
 
         def failed(error: EmbedlogError) -> JoinGroupResponse:
-            return _not_joined(context, request, error)
+            return _encode_join_error(context, request, error)
 
-        def begin() -> Future[JoinResult]:
+        def join() -> Future[JoinResult]:
             session_ms = request.session_timeout_ms
             return broker.groups.join_group(
                 request.group_id,
@@ -126,10 +126,12 @@ class GroupHandlers:
             self._check_join(request)
         except EmbedlogError as error:
             return failed(error)
-        return self._requests.wait(request.group_id, begin, lambda joined: _joined(context, joined), failed)
+        return self._requests.run_async(
+            request.group_id, join, lambda joined: _encode_joined(context, joined), failed
+        )
 
     def _check_join(self, request: JoinGroupRequest) -> None:
-        check_group(request.group_id)  # before all else, as in Kafka
+        check_group(request.group_id)  # first, as in Kafka
         low = self._broker.settings.group_min_session_timeout_ms
         high = self._broker.store.settings.group_max_session_timeout_ms
         if not low <= request.session_timeout_ms <= high:
@@ -146,7 +148,7 @@ class GroupHandlers:
     def sync_group(
         self, context: RequestContext, request: SyncGroupRequest
     ) -> SyncGroupResponse | Future[SyncGroupResponse]:
-        def begin() -> Future[bytes]:
+        def sync() -> Future[bytes]:
             check_group(request.group_id)
             return self._broker.groups.sync_group(
                 request.group_id,
@@ -165,9 +167,9 @@ class GroupHandlers:
                 assignment=assignment,
             )
 
-        return self._requests.wait(
+        return self._requests.run_async(
             request.group_id,
-            begin,
+            sync,
             synced,
             lambda error: SyncGroupResponse(
                 error_code=group_error_code_for(error, member=True), protocol_type=None, protocol_name=None
@@ -187,7 +189,7 @@ class GroupHandlers:
             )
             return HeartbeatResponse()
 
-        return self._requests.do(
+        return self._requests.run(
             context,
             renew,
             lambda error: HeartbeatResponse(error_code=group_error_code_for(error, member=True)),
@@ -211,7 +213,7 @@ class GroupHandlers:
                 return LeaveGroupResponse(members=left)
             return LeaveGroupResponse(error_code=left[0].error_code)
 
-        return self._requests.do(
+        return self._requests.run(
             context,
             leave,
             lambda error: LeaveGroupResponse(error_code=group_error_code_for(error, member=True)),
@@ -231,19 +233,19 @@ class GroupHandlers:
         )
 
 
-def _joined(context: RequestContext, joined: JoinResult) -> JoinGroupResponse:
-    # Who does not know how to skip its assignment is told that another member leads: the group goes on.
+def _encode_joined(context: RequestContext, joined: JoinResult) -> JoinGroupResponse:
+    # A client too old to skip its assignment is told that another member leads, so that the group continues.
     skips = joined.skip_assignment
-    hidden = skips and context.version < _FIRST_WITH_SKIP_ASSIGNMENT
+    is_hidden = skips and context.version < _FIRST_WITH_SKIP_ASSIGNMENT
     return JoinGroupResponse(
         generation_id=joined.generation,
         protocol_type=joined.protocol_type,
         protocol_name=joined.protocol,
-        leader="" if hidden else joined.leader_id,
+        leader="" if is_hidden else joined.leader_id,
         skip_assignment=skips,
         member_id=joined.member_id,
         members=[]
-        if hidden
+        if is_hidden
         else [
             JoinGroupResponseMember(
                 member_id=member.member_id,
@@ -255,7 +257,7 @@ def _joined(context: RequestContext, joined: JoinResult) -> JoinGroupResponse:
     )
 
 
-def _not_joined(
+def _encode_join_error(
     context: RequestContext, request: JoinGroupRequest, error: EmbedlogError
 ) -> JoinGroupResponse:
     return JoinGroupResponse(

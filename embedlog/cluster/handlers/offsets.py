@@ -1,9 +1,9 @@
-"""ListOffsets, OffsetForLeaderEpoch, DeleteRecords: where a partition's offsets lie.
+"""ListOffsets, OffsetForLeaderEpoch, DeleteRecords: lookups of offsets, and moving the log start.
 
-The edges are known; what is looked up by time reads files, and goes to another thread.
+The edges of a partition are in memory; lookups by time read files and run in another thread.
 
-Source: Kafka 0.10 design (getOffsetsBefore, which is version 0); KIP-79 (version 1), KIP-101 and KIP-320
-(leader epochs), KIP-734 (the largest timestamp), KIP-405 and KIP-1005 (tiers, of which there is one here).
+Source: Kafka 0.10 design (getOffsetsBefore is version 0); KIP-79 (version 1), KIP-101 and KIP-320 (leader
+epochs), KIP-734 (largest timestamp), KIP-405 and KIP-1005 (tiers; there is only the local one here).
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ from ..broker_context import BrokerContext, Handler, RequestContext
 _LATEST: Final = -1
 _EARLIEST: Final = -2
 _LARGEST_TIMESTAMP: Final = -3
-_EARLIEST_ON_THIS_TIER: Final = -4
-_LATEST_IN_OTHER_TIER: Final = -5
-_EARLIEST_ON_ITS_WAY: Final = -6
-_SINCE: Final = {  # the version of ListOffsets that knows a time that is none
+_EARLIEST_LOCAL: Final = -4
+_LATEST_TIERED: Final = -5
+_EARLIEST_PENDING_UPLOAD: Final = -6
+_SINCE: Final = {  # special timestamps: the first version of ListOffsets that has them
     _LATEST: 0,
     _EARLIEST: 0,
     _LARGEST_TIMESTAMP: 7,
-    _EARLIEST_ON_THIS_TIER: 8,
-    _LATEST_IN_OTHER_TIER: 9,
-    _EARLIEST_ON_ITS_WAY: 11,
+    _EARLIEST_LOCAL: 8,
+    _LATEST_TIERED: 9,
+    _EARLIEST_PENDING_UPLOAD: 11,
 }
 _EDGES: Final = frozenset(_SINCE) - {_LARGEST_TIMESTAMP}
 _NOTHING: Final = OffsetAndTimestamp(NO_OFFSET, NO_TIMESTAMP, -1)
@@ -61,13 +61,13 @@ _READ_COMMITTED: Final = 1
 
 
 class OffsetHandlers:
-    """Implements the APIs that look up and move offsets."""
+    """Handles the APIs that look up offsets and move the log start."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
 
     def handlers(self) -> dict[str, Handler]:
-        """API -> who answers it."""
+        """API -> handler."""
         return {
             "ListOffsets": self.list_offsets,
             "OffsetForLeaderEpoch": self.offset_for_leader_epoch,
@@ -81,11 +81,13 @@ class OffsetHandlers:
     ) -> ListOffsetsResponse | Future[ListOffsetsResponse]:
         asked = (partition.timestamp for topic in request.topics for partition in topic.partitions)
         if context.version and all(timestamp in _EDGES for timestamp in asked):
-            return self._listed(context, request)
-        return self._broker.run_blocking(self._listed, context, request)
+            return self._list_all(context, request)
+        return self._broker.run_blocking(self._list_all, context, request)
 
-    def _listed(self, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
-        twice = _twice((topic.name, p.partition_index) for topic in request.topics for p in topic.partitions)
+    def _list_all(self, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+        duplicates = _find_duplicates(
+            (topic.name, p.partition_index) for topic in request.topics for p in topic.partitions
+        )
         committed = request.isolation_level == _READ_COMMITTED
         response = ListOffsetsResponse()
         for topic in request.topics:
@@ -93,8 +95,8 @@ class OffsetHandlers:
             for asked in topic.partitions:
                 index = asked.partition_index
                 try:
-                    if (topic.name, index) in twice:
-                        raise ApiError(ErrorCode.INVALID_REQUEST, "the partition is asked for twice")
+                    if (topic.name, index) in duplicates:
+                        raise ApiError(ErrorCode.INVALID_REQUEST, "the request names the partition twice")
                     found = self._list(context.version, topic.name, asked, committed)
                 except (EmbedlogError, OSError) as error:
                     found = ListOffsetsPartitionResponse(error_code=self._code(error, topic.name, index))
@@ -112,7 +114,7 @@ class OffsetHandlers:
             return ListOffsetsPartitionResponse(old_style_offsets=found)
         time_ms = asked.timestamp
         if time_ms < 0 and (time_ms not in _SINCE or version < _SINCE[time_ms]):
-            raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"this version knows no time {time_ms}")
+            raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"this version has no special timestamp {time_ms}")
         if time_ms in _EDGES:
             offset, timestamp, epoch = _edge(partition, time_ms, committed)
         else:
@@ -125,7 +127,7 @@ class OffsetHandlers:
         return ListOffsetsPartitionResponse(offset=offset, timestamp=timestamp, leader_epoch=epoch)
 
     def _code(self, error: EmbedlogError | OSError, topic: str, number: int) -> ErrorCode:
-        """That of a look into files, which may fail because the topic goes just then."""
+        """The code of a failed lookup; reading files may fail because the topic is being deleted."""
         try:
             self._broker.partition(topic, number)
         except EmbedlogError as gone:
@@ -141,19 +143,19 @@ class OffsetHandlers:
             topics=[
                 OffsetForLeaderTopicResult(
                     topic=topic.topic,
-                    partitions=[self._end(topic.topic, asked) for asked in topic.partitions],
+                    partitions=[self._end_of_epoch(topic.topic, asked) for asked in topic.partitions],
                 )
                 for topic in request.topics
             ]
         )
 
-    def _end(self, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+    def _end_of_epoch(self, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
         try:
             partition = self._broker.led_partition(topic, asked.partition, asked.current_leader_epoch)
         except EmbedlogError as error:
             return EpochEndOffset(partition=asked.partition, error_code=error_code_for(error))
         current = partition.log.current_epoch
-        if asked.leader_epoch == current:  # in which there may be no record yet
+        if asked.leader_epoch == current:  # it may have no records yet
             epoch, end = current, partition.offsets().log_end_offset
         elif asked.leader_epoch > current:
             epoch, end = -1, NO_OFFSET
@@ -191,7 +193,7 @@ class OffsetHandlers:
             if offset == _HIGH_WATERMARK:
                 offset = partition.offsets().log_end_offset
             elif offset < 0:
-                raise OffsetOutOfRange(f"there is no offset {offset}")
+                raise OffsetOutOfRange(f"offset {offset} is invalid")
             with partition.lifecycle.upkeep_lock:
                 partition.lifecycle.advance_log_start(offset)
             start = partition.offsets().log_start_offset
@@ -203,8 +205,8 @@ class OffsetHandlers:
 
 
 def _edge(partition: Partition, which: int, committed: bool) -> OffsetAndTimestamp:
-    """An edge of the log. No record need stand there, so that it has no time."""
-    if which in (_LATEST_IN_OTHER_TIER, _EARLIEST_ON_ITS_WAY):
+    """An edge of the log. It has no timestamp, as there may be no record at its offset."""
+    if which in (_LATEST_TIERED, _EARLIEST_PENDING_UPLOAD):
         return _NOTHING
     offsets = partition.offsets()
     if which == _LATEST:
@@ -214,5 +216,5 @@ def _edge(partition: Partition, which: int, committed: bool) -> OffsetAndTimesta
     return OffsetAndTimestamp(start, NO_TIMESTAMP, max(partition.log.epochs.epoch_at(start), 0))
 
 
-def _twice(names: Iterable[tuple[str, int]]) -> set[tuple[str, int]]:
+def _find_duplicates(names: Iterable[tuple[str, int]]) -> set[tuple[str, int]]:
     return {name for name, count in Counter(names).items() if count > 1}

@@ -1,8 +1,8 @@
 """CreateTopics, DeleteTopics, CreatePartitions.
 
-All of it makes, renames or removes directories, and happens in another thread. A request is answered topic by
-topic: what one of them cannot be does not keep the others from being. But the partitions that a request would
-create are counted together: if there are too many, none is created.
+These create, rename or remove directories, and run in another thread. The topics of a request succeed or fail
+independently, except that the partitions which a request would create are counted together: if there are too
+many, none is created.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ from ...wire.schema import NO_UUID
 from ..api_errors import ApiError, error_code_for
 from ..broker_context import BrokerContext, Handler, RequestContext
 from ..coordination import check_assignment
-from ..topic_configs import checked, topic_values
+from ..topic_configs import topic_entries, validate_topic_configs
 
 _FIRST_WITH_DESCRIPTION: Final = 5
 _FIRST_WITH_TOPIC_DELETION_DISABLED: Final = 3
-_AS_THE_BROKER_HAS_IT: Final = -1
+_BROKER_DEFAULT: Final = -1
 _TWICE: Final = "the request names the topic more than once"
 
 
 class TopicHandlers:
-    """Implements the APIs that make and delete topics."""
+    """Handles the APIs that create and delete topics."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
 
     def handlers(self) -> dict[str, Handler]:
-        """API -> who answers it."""
+        """API -> handler."""
         return {
             "CreateTopics": self.create_topics,
             "DeleteTopics": self.delete_topics,
@@ -70,7 +70,7 @@ class TopicHandlers:
 
     def _create_topics(self, version: int, request: CreateTopicsRequest) -> CreateTopicsResponse:
         counts = Counter(topic.name for topic in request.topics)
-        requested = sum(self._requested(topic) for topic in request.topics)
+        requested = sum(self._count_requested(topic) for topic in request.topics)
         results = []
         for topic in {topic.name: topic for topic in request.topics}.values():
             try:
@@ -89,27 +89,27 @@ class TopicHandlers:
                 )
         return CreateTopicsResponse(topics=results)
 
-    def _requested(self, topic: CreatableTopic) -> int:
-        """How many partitions a request asks for with one of its topics; 0 for an invalid number."""
+    def _count_requested(self, topic: CreatableTopic) -> int:
+        """The number of partitions that a request asks for one of its topics; 0 for an invalid number."""
         if topic.assignments:
             return len(topic.assignments)
-        if topic.num_partitions == _AS_THE_BROKER_HAS_IT:
+        if topic.num_partitions == _BROKER_DEFAULT:
             return self._broker.settings.num_partitions
         return max(topic.num_partitions, 0)
 
     def _create(self, version: int, topic: CreatableTopic, validate_only: bool) -> CreatableTopicResult:
         store = self._broker.store
         name = check_topic_name(topic.name)
-        check_not_internal(name, "it comes with the first group")
+        check_not_internal(name, "the first group creates it")
         if name in store.topics():
             raise TopicExists(f"topic {name!r} exists already")
         count = self._partition_count(topic)
         if any(config.value is None for config in topic.configs):
             raise ApiError(ErrorCode.INVALID_CONFIG, "a new topic's setting must have a value")
-        settings = checked({config.name: config.value or "" for config in topic.configs})
+        settings = validate_topic_configs({config.name: config.value or "" for config in topic.configs})
         topic_id = NO_UUID
         assignment = {each.partition_index: each.broker_ids for each in topic.assignments} or None
-        with self._broker.topics_lock:  # between the count and the making no other request makes any
+        with self._broker.topics_lock:  # no other request creates partitions after the check
             self._broker.check_room_for(count)
             if not validate_only:
                 self._broker.coordination.create_topic(name, count, settings, assignment)
@@ -125,32 +125,32 @@ class TopicHandlers:
                     read_only=each.read_only,
                     config_source=each.source,
                 )
-                for each in topic_values(store.defaults, settings)
+                for each in topic_entries(store.defaults, settings)
             ]
         return result
 
     def _partition_count(self, topic: CreatableTopic) -> int:
-        """How many partitions a topic is to have; its replicas are looked at as well. Raises Refusal."""
+        """The number of partitions of a new topic. Also checks its replicas. Raises ApiError."""
         factor, count = topic.replication_factor, topic.num_partitions
         if topic.assignments:
-            if (factor, count) != (_AS_THE_BROKER_HAS_IT, _AS_THE_BROKER_HAS_IT):
+            if (factor, count) != (_BROKER_DEFAULT, _BROKER_DEFAULT):
                 raise ApiError(
                     ErrorCode.INVALID_REQUEST,
-                    "partitions that are assigned are counted already: leave both numbers at -1",
+                    "with an assignment, num_partitions and replication_factor must be -1",
                 )
             found = sorted(topic.assignments, key=lambda each: each.partition_index)
             if [each.partition_index for each in found] != list(range(len(found))):
                 raise ApiError(
-                    ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions are numbered from 0 on, without a gap"
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions must be numbered from 0 without gaps"
                 )
             self._check_replicas(each.broker_ids for each in found)
-            return _counted(len(found))
-        if factor not in (1, _AS_THE_BROKER_HAS_IT):
+            return _check_count(len(found))
+        if factor not in (1, _BROKER_DEFAULT):
             raise ApiError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
-                f"the replication factor is {factor}, and each partition has one replica: give 1 or -1",
+                f"the replication factor is {factor}, but partitions have one replica: give 1 or -1",
             )
-        return _counted(self._broker.settings.num_partitions if count == _AS_THE_BROKER_HAS_IT else count)
+        return _check_count(self._broker.settings.num_partitions if count == _BROKER_DEFAULT else count)
 
     def _check_replicas(self, assignments: Iterable[Sequence[int]]) -> None:
         alive = [broker.node_id for broker in self._broker.coordination.brokers()]
@@ -191,7 +191,7 @@ class TopicHandlers:
             known = version >= _FIRST_WITH_TOPIC_DELETION_DISABLED
             raise ApiError(
                 ErrorCode.TOPIC_DELETION_DISABLED if known else ErrorCode.INVALID_REQUEST,
-                "this broker deletes no topics (delete.topic.enable)",
+                "this broker does not delete topics (delete.topic.enable)",
             )
         check_not_internal(name, FORGETTING_OFFSETS)
         with self._broker.topics_lock:
@@ -207,7 +207,7 @@ class TopicHandlers:
 
     def _create_partitions(self, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
         counts = Counter(topic.name for topic in request.topics)
-        requested = sum(self._missing(topic) for topic in request.topics)
+        requested = sum(self._count_missing(topic) for topic in request.topics)
         results = []
         for topic in {topic.name: topic for topic in request.topics}.values():
             result = CreatePartitionsTopicResult(name=topic.name)
@@ -221,8 +221,8 @@ class TopicHandlers:
             results.append(result)
         return CreatePartitionsResponse(results=results)
 
-    def _missing(self, topic: CreatePartitionsTopic) -> int:
-        """How many partitions a request would add to one of its topics."""
+    def _count_missing(self, topic: CreatePartitionsTopic) -> int:
+        """The number of partitions that a request would add to one of its topics."""
         try:
             return max(topic.count - self._broker.store.describe_topic(topic.name).partitions, 0)
         except EmbedlogError:
@@ -231,34 +231,36 @@ class TopicHandlers:
     def _grow(self, topic: CreatePartitionsTopic, validate_only: bool) -> None:
         store = self._broker.store
         with self._broker.topics_lock:
-            there = store.describe_topic(topic.name).partitions
-            check_not_internal(topic.name, "with more partitions groups would not find their offsets")
-            added = _grown(topic.name, there, topic.count) - there
+            current = store.describe_topic(topic.name).partitions
+            check_not_internal(
+                topic.name, "groups would not find their offsets after a change of its partitions"
+            )
+            added = _check_growth(topic.name, current, topic.count) - current
             if topic.assignments is not None:
                 if len(topic.assignments) != added:
                     raise ApiError(
                         ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                        f"{added} partitions are to be added, and {len(topic.assignments)} are assigned",
+                        f"{added} partitions are added, but {len(topic.assignments)} are assigned",
                     )
                 self._check_replicas(each.broker_ids for each in topic.assignments)
             self._broker.check_room_for(added)
             assignment = None
             if topic.assignments is not None:
-                assignment = {there + n: each.broker_ids for n, each in enumerate(topic.assignments)}
+                assignment = {current + n: each.broker_ids for n, each in enumerate(topic.assignments)}
             if not validate_only:
                 self._broker.coordination.create_partitions(topic.name, topic.count, assignment)
 
 
-def _grown(name: str, there: int, partitions: int) -> int:
-    """A topic's new number of partitions. Raises Refusal."""
+def _check_growth(name: str, current: int, partitions: int) -> int:
+    """A topic's new number of partitions. Raises ApiError."""
     try:
-        check_more_partitions(name, there, partitions)
+        check_more_partitions(name, current, partitions)
     except InvalidArgument as error:
         raise ApiError(ErrorCode.INVALID_PARTITIONS, str(error)) from None
-    return _counted(partitions)
+    return _check_count(partitions)
 
 
-def _counted(partitions: int) -> int:
+def _check_count(partitions: int) -> int:
     try:
         check_partition_count(partitions)
     except InvalidArgument as error:
