@@ -16,10 +16,12 @@ Locks, in the order in which they nest:
 
     compaction lock   SegmentLifecycle  one round of compaction at a time
     upkeep lock       SegmentLifecycle  retention, import, compaction's swaps and closing take turns
-    append lock       LogState          one appender at a time: assigns offsets, writes, changes the segment
-    list sync lock         LogFlusher        one fsync at a time; closing the active segment waits for it
-    publish lock      LogState          writer-state slot and listeners mutexes           GroupCommit,
-    SegmentManifest   hold no other lock inside
+    append lock       LogState          one appender at a time: assigns offsets, writes, changes the list of
+                                        segments
+    sync lock         LogFlusher        one fsync at a time; closing the active segment waits for it
+    publish lock      LogState          writer-state slot and listeners
+
+The mutexes of GroupCommit and SegmentManifest hold no other lock inside.
 
 Readers take none of them. Each mutable field says which lock guards its writes. Segments of other partitions
 may be deleted to make room (`Appender.make_room`) only while none of these is held.
