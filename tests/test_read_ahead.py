@@ -14,7 +14,7 @@ from faults import crash, in_child, open_log
 import embedlog
 from embedlog.clients import prefetch as read_ahead
 from embedlog.clients.fetch_decoder import Values
-from embedlog.clients.prefetch import ReadAhead
+from embedlog.clients.prefetch import Prefetcher
 from embedlog.clients.reader import PartitionReader
 from embedlog.codec import encode_batch
 from embedlog.errors import CorruptRecord, ForkedHandle, StorageError
@@ -68,7 +68,7 @@ def log(path: Path) -> Iterator[embedlog.Log]:
 
 def read_all(reader: PartitionReader) -> list[int]:
     found: list[int] = []
-    with ReadAhead(reader) as ahead:
+    with Prefetcher(reader) as ahead:
         sink = Values()
         while ahead.read_into(sink):
             found += [int(value or b"") for value in sink.taken]
@@ -100,7 +100,7 @@ def test_what_is_damaged_is_met_where_it_is(path: Path) -> None:
                 before += [int(value or b"") for value in values]
         reader = PartitionReader(log.backend, TopicPartition("t", 0), 0, max_bytes=300)
         sink = Values()
-        with ReadAhead(reader) as ahead, pytest.raises(CorruptRecord) as met_ahead:
+        with Prefetcher(reader) as ahead, pytest.raises(CorruptRecord) as met_ahead:
             while ahead.read_into(sink):
                 pass
         assert [int(value or b"") for value in sink.taken] == before

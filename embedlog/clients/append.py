@@ -1,15 +1,15 @@
-"""What `Log.append` and `Log.append_many` do: check, choose partitions, encode, and hand over to a backend.
+"""Implements `Log.append` and `Log.append_many`: validate, choose partitions, encode, append.
 
-    records --check--> columns --partitioner--> the records of each partition --cut--> record batches
-            --encode--> bytes --backend.append, once a partition--> AppendedMany
+    records --validate--> rows --partitioner--> rows of each partition --split--> record batches
+            --encode--> bytes --backend.append, once per partition--> AppendedMany
 
-A batch is cut at BATCH_BYTES, or at the topic's max_message_bytes where that is less; a record that fills
-more is alone in its batch. Sizes are those before compression, so that whatever is written can be read
-within the same bounds. A batch that compression makes larger than is allowed is written uncompressed.
+A batch has at most BATCH_BYTES, or the topic's max_message_bytes if that is less; a larger record is alone in
+its batch. Sizes are before compression, so everything written can be read within the same limits. A batch
+that compression enlarges beyond max_message_bytes is written uncompressed.
 
-Invariants: everything is checked before anything is appended; the batches of one partition go to the
-backend in one call, which is all or nothing; several partitions are independent of one another, in the
-order of their first record; records without a key go to one partition a call.
+Invariants: all input is validated before anything is appended; the batches of one partition go to the backend
+in one call, which is all or nothing; partitions are independent of each other, in the order of their first
+records; records without a key go to one partition per call.
 
 Source of the idea: Kafka 2.7 design, sections 4.1 (load balancing) and 4.2 (asynchronous send: batches).
 """
@@ -52,26 +52,12 @@ def append(
     expected_offset: int | None = None,
     compression: str | int | None = None,
 ) -> RecordMetadata:
-    """Append one record and say where it landed.
+    """See `Log.append`. This is the gate for the input of one append: nothing below validates it again.
 
-    Args:
-        value, key: bytes, bytearray, memoryview or None. A null value with a key is a tombstone.
-        headers: (name, value) pairs or a dict.
-        timestamp_ms: milliseconds since the epoch, now by default.
-        partition: by default the partitioner's choice.
-        flush: return only when it is durable.
-        expected_offset: append only if the record gets this offset. Needs a partition or a key, unless the
-            topic has but one partition.
-        compression: a codec's name, by default the topic's.
-
-    Raises TopicNotFound, PartitionNotFound, InvalidType, InvalidArgument, RecordTooLarge, UnexpectedOffset,
-    or what else the backend raises (Closed, ReadOnly, DiskFull, PartitionFailed); nothing was appended
-    then. Only after FlushFailed it may have been.
-
-    The record is readable and survives this process once it is returned; `durable` tells whether it also
-    survives power. Any thread may call.
+    expected_offset needs a partition or a key, unless the topic has only one partition. compression is a
+    codec's name, by default the topic's.
     """
-    # The usual call passes by each question here at the cost of one comparison.
+    # The common call pays one comparison for each check.
     if type(topic) is not str:
         check_topic(topic)
     appenders = backend.appenders(topic)
@@ -105,7 +91,7 @@ def append(
     else:
         drawn = key is None and count > 1
         if drawn and expected_offset is not None:
-            raise InvalidArgument("expected_offset needs a partition or a key: which log's end is meant?")
+            raise InvalidArgument("expected_offset needs a partition or a key, to say which log end it means")
         partition = choose_partition(partitioner, topic, key, value, count)
 
     if pairs or compression is not None or settings.compresses:
@@ -125,10 +111,11 @@ def append(
 
 
 class _Checked(NamedTuple):
-    """Records as `encode` takes them, with what else is to be known of them.
+    """Validated records, in the form that `encode` takes.
 
-    `size` is what all of them take in one batch at most, `sizes` tells it of each; `timestamps` is one for
-    all, or one each. A record's key is the first field of an item, where `keyed`; its value the second.
+    `size` is the most bytes that all of them take in one batch, `sizes` returns that of each; `timestamps`
+    is one for all, or one for each. If `keyed`, an item's first two fields are key and value; else it is
+    the value.
     """
 
     items: Sequence[Any]
@@ -146,10 +133,13 @@ class _Checked(NamedTuple):
 
 
 class _Placed(NamedTuple):
-    """The records' numbers by partition; each one's partition and rank in it, if there are several
-    partitions; the partitions that were drawn for records without a key."""
+    """Records assigned to partitions.
 
-    members: Mapping[int, Sequence[int]]
+    indexes: the indexes of each partition's records. places: with several partitions, the partition of each
+    record and its rank there. drawn: the partitions chosen for records without a key.
+    """
+
+    indexes: Mapping[int, Sequence[int]]
     places: tuple[list[int], list[int]] | None
     drawn: set[int]
 
@@ -164,24 +154,11 @@ def append_many(
     compression: str | int | None = None,
     flush: bool = False,
 ) -> AppendedMany:
-    """Append many records, by the hundred thousand a second, and say where they landed.
+    """See `Log.append_many`.
 
-    Args:
-        records: values (bytes, bytearray, memoryview, None), (key, value) tuples, or Records, of which key,
-            value, headers and timestamp_ms count. Kinds may be mixed.
-        partition: for all of them; by default the partitioner's choice for each. The default partitioner
-            gives one partition a call to those without a key.
-        compression: a codec's name, by default the topic's.
-        flush: return only when they are durable.
-
-    Returns a sequence of RecordMetadata in the order of the records.
-
-    All or nothing for each partition; one whose flush failed (FlushFailed) counts as failed, though its
-    records may be there. Raises TopicNotFound, PartitionNotFound, InvalidType, InvalidArgument
-    and RecordTooLarge before anything is appended. If then no partition takes its records, the first error
-    is raised; if some do and some do not, PartialAppend, which tells what landed and what did not.
-
-    Any thread may call; the records of two calls do not mix within a partition.
+    A partition whose flush failed (FlushFailed) counts as failed, though its records may have been appended.
+    Input errors are raised before anything is appended. After that: if all partitions fail, the first error
+    is raised; if some fail, PartialAppend. Within a partition the records of two calls do not interleave.
     """
     check_topic(topic)
     settings = backend.topic_settings(topic)
@@ -200,10 +177,10 @@ def append_many(
     if sizes is not None and max(sizes) > limit - HEADER_SIZE:
         _refuse_large(topic, checked, sizes, limit)
 
-    members, places, drawn = _placed(partitioner, topic, checked, count, partition)
+    indexes_of, places, drawn = _placed(partitioner, topic, checked, count, partition)
     appended: dict[int, Appended] = {}
     failed: dict[int, Exception] = {}
-    for number, indexes in members.items():
+    for number, indexes in indexes_of.items():
         items = checked.items
         if len(indexes) < total:
             items = [items[i] for i in indexes]
@@ -229,11 +206,11 @@ def append_many(
     raise _partial(topic, appended, failed, times, places) from first
 
 
-# -- checking and placing many -----------------------------------------------------------------------
+# -- validation and partitions -----------------------------------------------------------------------
 
 
 def _checked(records: Iterable[Given], now: int, append_time: bool) -> _Checked:
-    """The records, read to their end and checked, in the form whose encoding is fastest."""
+    """Read and validate the records; choose the form that encodes fastest."""
     if type(records) is not list:
         _check_iterable(records)
     given: list[Any] = list(records)
@@ -278,7 +255,7 @@ def _row_sizes(rows: Sequence[_Row]) -> list[int]:
 
 
 def _rows(given: list[Any], now: int, append_time: bool) -> list[_Row]:
-    """For all kinds, one by one. Raises for the first that is none of them and says which."""
+    """Records of any kind, one by one. Raises for the first invalid one, with its index."""
     rows = []
     for number, each in enumerate(given):
         try:
@@ -301,7 +278,7 @@ def _row(given: object, now: int, append_time: bool) -> _Row:
 
 
 def _refuse_large(topic: str, checked: _Checked, sizes: list[int], limit: int) -> None:
-    """Raises RecordTooLarge for the first record that is, and says which."""
+    """Raises RecordTooLarge for the first record that is too large, with its index."""
     headers = [item[2] for item in checked.items] if isinstance(checked.timestamps, list) else None
     for number, (size, key, value) in enumerate(zip(sizes, checked.keys(), checked.values(), strict=True)):
         if size > limit - HEADER_SIZE:
@@ -314,12 +291,12 @@ def _refuse_large(topic: str, checked: _Checked, sizes: list[int], limit: int) -
 def _placed(
     partitioner: Partitioner, topic: str, checked: _Checked, count: int, partition: int | None
 ) -> _Placed:
-    """Where each record goes."""
+    """Choose the partition of each record."""
     total = len(checked.items)
     if partition is not None:
         return _Placed({partition: range(total)}, None, set())
     if type(partitioner) is StickyPartitioner:
-        # The value does not matter, so a key is asked for once.
+        # The value does not matter, so each key needs one call.
         keys = checked.keys() if checked.keyed and count > 1 else [None]
         by_key = {key: partitioner(topic, key, None, count) for key in set(keys)}
         drawn = {by_key[None]} if None in by_key else set()
@@ -333,23 +310,23 @@ def _placed(
             for key, value in zip(keys, checked.values(), strict=True)
         ]
         drawn = {number for key, number in zip(keys, chosen, strict=True) if key is None}
-    members: defaultdict[int, list[int]] = defaultdict(list)
+    indexes_of: defaultdict[int, list[int]] = defaultdict(list)
     ranks = []
     for number, chosen_partition in enumerate(chosen):
-        indexes = members[chosen_partition]
+        indexes = indexes_of[chosen_partition]
         ranks.append(len(indexes))
         indexes.append(number)
-    return _Placed(members, (chosen, ranks) if len(members) > 1 else None, drawn)
+    return _Placed(indexes_of, (chosen, ranks) if len(indexes_of) > 1 else None, drawn)
 
 
 def _encoded(encode: Callable[..., bytearray], items: Sequence[Any], codec: int, limit: int) -> bytearray:
-    """One batch of them, uncompressed where compression makes it larger than is allowed."""
+    """One batch of the items; uncompressed if compression enlarges it beyond the limit."""
     batch = encode(items, compression=codec)
     return encode(items, compression=NONE) if codec and len(batch) > limit else batch
 
 
 def _cuts(sizes: Sequence[int], room: int) -> Iterator[tuple[int, int]]:
-    """(start, stop) of batches whose sizes together do not exceed the room, except one record alone."""
+    """(start, stop) of batches that do not exceed `room`, except single records."""
     ends = list(accumulate(sizes))
     start = before = 0
     while start < len(ends):
@@ -365,7 +342,7 @@ def _partial(
     times: int | list[int] | None,
     places: tuple[list[int], list[int]],
 ) -> PartialAppend:
-    """The error that tells what landed."""
+    """The error that tells what was appended."""
     partitions, ranks = places
     landed = [i for i, number in enumerate(partitions) if number in appended]
     if isinstance(times, list):

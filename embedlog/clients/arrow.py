@@ -1,15 +1,15 @@
-"""A partition's records as Arrow record batches, for whatever computes in columns (pyarrow, Spark, DuckDB).
+"""A partition's records as Arrow record batches, for columnar computation (pyarrow, Spark, DuckDB).
 
     fetch --decode_chunk--> Columns (Arrow's layout, codec/plain_columns.py) --no copy--> pyarrow.RecordBatch
 
-The columns bear the names of a Record's fields, and only those asked for are decoded:
+The columns have the names of Record's fields; only the requested ones are decoded:
 
     topic string · partition int32 · offset int64 · timestamp_ms timestamp[ms, UTC] · timestamp_type int32
     key binary · value binary · headers list<struct<name: string not null, value: binary>>
 
-Needs pyarrow (`pip install embedlog[arrow]`), which is imported when it is used.
+Needs pyarrow (`pip install embedlog[arrow]`), imported at the first use.
 
-Invariants: as `log_reader`; a batch of rows is never empty, and holds a chunk (max_bytes) of the log.
+Invariants: those of reader.py; a batch of rows is never empty, and holds one chunk (max_bytes) of the log.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..errors import EmbedlogError, InvalidArgument, InvalidType, shown
 from ..model import Record, TopicPartition
 from ..validation import is_several
 from .fetch_decoder import Chunk
-from .prefetch import ReadAhead
+from .prefetch import Prefetcher
 from .reader import DEFAULT_FETCH_BYTES, PartitionReader, Where, partition_readers
 
 if TYPE_CHECKING:
@@ -72,10 +72,10 @@ def read_arrow(
     isolation_level: str = "read_uncommitted",
     interrupt: Interrupt | None = None,
 ) -> Iterator[pyarrow.RecordBatch]:
-    """The records as Arrow record batches; arguments and errors as `log_reader.read_records`.
+    """The records as Arrow record batches; arguments and errors as for `reader.read_records`.
 
     Args:
-        columns: which of a Record's fields, in this order; all by default.
+        columns: which fields of Record, in this order; all by default.
     """
     if columns is not None and not is_several(columns):
         raise InvalidType(f"columns must be a list of {', '.join(NAMES)}, not {shown(columns)}")
@@ -94,7 +94,7 @@ def _batches(
     readers: list[PartitionReader], wanted: Sequence[str], interrupt: Interrupt | None
 ) -> Iterator[pyarrow.RecordBatch]:
     for reader in readers:
-        with ReadAhead(reader) as ahead:
+        with Prefetcher(reader) as ahead:
             arrow = ArrowReader(reader, wanted, ahead)
             while (batch := arrow.read()) is not None:
                 yield batch
@@ -103,33 +103,32 @@ def _batches(
 
 
 class ArrowReader:
-    """A position that moves through one partition, a record batch at a time. For one thread."""
+    """Reads one partition, a record batch at a time. For one thread."""
 
     def __init__(
-        self, reader: PartitionReader, columns: Sequence[str], ahead: ReadAhead | None = None
+        self, reader: PartitionReader, columns: Sequence[str], ahead: Prefetcher | None = None
     ) -> None:
-        """`columns` are names of a Record's fields; `ahead`, where it is to be read so, is of that reader."""
+        """columns: names of Record's fields. ahead: a prefetcher over the same reader."""
         self._reader = reader
         self._chunks = reader if ahead is None else ahead
         self._sink = _Columns(columns)
-        self._form = _Form(_pyarrow(), reader.tp, columns)
+        self._builder = _BatchBuilder(_pyarrow(), reader.tp, columns)
 
     @property
     def position(self) -> int:
-        """The offset that comes next."""
+        """The next offset."""
         return self._reader.position
 
     def read(self) -> pyarrow.RecordBatch | None:
-        """The next chunk's rows; None at the end. Raises what PartitionReader.read raises."""
+        """The rows of the next chunk; None at the end. Raises what PartitionReader.read raises."""
         while self._chunks.read_into(self._sink):
             if self._sink.columns.rows:
-                return self._form.record_batch(self._sink.columns)
+                return self._builder.record_batch(self._sink.columns)
         return None
 
 
-class _Form:
-    """How columns become the record batches of one partition. What is the same in all rows is made once, and
-    a part of it given to each batch."""
+class _BatchBuilder:
+    """Builds record batches of one partition from columns. Constant columns are built once and sliced."""
 
     def __init__(self, pa: Any, tp: TopicPartition, wanted: Sequence[str]) -> None:
         self._pa = pa

@@ -1,7 +1,6 @@
-"""The options of `log.producer` and `log.consumer`, as types: a type checker sees a wrong one before it runs.
+"""The options of `log.producer` and `log.consumer`, as types for a type checker.
 
-The clients' own signatures say what each option does and what its default is; a test holds these lists
-against them.
+The signatures of the clients document options and defaults; a test compares these lists with them.
 """
 
 from __future__ import annotations
@@ -62,19 +61,19 @@ _CALLABLES: Final = frozenset(
 
 
 def producer_options(given: Mapping[str, object]) -> ProducerOptions:
-    """A producer's options as users type them, under their own names; raises as `_checked`."""
+    """A producer's options by canonical name. Raises as `_checked`."""
     return cast(ProducerOptions, _checked(given, ProducerOptions.__annotations__, PRODUCER_OPTIONS))
 
 
 def consumer_options(given: Mapping[str, object]) -> ConsumerOptions:
-    """A consumer's options as users type them, under their own names; raises as `_checked`."""
+    """A consumer's options by canonical name. Raises as `_checked`."""
     return cast(ConsumerOptions, _checked(given, ConsumerOptions.__annotations__, CONSUMER_OPTIONS))
 
 
 def _checked(given: Mapping[str, object], known: Mapping[str, object], synonyms: Synonyms) -> dict[str, Any]:
-    """Raises UnknownSetting for an unknown name (it suggests the nearest), InvalidArgument for an option that
-    is given under two names, InvalidType for a callback that is not callable, which would otherwise show
-    only in another thread."""
+    """Raises UnknownSetting for an unknown name, with a suggestion; InvalidArgument if an option is given
+    under
+    two names; InvalidType for a callback that is not callable, which another thread would find too late."""
     options = renamed(given, known, synonyms)
     for name, value in options.items():
         if name in _CALLABLES and value is not None and not callable(value):

@@ -1,16 +1,16 @@
-"""Which partition a record goes to: murmur2 of its key as in Kafka's clients, sticky batches for null keys.
+"""Partitioners: murmur2 of the key as in Kafka's clients, sticky batches for null keys.
 
-A record with a key goes to `(murmur2(key) & 0x7fffffff) % partitions`, so that records with the same key
-stay in order, and lie where any Kafka client would have put them. Records without a key stick to one
-partition until the batch they gather in is sent; then another is drawn at random. So batches get full, and
-over many batches the partitions get the same share.
+A record with a key goes to `(murmur2(key) & 0x7fffffff) % partitions`: records with the same key stay in
+order, in the partition that any Kafka client would choose. Records without a key stick to one partition until
+its batch is sent; then the next partition is drawn at random. So batches fill up, and partitions get equal
+shares over many batches.
 
-A user's own partitioner is any callable of the shape of `Partitioner`. Where it has a method
-`on_new_batch(topic, num_partitions, previous)`, it is told that the batch of partition `previous` is being
-sent, as Kafka's `Partitioner.onNewBatch` is.
+A user's partitioner is any callable with the signature of `Partitioner`. If it has a method
+`on_new_batch(topic, num_partitions, previous)`, that is called when the batch of partition `previous` is
+sent, as Kafka's `Partitioner.onNewBatch`.
 
-Invariants: a key's partition depends on nothing but the key and the number of partitions; the memory of
-hashes is bounded in entries and bytes; everything here may be called from any thread.
+Invariants: a key's partition depends only on the key and the partition count; the hash cache is bounded in
+entries and bytes; all functions are thread-safe.
 
 Source: murmur2 as in Kafka's `Utils.murmur2`; sticky batches as in KIP-480.
 """
@@ -31,16 +31,15 @@ _POSITIVE = 0x7FFFFFFF
 MAX_REMEMBERED_HASHES = 32_768
 MAX_REMEMBERED_KEY_BYTES = 128
 
-# Ready-made readers of n little-endian words, for keys of the usual lengths.
+# Readers of n little-endian words, for keys of common lengths.
 _READERS = [Struct(f"<{words}I").unpack_from for words in range(MAX_REMEMBERED_KEY_BYTES // 4 + 1)]
 
 
 class Partitioner(Protocol):
-    """Chooses a record's partition.
+    """Chooses the partition of a record.
 
-    Called with the topic's name, the record's key and value (as they are written: bytes or None) and the
-    topic's number of partitions; returns a number from 0 to num_partitions - 1. May be called from several
-    threads at once.
+    Called with the topic, the record's encoded key and value (bytes or None) and the partition count. Returns
+    a number from 0 to num_partitions - 1. Must be thread-safe.
     """
 
     def __call__(self, topic: str, key: bytes | None, value: bytes | None, num_partitions: int) -> int: ...
@@ -62,7 +61,7 @@ def murmur2(key: bytes) -> int:
 
 
 class _Hashes(dict[bytes, int]):
-    """Key -> murmur2 with the sign bit off, made at first use. Forgets everything once it is full."""
+    """A cache: key -> murmur2 without the sign bit. Cleared when full."""
 
     def __missing__(self, key: bytes) -> int:
         hashed = murmur2(key) & _POSITIVE
@@ -74,24 +73,23 @@ class _Hashes(dict[bytes, int]):
 
 
 key_hashes = _Hashes()
-"""Hashes of the keys seen of late, shared by all: `key_hashes[key] % num_partitions` is the partition."""
+"""Hashes of recent keys, process-wide: `key_hashes[key] % num_partitions` is the partition."""
 
 
 def partition_for_key(key: bytes, num_partitions: int) -> int:
-    """The partition of a key among num_partitions, the same as any Kafka client's."""
+    """The partition of a key, the same as any Kafka client's."""
     return key_hashes[key] % num_partitions
 
 
 def _draw(count: int) -> int:
-    """A number from 0 to count - 1: `random.randrange`, in a third of its time (`append` draws each time)."""
+    """A random number from 0 to count - 1: `random.randrange`, in a third of the time."""
     return int(random.random() * count)
 
 
 class StickyPartitioner:
-    """The default: murmur2 of the key; without a key, one partition until its batch is sent, then another.
+    """The default: murmur2 of the key; without a key, one partition until its batch is sent.
 
-    Safe between threads without a lock: two threads that draw at the same moment draw twice, and the
-    later one stays.
+    Thread-safe without a lock: of two concurrent draws the later one stays.
     """
 
     def __init__(self) -> None:
@@ -102,15 +100,15 @@ class StickyPartitioner:
         if key is not None:
             return key_hashes[key] % num_partitions
         current = self._current.get(topic)
-        # A topic that was deleted and made again may have fewer partitions than it had.
+        # A topic that was deleted and created again may have fewer partitions.
         if current is None or current >= num_partitions:
             current = self._current[topic] = _draw(num_partitions)
         return current
 
     def on_new_batch(self, topic: str, num_partitions: int, previous: int) -> None:
-        """The batch of partition `previous` is being sent: records without a key now go to another one.
+        """The batch of partition `previous` is being sent: draw another partition for null keys.
 
-        Nothing changes where they go elsewhere already.
+        Does nothing if they go elsewhere already.
         """
         if num_partitions > 1 and self._current.get(topic) == previous:
             drawn = _draw(num_partitions - 1)
@@ -120,7 +118,7 @@ class StickyPartitioner:
 def choose_partition(
     partitioner: Partitioner, topic: str, key: bytes | None, value: bytes | None, num_partitions: int
 ) -> int:
-    """What the partitioner says, checked. Raises InvalidType or InvalidArgument where it is no partition."""
+    """The partitioner's choice, validated. Raises InvalidType or InvalidArgument if it is not a partition."""
     chosen = partitioner(topic, key, value, num_partitions)
     if type(chosen) is not int and (not isinstance(chosen, int) or isinstance(chosen, bool)):
         raise InvalidType(
@@ -135,7 +133,7 @@ def choose_partition(
 
 
 def notify_new_batch(partitioner: Partitioner, topic: str, num_partitions: int, previous: int) -> None:
-    """Tell the partitioner, if it wants to know, that the batch of partition `previous` is being sent."""
+    """Call the partitioner's on_new_batch, if it has one."""
     on_new_batch = getattr(partitioner, "on_new_batch", None)
     if on_new_batch is not None:
         on_new_batch(topic, num_partitions, previous)

@@ -1,16 +1,14 @@
-"""A reader's chunks, each fetched by another thread while the one before it is decoded.
+"""Prefetching: a thread fetches the next chunk while the reader decodes the current one.
 
-    this thread      decode 1 | use 1 | decode 2 | use 2 | ...
-    the other one    fetch 2          | fetch 3          | ...      each into the buffer that is free
+    reader      decode 1 | use 1 | decode 2 | use 2 | ...
+    thread      fetch 2          | fetch 3          | ...      each into the free one of two buffers
 
-Fetching is waiting for the disk, or copying out of the page cache, and decoding into columns lets go of the
-interpreter: so the two cost little more than the longer of them, where there is a processor for each. Only
-what is read in large pieces is worth a thread, and only of a log on this machine: what a broker sends is on
-its way already.
+A fetch waits for the disk or copies from the page cache, and decoding into columns releases the GIL, so with
+two processors both take little more than the longer of them. A thread pays off only for large chunks, and
+only for a local log: a broker's response is in flight already.
 
-Invariants: what was fetched ahead is used only where a fetch would be asked for the very same thing now; an
-error of it is dropped, and met again by who comes there. Two buffers, of `max_bytes` each, and one thread as
-long as it is needed.
+Invariants: a prefetched chunk is used only if a fetch would request exactly that now; its error is dropped,
+and raised again by the fetch at that position. Two buffers of `max_bytes`, and one thread while it is needed.
 """
 
 from __future__ import annotations
@@ -25,12 +23,12 @@ from ..scan.parallel_scan import processors
 from .fetch_decoder import Sink
 from .reader import PartitionReader
 
-_LEAST: Final = 1 << 19  # with smaller chunks, passing them on costs as much as it saves
-_MOST: Final = 16 << 20  # larger ones are fetched when they are asked for, into memory of their own
+_LEAST: Final = 1 << 19  # below, the handover costs as much as it saves
+_MOST: Final = 16 << 20  # larger chunks are fetched on demand, into memory of their own
 
 
-class ReadAhead:
-    """Reads a partition as its reader does. A context, for one thread."""
+class Prefetcher:
+    """Reads a partition through its reader, one chunk ahead. A context manager, for one thread."""
 
     def __init__(self, reader: PartitionReader) -> None:
         self._reader = reader
@@ -39,7 +37,7 @@ class ReadAhead:
         self._ahead: tuple[int, int, Future[Fetched]] | None = None
         self._process = os.getpid()
 
-    def __enter__(self) -> ReadAhead:
+    def __enter__(self) -> Prefetcher:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -54,7 +52,7 @@ class ReadAhead:
         fetched = self._fetched_ahead()
         if fetched is None:
             fetched = reader.fetching(reader.position, self._buffer())()
-        self._go_on(fetched)
+        self._prefetch(fetched)
         return reader.take(fetched, sink)
 
     def _fetched_ahead(self) -> Fetched | None:
@@ -62,7 +60,7 @@ class ReadAhead:
             return None
         offset, epoch, future = self._ahead
         self._ahead = None
-        if self._process != os.getpid():  # a forked child: nobody is fetching here
+        if self._process != os.getpid():  # a forked child has no thread
             return None
         with contextlib.suppress(Exception):
             fetched = future.result()
@@ -70,8 +68,8 @@ class ReadAhead:
                 return fetched
         return None
 
-    def _go_on(self, fetched: Fetched) -> None:
-        """Have the next chunk fetched, if it is worth it."""
+    def _prefetch(self, fetched: Fetched) -> None:
+        """Start to fetch the next chunk, if that pays off."""
         reader = self._reader
         offset = fetched.next_offset
         if len(fetched.data) < _LEAST or offset < 0 or offset >= reader.end or processors() < 2:
@@ -80,13 +78,13 @@ class ReadAhead:
         if buffer is None:
             return
         if self._threads is None:
-            self._threads = ThreadPoolExecutor(1, "embedlog-read-ahead")
-        with contextlib.suppress(RuntimeError):  # no thread to be had, or Python is ending
+            self._threads = ThreadPoolExecutor(1, "embedlog-prefetch")
+        with contextlib.suppress(RuntimeError):  # no thread available, or the interpreter is exiting
             future = self._threads.submit(reader.fetching(offset, buffer))
             self._ahead = offset, reader.epoch, future
 
     def _buffer(self) -> bytearray | None:
-        """The one that has not been used last, for the next fetch."""
+        """The buffer not used last; None for large chunks."""
         size = self._reader.fetch_bytes
         if size > _MOST:
             return None

@@ -29,24 +29,24 @@ def now_ms() -> int:
 
 
 def as_bytes(given: object, what: str) -> bytes | None:
-    """A key, a value or a header's value as bytes (a copy of what could still change), or None.
+    """A key, a value or a header's value as bytes, copied if mutable; or None.
 
-    Raises InvalidType for anything else and says what to do; `what` is its name in the message.
+    Raises InvalidType for anything else; `what` names it in the message.
     """
     if given is None or type(given) is bytes:
         return given
     if isinstance(given, bytes | bytearray | memoryview):
         try:
             return bytes(given)
-        except ValueError as error:  # a memoryview that was released
+        except ValueError as error:  # a released memoryview
             raise InvalidArgument(f"{what} cannot be read: {error}") from None
     raise not_bytes(what, given)
 
 
 def as_headers(given: HeadersInput | None) -> Headers:
-    """Headers as a tuple of (name, value) pairs, from such pairs in any iterable, or from a dict.
+    """Headers as a tuple of (name, value) pairs, from an iterable of pairs or a dict.
 
-    Raises InvalidType where a name is not a str, or a value neither bytes nor None.
+    Raises InvalidType if a name is not a str, or a value neither bytes-like nor None.
     """
     if not given:
         return ()
@@ -86,6 +86,6 @@ def as_timestamp(given: int | None, now: int) -> int:
 
 
 def compression_number(given: str | int | None, settings: TopicSettings) -> int:
-    """The codec to write with: the one given, else the topic's; "producer" leaves it to whoever writes."""
+    """The codec to write with: the one given, else the topic's. "producer" without one means none."""
     chosen = settings.compression_type if given is None else given
     return NONE if chosen == "producer" else codec_number(chosen)

@@ -1,16 +1,15 @@
-"""What append_many returns: the metadata of many records, made one by one when somebody looks.
+"""The result of append_many: a lazy sequence of RecordMetadata.
 
-Two million RecordMetadata would take longer to make than their records take to append, and nearly nobody
-reads them. So what is kept is little: for each partition its one append (base offset, durable), and for
-each record, in the order of the input, its partition and its rank among those of that partition:
+Creating two million RecordMetadata takes longer than appending their records, and few programs read them. So
+this stores, for each partition, its append (base offset, durable), and for each record, in input order, its
+partition and its rank among the records of that partition:
 
     offset of record i = base offset of the append to partitions[i] + ranks[i]
 
-(or, where an append came down in pieces, the base offset of the piece that has the rank, and the rank in it).
-Where all went to one partition there is nothing to keep for a record. Timestamps are kept only if they
-differ.
+(or, if other records came in between its batches, the base offset of the batch plus the rank within it). If
+all records went to one partition, nothing is stored per record. Timestamps are stored only if they differ.
 
-Invariant: immutable once made, so it may be shared between threads.
+Invariant: immutable, so threads may share it.
 
 Source of the idea: `range`, which is as long as a list and as small as its ends.
 """
@@ -43,8 +42,8 @@ class AppendedMany(Sequence[RecordMetadata]):
         timestamps: int | Sequence[int] | None,
         places: tuple[Sequence[int], Sequence[int]] | None = None,
     ) -> None:
-        """`appended` by partition. `timestamps`: one for all, or one each, or None: those of the appends.
-        `places`: partitions and ranks, one each; not needed where there is but one partition."""
+        """appended: by partition. timestamps: one for all, one for each, or None for those of the appends.
+        places: the partitions and ranks of the records; None if there is only one partition."""
         self._topic = topic
         self._appended = appended
         if timestamps is not None and not isinstance(timestamps, int):
@@ -75,7 +74,7 @@ class AppendedMany(Sequence[RecordMetadata]):
     def __getitem__(self, index: slice) -> list[RecordMetadata]: ...
 
     def __getitem__(self, index: int | slice) -> RecordMetadata | list[RecordMetadata]:
-        # A range knows the rules: negative numbers, steps, what lies outside.
+        # range implements negative indexes, steps and IndexError.
         chosen = range(len(self))[index]
         return self._at(chosen) if isinstance(chosen, int) else list(map(self._at, chosen))
 
@@ -103,14 +102,14 @@ class AppendedMany(Sequence[RecordMetadata]):
 
 
 def _count(appended: Appended) -> int:
-    """How many records."""
+    """The number of records."""
     if isinstance(appended, AppendedInPieces):
         return sum(count for _, count in appended.pieces)
     return appended.last_offset - appended.base_offset + 1
 
 
 def _in_pieces(pieces: Sequence[tuple[int, int]], rank: int) -> tuple[int, int]:
-    """The base offset of the piece that has the record of a rank, and its rank in there."""
+    """The base offset of the piece that contains a rank, and the rank within it."""
     for base, count in pieces:
         if rank < count:
             return base, rank
