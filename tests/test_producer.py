@@ -22,9 +22,9 @@ from typing import Any
 import pytest
 
 import embedlog
+from embedlog.clients.batch import BatchResult, SendFuture
 from embedlog.clients.partitioner import partition_for_key
 from embedlog.clients.producer import RECORD_MEMORY, Producer
-from embedlog.clients.send_future import BatchResult, SendFuture
 from embedlog.codec import read_header
 from embedlog.errors import (
     BufferExhausted,

@@ -1,22 +1,22 @@
-"""The producer: `send` puts a record into the open batch of its partition, one thread sends the batches.
+"""The producer: `send` adds a record to the open batch of its partition; one thread sends the batches.
 
     send --partitioner--> open batch of (topic, partition) --full, or linger_ms old--> ready batches
                                                                                           |
-    futures, callback <--settle-- offsets <--backend.append-- encode <---- sender thread -+
+    futures, callback <-complete- offsets <--backend.append-- encode <---- sender thread -+
 
-A batch is ready as soon as another record like its last would not fit batch_bytes, linger_ms after its first
-record, at `flush` and `close`, and when a send waits for room. The sender takes the ready batches of one
-partition, oldest first, encodes them and appends them in one call; then it goes on with the next partition.
-It sleeps until the next deadline, and is woken for the first open batch and each ready one.
+A batch is ready when another record like its last would exceed batch_bytes, linger_ms after its first record,
+at `flush` and `close`, and when a send waits for memory. The sender takes the ready batches of one partition,
+oldest first, and encodes and appends them in one call; then it continues with the next partition. It sleeps
+until the next deadline; the first open batch and each ready batch wake it.
 
-Invariants: the order in a partition is the order of the sends; each future is settled exactly once, with
-what the backend said; a failure touches no partition but its own; what is buffered stays within
-buffer_bytes (the Python objects around a record counted in); nothing is called back under the lock. Topics
-are asked for their settings anew after each of their batches. Ctrl-C may strike a method anywhere: the
-record of a send that did not return is sent once or not at all, and everything else goes on.
+Invariants: records of a partition keep the order of their sends; each future is completed exactly once, with
+the backend's result; a failure affects only its own partition; buffered records take at most buffer_bytes,
+Python objects included; no callback runs under the lock. The settings of a topic are read again after each of
+its batches. Ctrl-C may interrupt a method anywhere: the record of an interrupted send is sent once or not at
+all, and the producer stays usable.
 
-After a fork the child has no sender thread, and its locks may be held by nobody: there every method looks
-at the count of forks before it touches anything. At the interpreter's exit all open producers are drained.
+A forked child has no sender thread, and its locks may be held for ever, so every method checks the fork count
+first. All open producers are drained when the interpreter exits.
 
 Source of the idea: Kafka 2.7 design, section 4.4 (asynchronous send); KIP-480 (when batches are sent).
 """
@@ -31,27 +31,25 @@ import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from ..backends.port import Backend
-from ..codec import HEADER_SIZE, NONE, codec_number, encode_batch
+from ..codec import HEADER_SIZE, codec_number
 from ..codec.record_size import RECORD_OVERHEAD, check_size, headers_size
 from ..config import KIB, MIB
 from ..errors import BufferExhausted, Closed, ForkedHandle, InvalidArgument, InvalidType, RecordTooLarge
-from ..model import Headers, RecordMetadata
+from ..model import RecordMetadata
 from ..runtime.closing import Closing
 from ..runtime.uninterruptible import uninterruptible
 from ..runtime.wakeups import OneShotEvent, Wakeup
 from ..validation import as_seconds, check_flag, check_int, check_partition, check_positive, check_topic
+from .batch import Batch, TopicState, complete, encode_rows
 from .partitioner import Partitioner, StickyPartitioner, choose_partition, notify_new_batch
 from .record_input import HeadersInput, as_bytes, as_headers, as_timestamp, compression_number, now_ms
-from .send_future import BatchResult, SendFuture, settle
 
 Callback: TypeAlias = Callable[[RecordMetadata | None, BaseException | None], object]
 Encoder: TypeAlias = Callable[[Any], Any]
 """Turns a value or key into bytes, or None."""
-
-_Row: TypeAlias = tuple[bytes | None, bytes | None, Headers, int]
 
 LINGER_MS = 5
 BATCH_BYTES = 16 * KIB
@@ -59,64 +57,15 @@ BUFFER_BYTES = 32 * MIB
 MAX_BLOCK_MS = 60_000
 
 RECORD_MEMORY = 512
-"""Bytes of Python objects around a buffered record: its tuple, its numbers, its future."""
+"""Bytes of the Python objects of a buffered record: its tuple, its numbers, its future."""
 
-# As much of one partition as the sender appends in one call.
+# The most that the sender appends to one partition in one call.
 _APPEND_BYTES = MIB
 
 _log = logging.getLogger(__name__)
 _new = tuple.__new__
 _forks = 0
 _open_producers: weakref.WeakSet[Producer] = weakref.WeakSet()
-
-
-class _Topic(NamedTuple):
-    """What a send must know of its topic."""
-
-    partitions: int
-    codec: int
-    append_time: bool
-    max_message_bytes: int
-    batch_bytes: int
-
-
-class _Batch:
-    """Records of one partition that will be sent together, and their futures."""
-
-    __slots__ = (
-        "_entries", "about", "announced", "deadline", "done", "memory", "partition", "settlement", "size",
-        "topic",
-    )  # fmt: skip
-
-    def __init__(self, topic: str, partition: int, about: _Topic, deadline: float) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.about = about
-        self.deadline = deadline
-        self.settlement = BatchResult()
-        self._entries: list[Any] = []  # a record, its future, a record, its future, ...
-        self.size = HEADER_SIZE
-        self.memory = 0
-        self.announced = False
-        self.done = OneShotEvent()  # its callbacks have been called, its memory is free
-
-    def add(self, row: _Row) -> SendFuture:
-        """Take in a record and its future: both at once, or neither where Ctrl-C strikes."""
-        future = SendFuture(self.settlement)
-        self._entries += (row, future)
-        return future
-
-    @property
-    def records(self) -> list[_Row]:
-        return self._entries[::2]
-
-    @property
-    def futures(self) -> list[SendFuture]:
-        return self._entries[1::2]
-
-    def encode(self, now: int) -> bytearray:
-        """Its bytes; compressed, unless that makes it larger than is allowed."""
-        return _encoded(self.about, self.records, now)
 
 
 class Producer(Closing):
@@ -126,15 +75,15 @@ class Producer(Closing):
     Args:
         backend: the log.
         linger_ms: how long a batch waits for more records.
-        batch_bytes: size of a batch, uncompressed. A larger record is alone in its batch.
+        batch_bytes: the size of a batch, uncompressed. A larger record is alone in its batch.
         compression: a codec's name; by default each topic's compression_type.
-        partitioner: by default StickyPartitioner: murmur2 of the key, or sticky.
-        encoder, key_encoder: turn the values and keys that are sent into bytes. None stays None: a null.
-        callback: called as callback(metadata, None) or callback(None, error) for each record, by the
-            sender thread. It may send (never waiting for room), it may not flush.
-        buffer_bytes: memory that unsent records may take; a send waits for room up to max_block_ms.
-        flush: whether every append is made durable before its futures are done.
-        clock: gives timestamps, in milliseconds since the epoch.
+        partitioner: by default murmur2 of the key, sticky without a key.
+        encoder, key_encoder: convert values and keys to bytes; not called for None, which is sent as null.
+        callback: called by the sender thread for each record, as callback(metadata, None) or
+            callback(None, error). It may send, without waiting for memory; it may not flush.
+        buffer_bytes: the memory for unsent records; when full, a send waits up to max_block_ms.
+        flush: whether records are durable before their futures are done.
+        clock: returns timestamps, in milliseconds since the epoch.
     """
 
     def __init__(
@@ -173,27 +122,27 @@ class Producer(Closing):
         self._clock = clock
         if not callable(clock):
             raise InvalidType(f"clock must be callable, not {type(clock).__name__}")
-        check_int("clock()", clock(), low=0)  # later ones are not looked at
+        check_int("clock()", clock(), low=0)  # later results are not checked
         self._forks = _forks
         self._lock = threading.Lock()
-        self._work = Wakeup()  # for the sender: rung before what it is to see is changed
-        self._waiting: list[Wakeup] = []  # those who wait for room
-        self._topics: dict[str, _Topic] = {}
-        # In the order of their first records, which is that of their deadlines.
-        self._open: dict[tuple[str, int], _Batch] = {}
-        self._ready: dict[tuple[str, int], dict[_Batch, None]] = {}
-        self._sending: list[_Batch] = []
+        self._work = Wakeup()  # for the sender: signalled before the change that it waits for
+        self._waiting: list[Wakeup] = []  # of sends that wait for memory
+        self._topics: dict[str, TopicState] = {}
+        # In the order of their first records, so in the order of their deadlines.
+        self._open: dict[tuple[str, int], Batch] = {}
+        self._ready: dict[tuple[str, int], dict[Batch, None]] = {}
+        self._sending: list[Batch] = []
         self._buffered = 0
         self._closed = False
         self._ended = OneShotEvent()
         self._thread = threading.Thread(target=self._run, name="embedlog-producer", daemon=True)
         uninterruptible(self._thread.start)
         _open_producers.add(self)
-        # Last in, first out: behind whatever the backend has registered to close itself.
+        # Runs before the backend's own exit handlers, which were registered earlier.
         atexit.unregister(_drain_at_exit)
         atexit.register(_drain_at_exit)
 
-    # -- what users call -------------------------------------------------------------------------------
+    # -- public methods -------------------------------------------------------------------------------
 
     def send(
         self,
@@ -207,14 +156,13 @@ class Producer(Closing):
     ) -> Future[RecordMetadata]:
         """Buffer a record and return the future of its RecordMetadata.
 
-        value, key, headers, timestamp_ms and partition are those of `Log.append`; value and key go through
-        the encoders first, if there are any.
+        Arguments as for `Log.append`; value and key are converted by the encoders, if any.
 
-        Raises at once TopicNotFound, PartitionNotFound, InvalidType, InvalidArgument, RecordTooLarge (all
-        without buffering anything), BufferExhausted after waiting max_block_ms for room, Closed, and
-        ForkedHandle in a forked child. What goes wrong later is the future's exception.
+        Raises TopicNotFound, PartitionNotFound, InvalidType, InvalidArgument, RecordTooLarge; BufferExhausted
+        after waiting max_block_ms for memory; Closed; ForkedHandle in a forked child. Then the record is not
+        buffered. Later errors are the future's exception.
 
-        The record is in the log once its future is done, and durable if the metadata says so.
+        When the future has a result the record is in the log, and durable if the metadata says so.
         """
         if self._forks != _forks:
             raise _forked()
@@ -235,9 +183,9 @@ class Producer(Closing):
             timestamp_ms = as_timestamp(timestamp_ms, self._clock())
 
         try:
-            about = self._topics[topic]
+            state = self._topics[topic]
         except (KeyError, TypeError, ValueError):
-            about = self._ask(topic)
+            state = self._refresh(topic)
         size = RECORD_OVERHEAD
         if value is not None:
             size += len(value)
@@ -245,17 +193,17 @@ class Producer(Closing):
             size += len(key)
         if pairs:
             size += headers_size(pairs)
-        if size + HEADER_SIZE > about.max_message_bytes:
-            about = self._ask(topic)
-            check_size(topic, about.max_message_bytes, key, value, pairs)
+        if size + HEADER_SIZE > state.max_message_bytes:
+            state = self._refresh(topic)
+            check_size(topic, state.max_message_bytes, key, value, pairs)
         if partition is not None:
-            if type(partition) is not int or not 0 <= partition < about.partitions:
-                about = self._ask(topic)
-                check_partition(topic, partition, about.partitions)
+            if type(partition) is not int or not 0 <= partition < state.partitions:
+                state = self._refresh(topic)
+                check_partition(topic, partition, state.partitions)
         elif self._trusted:
-            partition = self._partitioner(topic, key, value, about.partitions) if about.partitions > 1 else 0
+            partition = self._partitioner(topic, key, value, state.partitions) if state.partitions > 1 else 0
         else:
-            partition = choose_partition(self._partitioner, topic, key, value, about.partitions)
+            partition = choose_partition(self._partitioner, topic, key, value, state.partitions)
 
         memory = size + RECORD_MEMORY
         where = (topic, partition)
@@ -266,19 +214,19 @@ class Producer(Closing):
                     raise Closed("the producer is closed")
                 if self._buffered + memory <= self._buffer_bytes:
                     batch = self._open.get(where)
-                    if batch is not None and batch.size + size > about.batch_bytes:
+                    if batch is not None and batch.size + size > state.batch_bytes:
                         self._make_ready(where)
                         batch = None
                     begins = batch is None
                     if batch is None:
-                        batch = _Batch(topic, partition, about, time.monotonic() + self._linger)
+                        batch = Batch(topic, partition, state, time.monotonic() + self._linger)
                     future = batch.add((key, value, pairs, timestamp_ms))
                     batch.size += size
                     batch.memory += memory
                     if begins:
                         self._open_batch(where, batch)
                     self._buffered += memory
-                    full = batch.size + size > about.batch_bytes
+                    full = batch.size + size > state.batch_bytes
                     if full:
                         self._make_ready(where)
                     break
@@ -289,10 +237,10 @@ class Producer(Closing):
         return future
 
     def flush(self) -> None:
-        """Send all that is buffered now and wait until it is done: every future of an earlier send is.
+        """Send all buffered records and wait until their futures are done.
 
-        Raises nothing of what went wrong (the futures and the callback tell); InvalidArgument in a
-        callback, where it would wait for itself; ForkedHandle in a forked child.
+        Does not raise their errors. Raises InvalidArgument in a callback, where it would wait for itself;
+        ForkedHandle in a forked child.
         """
         if self._forks != _forks:
             raise _forked()
@@ -305,11 +253,11 @@ class Producer(Closing):
             batch.done.wait()
 
     def close(self, timeout: float | None = None) -> None:
-        """Send all that is buffered, wait until it is done, and end the sender thread.
+        """Send all buffered records, wait until their futures are done, and end the sender thread.
 
-        After `timeout` seconds (None: however long it takes) what was not yet being sent fails with Closed.
-        May be called again; does nothing in a forked child, and does not wait in a callback. Raises
-        InvalidType or InvalidArgument for a timeout that is none.
+        After `timeout` seconds (None: no limit) records that are not being sent yet fail with Closed. Safe to
+        call again. Does nothing in a forked child, and does not wait in a callback. Raises InvalidType or
+        InvalidArgument for an invalid timeout.
         """
         within = None if timeout is None else as_seconds("timeout", timeout, per_second=1)
         if self._forks != _forks:
@@ -333,31 +281,31 @@ class Producer(Closing):
 
     # -- buffering -------------------------------------------------------------------------------------
 
-    def _ask(self, topic: str) -> _Topic:
-        """The topic as it is now, remembered until a batch of it is sent."""
+    def _refresh(self, topic: str) -> TopicState:
+        """The current state of a topic, cached until one of its batches is sent."""
         check_topic(topic)
         settings = self._backend.topic_settings(topic)
-        about = self._topics[topic] = _Topic(
+        state = self._topics[topic] = TopicState(
             self._backend.describe_topic(topic).partitions,
             compression_number(self._compression, settings),
             settings.append_time,
             settings.max_message_bytes,
             min(self._batch_bytes, settings.max_message_bytes),
         )
-        return about
+        return state
 
-    def _open_batch(self, where: tuple[str, int], batch: _Batch) -> None:
-        """Lock held. It has its first record."""
+    def _open_batch(self, where: tuple[str, int], batch: Batch) -> None:
+        """Lock held. Called with the first record of the batch."""
         if not self._open:
             self._work.signal()
         self._open[where] = batch
 
     def _make_ready(self, where: tuple[str, int]) -> None:
-        """Lock held. The open batch of a partition waits no longer."""
+        """Lock held. Move the open batch of a partition to the ready ones."""
         batch = self._open[where]
         queue = self._ready.get(where, {})
         self._work.signal()
-        # No calls from here on: between these Ctrl-C cannot strike.
+        # No calls from here on: Ctrl-C cannot strike between these statements.
         queue[batch] = None
         self._ready[where] = queue
         del self._open[where]
@@ -368,7 +316,7 @@ class Producer(Closing):
             self._make_ready(where)
 
     def _ask_for_room(self, memory: int, deadline: float | None) -> tuple[float, Wakeup]:
-        """Lock held. Until when to wait for room (None: from now on), and what rings when there is some."""
+        """Lock held. The deadline of a wait for memory (None: it begins now), and its wakeup."""
         if memory > self._buffer_bytes:
             raise RecordTooLarge(
                 f"a record takes {memory:,} bytes of memory: more than the whole buffer of "
@@ -389,11 +337,11 @@ class Producer(Closing):
         self._waiting.append(room)
         return deadline, room
 
-    def _announce(self, batch: _Batch) -> None:
-        """Tell the partitioner that a batch goes. No lock held: it may be a user's."""
+    def _announce(self, batch: Batch) -> None:
+        """Call the partitioner's on_new_batch. No lock held: it may be a user's."""
         batch.announced = True
         try:
-            notify_new_batch(self._partitioner, batch.topic, batch.about.partitions, batch.partition)
+            notify_new_batch(self._partitioner, batch.topic, batch.state.partitions, batch.partition)
         except Exception:
             _log.exception("partitioner %r failed in on_new_batch", self._partitioner)
 
@@ -404,7 +352,7 @@ class Producer(Closing):
             while batches := self._take():
                 self._deliver(batches)
         except BaseException as error:
-            # A bug, or memory is out: whoever waits for these records must not wait for ever.
+            # A bug, or out of memory: threads that wait for these records must not wait for ever.
             _log.critical("a producer's sender thread died", exc_info=True)
             with self._lock:
                 self._closed = True
@@ -416,8 +364,8 @@ class Producer(Closing):
         finally:
             self._ended.set()
 
-    def _take(self) -> list[_Batch]:
-        """Wait for batches and take the oldest of one partition. Empty once closed and drained."""
+    def _take(self) -> list[Batch]:
+        """Wait for ready batches and take the oldest of one partition; [] once closed and drained."""
         while True:
             with self._lock:
                 self._sending = []
@@ -428,7 +376,7 @@ class Producer(Closing):
                     return []
             self._work.sleep(timeout)
 
-    def _take_ready(self) -> list[_Batch]:
+    def _take_ready(self) -> list[Batch]:
         """Lock held."""
         where, queue = next(iter(self._ready.items()))
         del self._ready[where]
@@ -436,7 +384,7 @@ class Producer(Closing):
         for batch in queue:
             limit = _APPEND_BYTES
             if self._merges:
-                limit = min(limit, batch.about.max_message_bytes)
+                limit = min(limit, batch.state.max_message_bytes)
             if size and size + batch.size > limit:
                 break
             size += batch.size
@@ -444,14 +392,15 @@ class Producer(Closing):
         for batch in self._sending:
             del queue[batch]
         if queue:
-            # Behind the others: every partition gets its turn.
+            # To the end of the queue: partitions take turns.
             self._ready[where] = queue
         self._topics.pop(where[0], None)
         return self._sending
 
     def _expire(self) -> float | None:
-        """Lock held. Make ready what has lingered enough, or all once closed; seconds until there is more,
-        None: nothing open."""
+        """Lock held. Make batches ready whose linger time is over, or all once closed. Seconds to the next;
+        None
+        without open batches."""
         now = time.monotonic()
         while self._open:
             where, batch = next(iter(self._open.items()))
@@ -460,16 +409,16 @@ class Producer(Closing):
             self._make_ready(where)
         return None
 
-    def _deliver(self, batches: list[_Batch]) -> None:
-        """Append batches of one partition, in one call, and settle their futures."""
+    def _deliver(self, batches: list[Batch]) -> None:
+        """Append batches of one partition in one call, and complete their futures."""
         for batch in batches:
             if not batch.announced:
                 self._announce(batch)
-        topic, partition, about = batches[0].topic, batches[0].partition, batches[0].about
+        topic, partition, state = batches[0].topic, batches[0].partition, batches[0].state
         try:
             now = self._clock()
             if self._merges:
-                encoded = _encoded(about, [row for batch in batches for row in batch.records], now)
+                encoded = encode_rows(state, [row for batch in batches for row in batch.records], now)
             else:
                 encoded = batches[0].encode(now)
                 for batch in batches[1:]:
@@ -477,7 +426,7 @@ class Producer(Closing):
             appended = self._backend.append(topic, partition, encoded, flush=self._flush)
         except Exception as error:
             if isinstance(error, RecordTooLarge) and len(batches) > 1:
-                # The topic takes less than it did: the others need not fail with the one.
+                # max_message_bytes was lowered: fail only the batches that exceed it.
                 for batch in batches:
                     self._deliver([batch])
                 return
@@ -487,7 +436,7 @@ class Producer(Closing):
         offset, durable = appended.base_offset, appended.durable
         for batch in batches:
             times = [row[3] for row in batch.records]
-            if about.append_time:
+            if state.append_time:
                 times = [appended.timestamp_ms] * len(times)
             self._finish(
                 batch,
@@ -498,8 +447,8 @@ class Producer(Closing):
             )
             offset += len(times)
 
-    def _finish(self, batch: _Batch, outcome: list[RecordMetadata] | BaseException) -> None:
-        settle(batch.settlement, batch.futures, outcome, self._callback)
+    def _finish(self, batch: Batch, outcome: list[RecordMetadata] | BaseException) -> None:
+        complete(batch.shared, batch.futures, outcome, self._callback)
         with self._lock:
             self._buffered -= batch.memory
             waiting, self._waiting = self._waiting, []
@@ -508,23 +457,12 @@ class Producer(Closing):
             room.signal()
 
     def _give_up(self, error: BaseException) -> None:
-        """Closed, and nobody will send what is ready now."""
+        """Fail the ready batches; nothing will send them."""
         with self._lock:
             abandoned = [batch for queue in self._ready.values() for batch in queue]
             self._ready = {}
         for batch in abandoned:
             self._finish(batch, error)
-
-
-def _encoded(about: _Topic, records: list[_Row], now: int) -> bytearray:
-    """One batch of these records; compressed, unless that makes it larger than is allowed."""
-    _, codec, append_time, limit, _ = about
-    if append_time:
-        records = [(key, value, headers, now) for key, value, headers, _ in records]
-    batch = encode_batch(records, compression=codec, timestamp_type=append_time)
-    if codec and len(batch) > limit:
-        batch = encode_batch(records, compression=NONE, timestamp_type=append_time)
-    return batch
 
 
 def _forked() -> ForkedHandle:
