@@ -142,7 +142,7 @@ def test_what_was_not_there_yet_is_asked_for_again(log: embedlog.Log) -> None:
 
 
 def ahead_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if "read-ahead" in thread.name]
+    return [thread.name for thread in threading.enumerate() if "embedlog-prefetch" in thread.name]
 
 
 def test_no_thread_is_left_behind(log: embedlog.Log) -> None:
