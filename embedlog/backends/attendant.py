@@ -1,20 +1,19 @@
-"""Does for other processes what only a log's owner can do: carries out the requests that they leave.
+"""The owner's side of requests: executes what other processes ask of the process that holds the log's lock.
 
-A thread of the owner's sleeps until the kernel says that something has changed in requests/
-(files/directory_watch.py), so that a log nobody asks anything of pays a look every half second. For each
-request, the oldest first:
+A thread of the owner sleeps until the kernel reports a change in requests/ (files/directory_watch.py);
+without requests it costs a check every half second. For each request, the oldest first:
 
-    1  can its file be locked? Then its sender is dead, or has given up: the request is dropped
+    1  try to lock its file: if that succeeds, its sender is dead or has given up; drop the request
     2  rename it to .taken: from here on it cannot be withdrawn
-    3  carry it out
+    3  execute it
     4  write the answer, remove the .taken file
 
-What the owner before left taken is treated like any other request: its sender, if it still waits, has not
-been answered. Should step 3 have been done already, doing it again changes nothing. What is here beside
-requests (answers that nobody fetched, half-written files) goes when it is an hour old.
+A .taken file of an earlier owner is a request like any other: its sender, if it still waits, has no answer
+yet. If step 3 was done already, repeating it changes nothing. Other files (answers not fetched, half-written
+files) are removed after an hour.
 
-Invariants: one request at a time; one that fails is answered, and harms no other; nobody's life depends on
-the thread: without it senders wait in vain, and say so.
+Invariants: one request at a time; a request that fails is answered and affects no other; without the thread,
+senders time out with an error.
 """
 
 from __future__ import annotations
@@ -52,10 +51,10 @@ _LARGEST_REQUEST: Final = 16 << 20
 
 
 def carry_out(store: Store, coordinator: GroupCoordinator, request: Request) -> int:
-    """Do what is asked. Durable on return, but for offsets: these are as durable as any commit.
+    """Execute a request. Durable on return, except offsets, which are as durable as any commit.
 
-    Returns what `requests` says of each kind. Raises EmbedlogError: nothing was done, or it is done by the
-    next open (see publication.publish).
+    Returns the result that requests.py defines for its kind. Raises EmbedlogError: nothing was done, or the
+    next open completes it (see atomic_append.publish).
     """
     try:
         if not isinstance(request, Discard):
@@ -73,26 +72,26 @@ def carry_out(store: Store, coordinator: GroupCoordinator, request: Request) -> 
 
 
 def _tidy(store: Store) -> None:
-    with contextlib.suppress(EmbedlogError, OSError):  # there is no hurry
+    with contextlib.suppress(EmbedlogError, OSError):  # the next request tidies
         tidy(store)
 
 
 class Attendant:
-    """The thread of one open log that attends to requests. All methods are safe between threads."""
+    """The thread of an open log that executes requests. Thread-safe."""
 
     def __init__(self, store: Store, coordinator: GroupCoordinator) -> None:
         self._store = store
         self._fs = store.fs
         self._coordinator = coordinator
         self._directory = store.catalog.file(REQUESTS_DIRECTORY)
-        self._lock = threading.Lock()  # held while the watch changes: one that is closed must not be woken
+        self._lock = threading.Lock()  # guards _watch: a closed watch must not be woken
         self._stopping = False
         self._ended = OneShotEvent()
         self._watch: Watch | None = None
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to attend."""
+        """Start the thread."""
 
         def begin() -> None:
             self._thread = threading.Thread(target=self._run, name="embedlog-attendant", daemon=True)
@@ -101,7 +100,7 @@ class Attendant:
         uninterruptible(begin)
 
     def stop(self) -> None:
-        """End the thread, when the request that it is at is over; what else was asked is left."""
+        """Stop the thread after its current request; further requests stay in the directory."""
         with self._lock:
             self._stopping = True
             if self._watch is not None:
@@ -110,7 +109,7 @@ class Attendant:
             self._ended.wait()
 
     def abandon(self) -> None:
-        """In a forked child: the thread is not there, and its descriptors are copies."""
+        """In a forked child: close the copies of descriptors; there is no thread."""
         self._stopping = True
         watch, self._watch = self._watch, None
         if watch is not None:
@@ -121,7 +120,7 @@ class Attendant:
         try:
             _tidy(self._store)
             while not self._stopping:
-                # Nobody may have asked anything yet: then the log is watched, until there is a directory.
+                # Before the first request there is no directory: watch the log until it appears.
                 there = self._fs.exists(self._directory)
                 with Watch([self._directory if there else self._store.path]) as watch:
                     self._use(watch)
@@ -130,10 +129,10 @@ class Attendant:
                             if there:
                                 self.attend()
                             watch.wait(FALLBACK_MS)
-                    finally:  # nobody may wake or close what is closed: its numbers are others' by then
+                    finally:  # stop() must not wake a closed watch: its descriptors may be reused
                         self._use(None)
         except Exception:
-            logger.exception("%s: requests of other processes are not attended to any more", self._store.path)
+            logger.exception("%s: requests of other processes are no longer executed", self._store.path)
         finally:
             self._ended.set()
 
@@ -142,10 +141,10 @@ class Attendant:
             self._watch = watch
 
     def attend(self) -> None:
-        """Carry out what has been asked."""
+        """Execute all requests in the directory."""
         try:
             entries = self._fs.list(self._directory)
-        except OSError:  # a look in vain: there is the next one
+        except OSError:  # try again at the next wake-up
             return
         for entry in sorted(entries, key=lambda entry: entry.mtime_ms):
             if self._stopping:
@@ -162,12 +161,12 @@ class Attendant:
                 logger.exception("%s", path)
 
     def _handle(self, path: str) -> None:
-        """One request, from its file to its answer, or to its end. Raises OSError."""
+        """Handle one request, from its file to its answer. Raises OSError."""
         lock = self._fs.try_lock(path)
         if lock is not None:
             self._fs.unlink(path)
             self._fs.close(lock)
-            logger.info("%s is dropped: whoever asked is gone", path)
+            logger.info("%s is dropped: its sender is gone", path)
             return
         taken = path if path.endswith(TAKEN) else path.removesuffix(REQUEST) + TAKEN
         if taken != path:
@@ -177,9 +176,9 @@ class Attendant:
             answer = Answer(carry_out(self._store, self._coordinator, request))
         except EmbedlogError as error:
             answer = Answer(error=error)
-        except Exception as error:  # whoever asked must hear of it
+        except Exception as error:  # the sender must get an answer
             logger.exception("%s", path)
             answer = Answer(error=EmbedlogError(f"{type(error).__name__}: {error}"))
-        # Nobody needs an answer after a crash of the machine: it would have to be asked for again.
+        # Not durable: after a crash of the machine the sender is gone, too.
         self._fs.write_file(taken.removesuffix(TAKEN) + ANSWER, encode_answer(answer), durable=False)
         self._fs.unlink(taken)

@@ -1,25 +1,26 @@
-"""How a process that does not have a log open for writing gets something done in it.
+"""Changes a log from a process that does not have it open for writing.
 
-    nobody has it open     it is opened, which recovers it and completes what was interrupted; the thing is
-                           done, it is closed again. Who opens it meanwhile waits for that (store/catalog.py)
-    somebody has           a request is left (requests.py), which the owner's attendant carries out. It may
-                           be another process, a broker, or another handle in this very process
-    the owner dies, or     the sender, who looks for that twice a second, opens the log itself, and does it:
-    closes the log         what the owner had begun was completed by the opening, and is not done twice
-    nobody takes it        after TAKEN_WITHIN_S it is withdrawn, and DirectoryLocked says so: the owner may
-                           run a version of embedlog from before there were requests
+    the log is not open    open it, which recovers it and completes interrupted work; execute the request;
+    close
+                           it. Another process that opens it meanwhile waits (store/catalog.py)
+    the log is open        leave a request (requests.py), which the owner's attendant executes. The owner may
+    be
+                           another process, a broker, or another handle in this process
+    the owner dies, or     the sender, which checks twice a second, opens the log itself and executes the
+    closes the log         request: opening completes what the owner had begun, and nothing is done twice
+    the owner does not     after TAKEN_WITHIN_S the request is withdrawn, with DirectoryLocked: the owner may
+    take the request       run a version of embedlog without requests
 
-A sender keeps its request's file locked while it waits. So a request lives no longer than its sender: one
-whose sender was killed before it was taken is dropped, as if it had never been made; one that was taken is
-carried out. Whoever does not know which it was asks again: the same publication, the same offsets change
-nothing the second time.
+A sender holds a lock on its request's file while it waits, so a request does not outlive its sender: if the
+sender is killed before the owner takes the request, it is dropped; once taken, it is executed. A caller that
+does not know the outcome repeats the request: the same atomic append, or the same offsets, change nothing the
+second time.
 
-Settings that the application gave to `embedlog.open` are not known to a process that opens the log for a
-moment: topics have their own, and the defaults.
+A process that opens the log for a moment does not know the settings that the application gave to
+`embedlog.open`: topics have their own settings, and the defaults.
 
-Every function here may be called from any thread and process, takes the log's directory, and raises
-DirectoryError and its children where there is no log, or it cannot be opened; what the owner refuses is
-raised as the error that it would be there.
+Every function takes the log's directory, may be called from any thread and process, and raises DirectoryError
+if there is no log or it cannot be opened. Errors of the owner are raised as such.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ from .requests import (
 )
 
 TAKEN_WITHIN_S: Final = 30.0
-"""An owner that is at nothing else takes a request within milliseconds."""
+"""An idle owner takes a request within milliseconds."""
 
 
 def publish(
@@ -67,10 +68,10 @@ def publish(
     once: bool = False,
     taken_within_s: float = TAKEN_WITHIN_S,
 ) -> bool:
-    """Append staged files to their partitions, all or none, whoever has the log; durable on return.
+    """Append staged files to their partitions, all or none, whichever process has the log; durable on return.
 
-    The arguments, what is returned and what is raised: as publication.publish. DirectoryLocked where the
-    owner takes no requests; nothing was published then.
+    As atomic_append.publish. Raises DirectoryLocked if the owner takes no requests; nothing was appended
+    then.
     """
     named = {name: (files,) if isinstance(files, str) else tuple(files) for name, files in staged.items()}
     return bool(_done(path, Publish(transaction_id, batch_id, named, once), taken_within_s))
@@ -83,7 +84,7 @@ def commit_offsets(
     *,
     taken_within_s: float = TAKEN_WITHIN_S,
 ) -> None:
-    """Commit offsets for a group that has no members, whoever has the log.
+    """Commit offsets of a group without members, whichever process has the log.
 
     Raises InvalidGroup, InvalidCommit, GroupError (it has members), StorageError, DirectoryLocked.
     """
@@ -91,9 +92,10 @@ def commit_offsets(
 
 
 def discard(path: str | os.PathLike[str], chosen: str, *, taken_within_s: float = TAKEN_WITHIN_S) -> int:
-    """Remove the staged files of a set (staged.set_of), whoever has the log; how many went.
+    """Remove the staged files of a set (staging.set_of), whichever process has the log; returns how many.
 
-    For a job that has ended. What a publication still needs stays. Raises StorageError, DirectoryLocked.
+    For a job that has ended. Files of an atomic append in progress stay. Raises StorageError,
+    DirectoryLocked.
     """
     return _done(path, Discard(chosen), taken_within_s)
 
@@ -114,7 +116,7 @@ def _done(path: str | os.PathLike[str], request: Request, taken_within_s: float)
 
 
 def _alone(path: str, request: Request) -> int:
-    """Open the log, do it, close. Raises DirectoryLocked where somebody else has it."""
+    """Open the log, execute the request, close. Raises DirectoryLocked."""
     store = Store(path, background=False, passing=True)
     with contextlib.ExitStack() as last:
         last.callback(store.close)
@@ -124,7 +126,7 @@ def _alone(path: str, request: Request) -> int:
 
 
 class _Sent:
-    """A request that has been left, until it is answered or withdrawn."""
+    """A pending request, until it is answered or withdrawn."""
 
     def __init__(self, fs: FileSystem, catalog: Catalog, request: Request) -> None:
         self._fs = fs
@@ -146,7 +148,7 @@ class _Sent:
                 self._fs.sync(fd)
             finally:
                 self._fs.close(fd)
-            # Before anybody sees it: an unlocked request is one whose sender is gone.
+            # Lock before the rename: an unlocked request has no sender.
             self._lock = self._fs.try_lock(temporary)
             self._fs.rename(temporary, self._stem + REQUEST)
         self._fs.sync_dir(self._directory)
@@ -160,14 +162,14 @@ class _Sent:
             self._fs.close(self._lock)
 
     def wait(self, taken_within_s: float) -> int:
-        """Until it is answered, by whomever. Raises what the answer says; DirectoryLocked."""
+        """Wait for the answer. Raises its error; DirectoryLocked."""
         now = time.monotonic()
         deadline, look = now + taken_within_s, now + FALLBACK_MS / 1000
         with Watch([self._directory]) as watch:
             while (answer := self._answer()) is None:
                 now = time.monotonic()
                 if any(name.endswith(TAKEN) for name in self._fs.names(self._directory)):
-                    deadline = now + taken_within_s  # the owner is at work
+                    deadline = now + taken_within_s  # the owner is executing requests
                 if now >= look:
                     look = now + FALLBACK_MS / 1000
                     try:
@@ -187,7 +189,7 @@ class _Sent:
             return Answer(error=error)
 
     def _withdrawn(self) -> bool:
-        """False: it has been taken in the meantime."""
+        """Withdraw the request. False if the owner has taken it."""
         try:
             self._fs.unlink(self._stem + REQUEST)
         except FileNotFoundError:

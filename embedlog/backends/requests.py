@@ -1,8 +1,8 @@
-"""What a process may ask of whoever has a log open for writing, and the answers: files in a directory.
+"""Requests of other processes to the owner of a log, and the answers: files in a directory.
 
-    requests/<id>.request    asked; its sender holds a lock (flock) on it for as long as it waits
-    requests/<id>.taken      the same file, renamed: the owner is at it, and it cannot be withdrawn any more
-    requests/<id>.answer     how it went; the sender removes it
+    requests/<id>.request    a request; its sender holds a lock (flock) on it while it waits
+    requests/<id>.taken      the same file, renamed by the owner, which executes it; it cannot be withdrawn
+    requests/<id>.answer     the result; the sender removes it
 
 A request is JSON:
 
@@ -13,8 +13,8 @@ A request is JSON:
     {"version": 1, "kind": "discard", "set"}
 
 and an answer {"version": 1, "done": true, "result"} or {"version": 1, "done": false, "error", "message"},
-where the error is the name of one in errors.py. No I/O here; who writes and reads the files is handover.py
-and attendant.py. Whatever can be written in a request may be carried out twice.
+where the error is the name of a class in errors.py. No I/O here: handover.py and attendant.py write and read
+the files. Every request is idempotent: it may be executed twice.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _VERSION: Final = 1
 
 
 class Publish(NamedTuple):
-    """publication.publish: append staged files, all or none. The result: whether it was done just now."""
+    """atomic_append.publish: append staged files, all or none. The result: whether it was done just now."""
 
     transaction_id: str
     batch_id: int
@@ -50,7 +50,7 @@ class CommitOffsets(NamedTuple):
 
 
 class Discard(NamedTuple):
-    """publication.discard: remove what is staged in a set. The result: how many files went."""
+    """atomic_append.discard: remove the staged files of a set. The result: how many."""
 
     chosen: str
 
@@ -59,7 +59,7 @@ Request: TypeAlias = Publish | CommitOffsets | Discard
 
 
 class Answer(NamedTuple):
-    """How a request went: its result, or the error that refused it."""
+    """The result of a request, or its error."""
 
     result: int = 0
     error: EmbedlogError | None = None
@@ -103,9 +103,9 @@ def _body(request: Request) -> dict[str, Any]:
 
 
 def decode_request(data: bytes) -> Request:
-    """What is asked; whether its values make sense is said by whoever carries it out.
+    """Parse a request; the owner validates its values.
 
-    Raises InvalidArgument for what is no request, or one of a version that is not known.
+    Raises InvalidArgument for anything but a request of a known version.
     """
     try:
         found = json.loads(data)
@@ -141,7 +141,7 @@ def encode_answer(answer: Answer) -> bytes:
 
 
 def decode_answer(data: bytes) -> Answer:
-    """Raises InvalidArgument for what is no answer."""
+    """Parse an answer. Raises InvalidArgument."""
     try:
         found = json.loads(data)
         if found["done"]:
@@ -152,11 +152,11 @@ def decode_answer(data: bytes) -> Answer:
 
 
 def _error(name: str, message: str) -> EmbedlogError:
-    """The owner's error, as far as it can be made again here."""
+    """The owner's error, of the same class if that can be constructed from a message."""
     kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, EmbedlogError):
         try:
             return kind(message)
-        except TypeError:  # it wants to be told more than its message
+        except TypeError:  # its constructor needs more arguments
             pass
     return EmbedlogError(message)

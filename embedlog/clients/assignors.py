@@ -1,24 +1,23 @@
-"""Assignors: who of a consumer group reads which partition. Pure functions of members and partitions.
+"""Assignors: share the partitions among the members of a group. Pure functions.
 
-    range        per topic, the members in order take runs of partitions: with 7 partitions and 3 members
+    range        per topic, consecutive partitions for each member in order: with 7 partitions and 3 members
                  0-2, 3-4, 5-6. The first |PT| mod |CG| members take one more.
-    roundrobin   all partitions in order are dealt to the members in order, who are passed over where they
-                 do not subscribe to the topic.
-    sticky       members keep what they own as far as balance allows; the rest goes to whoever has least.
+    roundrobin   deals all partitions in order to the members in order, and skips members that do not
+                 subscribe to the topic.
+    sticky       members keep their partitions as far as balance allows; the rest goes to the least loaded.
 
-Sticky in three steps: (1) every partition goes to the subscriber that claims it, where two claim it to
-the newer generation; (2) every partition left, those with the fewest subscribers first, goes to the
-subscriber that has least; (3) while some chain of moves leads from a member to one that has at least two
-partitions less, the shortest such chain is made. No chain left means that the assignment is as balanced as
-the subscriptions permit (Harvey et al., "Semi-Matchings for Bipartite Graphs and Load Balancing"), which
-for equal subscriptions is: all within one of each other.
+Sticky has three steps. (1) Every partition goes to the subscriber that claims it; of two claims the newer
+generation wins. (2) Every unclaimed partition, those with the fewest subscribers first, goes to the least
+loaded subscriber. (3) While a chain of moves leads from a member to one with at least two partitions fewer,
+the shortest such chain is applied. Without such a chain the assignment is as balanced as the subscriptions
+permit (Harvey et al., "Semi-Matchings for Bipartite Graphs and Load Balancing"); for equal subscriptions that
+means: all within one of each other.
 
-Members are ordered as in Kafka: those with a group_instance_id first, by it; the others by member id.
+Members are ordered as in Kafka: static members first, by group_instance_id; the others by member id.
 
-Invariants: each partition of a subscribed topic goes to exactly one member, which subscribes to it; topics
-without partitions and members without partitions are fine; the same input gives the same output, in
-whatever order the mappings are iterated; each member's list is sorted, except roundrobin's and range's own
-order, which is sorted as well.
+Invariants: each partition of a subscribed topic goes to exactly one of its subscribers; topics and members
+without partitions are valid; the output depends only on the input, not on the iteration order of mappings;
+each member's list is sorted.
 
 Source: design documents, consumer rebalance algorithm (range); Kafka's RangeAssignor, RoundRobinAssignor
 and StickyAssignor, KIP-54 (sticky), KIP-345 (order of static members), KIP-341 (generations of claims).
@@ -37,25 +36,25 @@ from ..wire.consumer_protocol import Subscription
 
 
 class Assignor(Protocol):
-    """The group's leader calls it once per generation. A user's own assignor needs no more than this."""
+    """The group's leader calls it once per generation. A user's assignor needs only this."""
 
     @property
     def name(self) -> str:
-        """What the members of a group vote on."""
+        """The protocol name that the members of a group vote on."""
 
     def assign(
         self, partitions: Mapping[str, int], subscriptions: Mapping[str, Subscription]
     ) -> dict[str, list[TopicPartition]]:
-        """Shares out the partitions.
+        """Assign the partitions.
 
-        partitions: topic -> number of partitions; a subscribed topic that is missing has none.
+        partitions: topic -> partition count; a subscribed topic that is missing has none.
         subscriptions: member id -> what it subscribes to.
         Returns member id -> its partitions, with an entry for every member.
         """
 
 
 class RangeAssignor:
-    """Runs of partitions, topic by topic: members get the same numbers of every topic they share."""
+    """Consecutive partitions, topic by topic: a member gets the same numbers of topics that it shares."""
 
     name: Final = "range"
 
@@ -75,7 +74,7 @@ class RangeAssignor:
 
 
 class RoundRobinAssignor:
-    """All partitions dealt like cards: even across topics where the subscriptions are equal."""
+    """All partitions in turn: even across topics if the subscriptions are equal."""
 
     name: Final = "roundrobin"
 
@@ -97,15 +96,15 @@ class RoundRobinAssignor:
 
 
 class StickyAssignor:
-    """As balanced as can be, moving as little as may be."""
+    """As balanced as possible, with as few moves as possible."""
 
     name: Final = "sticky"
 
     def assign(
         self, partitions: Mapping[str, int], subscriptions: Mapping[str, Subscription]
     ) -> dict[str, list[TopicPartition]]:
-        """See Assignor.assign. With equal subscriptions members' shares differ by at most one and as much as
-        such shares allow stays where it was.
+        """See Assignor.assign. With equal subscriptions members' shares differ by at most one, and as many
+        partitions as that allows keep their owners.
         """
         return _Sharing(partitions, subscriptions).result()
 
@@ -116,7 +115,7 @@ ASSIGNORS: Final[Mapping[str, Assignor]] = {
 
 
 def assignor_named(name: str) -> Assignor:
-    """The assignor of that name. Raises InvalidArgument, naming those there are."""
+    """The assignor of that name. Raises InvalidArgument, with the known names."""
     try:
         return ASSIGNORS[name]
     except KeyError:
@@ -124,7 +123,7 @@ def assignor_named(name: str) -> Assignor:
 
 
 def as_assignors(given: Iterable[str | Assignor]) -> list[Assignor]:
-    """Assignors, given by name or as such. Raises InvalidType, InvalidArgument."""
+    """Assignors, given as names or objects. Raises InvalidType, InvalidArgument."""
     if not is_several(given):
         raise InvalidType(
             f'assignors must be a list of names or Assignor objects, e.g. ["range"], not {shown(given)}'
@@ -160,7 +159,7 @@ def _subscribers(subscriptions: Mapping[str, Subscription]) -> dict[str, list[st
 
 
 class _Sharing:
-    """One run of the sticky assignor: who holds what so far."""
+    """One run of the sticky assignor: the assignment so far."""
 
     def __init__(self, partitions: Mapping[str, int], subscriptions: Mapping[str, Subscription]) -> None:
         self._subscribers = _subscribers(subscriptions)
@@ -168,8 +167,8 @@ class _Sharing:
         self._rank = {member: i for i, member in enumerate(self._members)}
         self._topics = {member: sorted(set(subscriptions[member].topics)) for member in self._members}
         self._load = dict.fromkeys(self._members, 0)
-        # Of each topic, what a member held before (in the order it will be given up: last first) and what
-        # it got in this run, which is given up before that.
+        # Of each topic, the partitions that a member kept and those that it was given in this run. It gives
+        # up the latter first, and the last ones first.
         self._kept: dict[str, dict[str, list[int]]] = {member: {} for member in self._members}
         self._given: dict[str, dict[str, list[int]]] = {member: {} for member in self._members}
         self._holders: dict[str, dict[str, int]] = {topic: {} for topic in self._subscribers}
@@ -203,7 +202,7 @@ class _Sharing:
     def _claims(
         self, existing: Iterable[TopicPartition], subscriptions: Mapping[str, Subscription]
     ) -> dict[TopicPartition, str]:
-        """Partition -> the subscriber with the newest claim to it; of equals the first in order."""
+        """Partition -> the subscriber with the newest claim to it; of equal claims, the first member's."""
         known = set(existing)
         owners: dict[TopicPartition, str] = {}
         for member in self._members:
@@ -226,7 +225,7 @@ class _Sharing:
         holders[member] = holders.get(member, 0) + 1
 
     def _take(self, member: str, topic: str) -> TopicPartition:
-        """Takes one partition of the topic from the member: one it did not have before, where it can."""
+        """Take one partition of the topic from the member, if possible one that it was given in this run."""
         numbers = self._given[member].get(topic) or self._kept[member][topic]
         self._load[member] -= 1
         holders = self._holders[topic]
@@ -236,7 +235,7 @@ class _Sharing:
         return TopicPartition(topic, numbers.pop())
 
     def _balance(self) -> None:
-        """Makes the shortest chain of moves that evens out two members, until there is none."""
+        """Apply the shortest chain of moves that balances two members, until there is none."""
         found = True
         while found:
             found = False
@@ -249,7 +248,7 @@ class _Sharing:
                     break
 
     def _chain_to(self, poor: str) -> list[tuple[str, str, str]]:
-        """Moves (giver, topic, taker) from a member with two or more partitions above `poor`, or none."""
+        """Moves (giver, topic, taker) from a member with at least two partitions more than `poor`, or []."""
         enough = self._load[poor] + 2
         if max(self._load.values()) < enough:
             return []
@@ -269,7 +268,7 @@ class _Sharing:
         return []
 
     def _givers(self, taker: str) -> Iterator[tuple[str, str]]:
-        """(giver, topic) of all that could give a partition, those first that would give a new one."""
+        """(giver, topic) of members that can give a partition; first those with one of this run."""
         later: list[tuple[str, str]] = []
         for topic in self._topics[taker]:
             for giver in sorted(self._holders[topic], key=self._rank.__getitem__):

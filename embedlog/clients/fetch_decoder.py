@@ -1,22 +1,22 @@
-"""From fetched bytes to records: the one place where clients check and decode what a log gave them.
+"""Validates and decodes fetched chunks, for all clients.
 
 A chunk (`Fetched`) is a run of whole batches:
 
-    offset asked for ----.
+    requested offset ----.
                          v
     | batch 5..8 | batch 9..9 | control 10 | batch 11..30 | damaged | ...
-          ^            '--- each begins where the one before ended
-          '--- must contain the offset asked for
+          ^            '--- each begins at the end of the previous one
+          '--- must contain the requested offset
 
-A CRC does not cover a batch's base offset, length, leader epoch and magic, so these are checked by
-continuity: the first batch contains the offset asked for, each begins at the previous one's next offset
-(a compacted partition may skip, never go back), none reaches past the log's end, and each carries the
-leader epoch that the partition's history gives for its base offset.
+The CRC does not cover a batch's base offset, length, leader epoch and magic, so continuity checks these: the
+first batch contains the requested offset, each batch begins at the previous one's next offset (a compacted
+partition may skip offsets, never go back), none reaches past the log end, and each has the leader epoch that
+the partition's history gives for its base offset.
 
-Invariants: every batch is CRC-checked before a record of it is given out; records before a damaged batch
-are given out first, and the damage is raised when reading goes on at it, so that an error swallows
-nothing good and skips nothing bad; control batches are never given out, but move the position; a chunk
-that was decoded lies within one leader epoch, so that one number describes all its records.
+Invariants: the CRC of a batch is checked before any of its records is returned; records before a damaged
+batch are returned first, and the error is raised when reading reaches the damage, so that no valid record is
+lost and no damage is skipped; control batches are never returned, but move the position; what is decoded at a
+time lies within one leader epoch, so one number describes all records.
 """
 
 from __future__ import annotations
@@ -47,21 +47,23 @@ Chunk: TypeAlias = bytes | memoryview
 
 
 class Sink(Protocol):
-    """What a chunk is decoded into: records, or less. `topic` and `partition` are the records'."""
+    """The target of decoding: records, values or columns."""
 
     def run(self, data: Chunk, pos: int, rules: Rules, end: int, transactional: bool) -> tuple[int, int]:
-        """Take a run of batches (codec/rules.py), the records before offset `end`; where it ends, and the
-        next offset there."""
+        """Take the records before offset `end` of a run of batches (codec/rules.py).
+
+        Returns the position after the run, and the next offset.
+        """
 
     def batch(self, data: Chunk, header: BatchHeader, start: int, end: int, max_bytes: int) -> int:
-        """Take one batch's records from offset `start` to before `end`, or nothing and CorruptRecord.
+        """Take the records of one batch from offset `start` to before `end`, all or (CorruptRecord) none.
 
-        Returns the bytes that were decompressed for it, about.
+        Returns roughly the number of bytes decompressed.
         """
 
 
 class Records:
-    """A sink for whole records."""
+    """A sink for records."""
 
     def __init__(self, topic: str, partition: int) -> None:
         self.taken: list[Record] = []
@@ -82,7 +84,7 @@ class Records:
 
 
 class Values:
-    """A sink for values alone."""
+    """A sink for values."""
 
     def __init__(self) -> None:
         self.taken: list[bytes | None] = []
@@ -101,8 +103,7 @@ class Values:
 
 
 class Decoded(NamedTuple):
-    """Where reading goes on behind a chunk, and the leader epoch of all its records (-1: nothing was
-    decoded)."""
+    """The next offset to read, and the leader epoch of all decoded records (-1: none)."""
 
     next_offset: int
     epoch: int
@@ -120,21 +121,21 @@ def decode_chunk(
     read_committed: bool = False,
     max_decompressed_bytes: int = DEFAULT_MAX_BYTES,
 ) -> Decoded:
-    """Give the sink what a chunk holds from `offset` on.
+    """Decode a chunk into the sink, from `offset` on.
 
     Args:
-        fetched: what the backend gave for `offset`.
-        offset: the offset asked for.
-        end: nothing from this offset on is wanted.
+        fetched: the backend's result for `offset`.
+        offset: the requested offset.
+        end: where to stop, exclusive.
         at_boundary: `offset` is the next_offset of a batch read before, so a batch must begin there.
-        read_committed: drop records of aborted transactions (`fetched.aborted`).
+        read_committed: omit records of aborted transactions (`fetched.aborted`).
         max_decompressed_bytes: the most that one batch may decompress to.
 
-    Returns the offset to ask for next. (The sink gets nothing where the chunk is empty, or holds only control
-    batches and aborted records.) It may stop before the chunk's end: where the leader epoch changes, where
-    enough has been decompressed, behind `end`, and before damage.
+    The sink gets nothing from a chunk that is empty, or that has only control batches and aborted records.
+    Decoding may stop before the end of the chunk: at a change of leader epoch, after decompressing enough, at
+    `end`, and at damage.
 
-    Raises CorruptRecord, with path, pos and offsets, where the first batch is damaged.
+    Raises CorruptRecord, with path, pos and offsets, if the first batch is damaged.
     """
     data = fetched.data
     if not data:
@@ -171,7 +172,7 @@ def decode_chunk(
 
 
 class _Continuity:
-    """What a CRC leaves out: each batch stands where the ones before say that it must."""
+    """Checks what the CRC does not cover, by continuity with the batches before."""
 
     def __init__(self, fetched: Fetched, topic: str, partition: int, offset: int, at_boundary: bool) -> None:
         self.begun = False
@@ -181,7 +182,7 @@ class _Continuity:
         self._epoch_starts = [start for _, start in fetched.leader_epochs]
 
     def rules(self, data: Chunk, pos: int, epoch: int) -> Rules:
-        """For a run of batches of one leader epoch: `epoch`, where one is known, else the first batch's."""
+        """The rules for a run of batches of one leader epoch: `epoch`, or the first batch's if unknown."""
         fetched = self._fetched
         at, limit = self.next_offset, ANY_OFFSET
         if len(data) - pos >= _PLACE.size:
@@ -190,7 +191,7 @@ class _Continuity:
             epoch = first if epoch == NO_EPOCH else epoch
         place = bisect_right(self._epoch_starts, at) - 1
         if place >= 0 and fetched.leader_epochs[place][0] != epoch:
-            limit = 0  # no batch fits that: it is looked at by itself
+            limit = 0  # no batch passes: each is checked singly
         elif place + 1 < len(self._epoch_starts):
             limit = self._epoch_starts[place + 1]
         return Rules(
@@ -208,7 +209,7 @@ class _Continuity:
         self.next_offset = next_offset
 
     def check(self, header: BatchHeader) -> None:
-        """Raises CorruptRecord where the batch should not be."""
+        """Raises CorruptRecord if the batch does not continue the log."""
         reason = self._reason(header)
         if reason is not None:
             raise CorruptRecord(reason, pos=header.pos, offset=self.next_offset)
@@ -236,7 +237,7 @@ class _Continuity:
 
 
 class _Aborted:
-    """Which batches belong to aborted transactions: from first_offset to the producer's abort marker."""
+    """Finds batches of aborted transactions: from first_offset to the producer's abort marker."""
 
     def __init__(self, aborted: tuple[AbortedTransaction, ...]) -> None:
         self._pending = sorted(aborted, key=lambda transaction: transaction.first_offset, reverse=True)
@@ -254,7 +255,7 @@ class _Aborted:
 
 
 def _located(error: CorruptRecord, fetched: Fetched, pos: int, offset: int) -> CorruptRecord:
-    """The same kind of error, saying where in the file the batch stands."""
+    """The error with the location of the batch in the file."""
     return type(error)(
         error.reason,
         path=fetched.path,

@@ -1,14 +1,14 @@
-"""Reading a log from here to there: `log.read` and `tail -f`, without a group and without commits.
+"""Reading without a group and without commits: `log.read` and `tail -f`.
 
-`PartitionReader` is one position moving through one partition: fetch a chunk, decode it, move on. The
-consumer is made of the same readers, so that both see the same records and the same damage.
+A `PartitionReader` is a position that moves through one partition: fetch a chunk, decode it, advance. A
+consumer is built of the same readers, so both see the same records and the same damage.
 
-`read_records` resolves where to begin and where to end when it is called, so that a mistake raises there
-and not at the first record; what it returns is a plain iterator. Partitions are read one after the
-other; with follow=True a chunk from each in turn, as they grow.
+`read_records` resolves `start` and `end` when it is called, so errors in the arguments are raised there and
+not at the first record. It returns an iterator over one partition after the other; with follow=True, over a
+chunk of each partition in turn, as they grow.
 
-Invariants: a position only moves over what was checked; no records are held but those of one chunk; a
-reader that waits sleeps in the backend.
+Invariants: a position moves only over validated batches; at most the records of one chunk are held in memory;
+a reader that waits blocks in the backend.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ T = TypeVar("T")
 
 IsolationLevel: TypeAlias = Literal["read_uncommitted", "read_committed"]
 Where: TypeAlias = Literal["earliest", "latest"] | int | datetime
-"""Where reading begins or ends: an edge of the log, an offset, or the first record at or after a time."""
+"""A start or an end of reading: an edge of the log, an offset, or the first record at or after a time."""
 
 DEFAULT_FETCH_BYTES: Final = 1 << 20
-# The first fetch; each further one is four times as large, up to max_bytes: whoever wants one record does
-# not wait for ten thousand, whoever reads on soon reads in large pieces.
+# The first fetch is small, for readers of one record; each further one is four times as large, up to
+# max_bytes, for readers of many.
 FIRST_FETCH_BYTES: Final = 1 << 14
 ISOLATION_LEVELS: Final = ("read_uncommitted", "read_committed")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LOOK_FOR_PARTITIONS_MS: Final = 5_000
 _KEPT_BUFFER_BYTES: Final = DEFAULT_FETCH_BYTES
-_KEPT_ALIVE: Final = 1024  # one item in so many
+_KEPT_ALIVE: Final = 1024  # one item of this many
 
 
 _thread = threading.local()
@@ -52,8 +52,8 @@ _thread = threading.local()
 
 @contextmanager
 def _lent_buffer(size: int) -> Iterator[bytearray | None]:
-    """This thread's buffer for a fetch: fresh memory costs more than reading into it. None for large ones,
-    which are not to be kept, and where the thread is using it already."""
+    """This thread's buffer for a fetch, since fresh memory costs more than a read into it. None for large
+    fetches, whose buffers are not kept, and if the thread is using the buffer already."""
     buffer: bytearray | None = getattr(_thread, "buffer", None)
     _thread.buffer = None
     if size > _KEPT_BUFFER_BYTES:
@@ -67,11 +67,10 @@ def _lent_buffer(size: int) -> Iterator[bytearray | None]:
 
 
 class PartitionReader:
-    """A position that moves through one partition, chunk by chunk.
+    """A position that moves through one partition, chunk by chunk. For one thread.
 
-    `position` is the next offset to fetch, `epoch` the leader epoch of the last batch before it (-1 where
-    unknown); nothing is read from the offset `end` on; `fetch_bytes` is how much is fetched next. For one
-    thread.
+    position: the next offset to fetch. epoch: the leader epoch of the last batch before it (-1: unknown).
+    end: the offset to stop at, exclusive. fetch_bytes: the size of the next fetch.
     """
 
     __slots__ = (
@@ -110,10 +109,10 @@ class PartitionReader:
         self._at_boundary = False
 
     def read(self) -> list[Record]:
-        """The next chunk's records; none at the readable end (`at_end` is True then).
+        """The records of the next chunk; [] at the readable end, with `at_end` True.
 
-        Raises OffsetOutOfRange, LogTruncated, CorruptRecord, and what the backend raises; the position
-        stays then.
+        Raises OffsetOutOfRange, LogTruncated, CorruptRecord, and what the backend raises. The position does
+        not change then.
         """
         if self.at_end and not self._backend.may_have_data(
             *self.tp, self.position, read_committed=self._read_committed
@@ -125,14 +124,14 @@ class PartitionReader:
         return sink.taken
 
     def read_values(self) -> list[bytes | None]:
-        """The next chunk's values; else as `read`."""
+        """The values of the next chunk; otherwise as `read`."""
         sink = Values()
         while self.read_into(sink) and not sink.taken:
             pass
         return sink.taken
 
     def read_into(self, sink: Sink) -> bool:
-        """Give a sink the next chunk, of which it may take nothing. False at the readable end.
+        """Decode the next chunk into a sink, which may take nothing. False at the readable end.
 
         Raises as `read`.
         """
@@ -142,8 +141,10 @@ class PartitionReader:
             return self.take(self.fetching(self.position, buffer)(), sink)
 
     def fetching(self, offset: int, buffer: bytearray | None) -> Callable[[], Fetched]:
-        """A call of the backend, for whichever thread: the chunk from an offset on, of `fetch_bytes`, into a
-        buffer of as many. The reader stays where it is."""
+        """A call that fetches the chunk at an offset, `fetch_bytes` into a buffer of that size.
+
+        Any thread may run it; it does not change the reader.
+        """
         return partial(
             self._backend.fetch,
             *self.tp,
@@ -155,7 +156,7 @@ class PartitionReader:
         )
 
     def take(self, fetched: Fetched, sink: Sink) -> bool:
-        """Give a sink what was fetched from the position on, and move on behind it; else as `read_into`."""
+        """Decode a chunk fetched at the position into a sink, and advance; otherwise as `read_into`."""
         self.fetch_bytes = min(self.fetch_bytes * 4, self._max_bytes)
         if not fetched.data:
             self.at_end = True
@@ -188,25 +189,11 @@ def read_records(
     isolation_level: str = "read_uncommitted",
     interrupt: Interrupt | None = None,
 ) -> Iterator[Record]:
-    """Records of a partition in the order of their offsets; or of all partitions, one after the other.
+    """See `Log.read`. Returns an iterator, for one thread at a time.
 
-    Args:
-        start: "earliest", "latest", an offset (of one partition: give `partition`), or a datetime: the
-            first record whose timestamp is at or after it. A naive datetime is local time, as everywhere
-            in Python; `datetime.now(timezone.utc)` is not naive.
-        end: where to stop, in the same kinds; the record there is not given any more. None: the log's end
-            as it is now, or with follow=True never.
-        max_bytes: how much to fetch at a time from one partition, at most (the first fetches are smaller);
-            a larger batch still comes whole.
-        follow: wait for more at the end. All partitions' records come as they arrive then, and partitions
-            that are added later are read too (unless `partition` or `end` says otherwise).
-        isolation_level: "read_committed" drops records of aborted transactions, and waits before those of
-            open ones.
-        interrupt: setting it, from any thread, ends the iteration at the next chunk.
-
-    Returns an iterator, for one thread at a time. Raises at once InvalidArgument, InvalidType,
-    TopicNotFound, PartitionNotFound, OffsetOutOfRange; while iterating also LogTruncated, CorruptRecord
-    (after the records before the damage) and StorageError.
+    An offset as `start` or `end` belongs to one partition: give `partition`. With `follow` and without
+    `partition` and `end`, partitions that are added later are read, too. Setting `interrupt`, from any
+    thread, ends the iteration after the current chunk.
     """
     readers = partition_readers(
         backend, topic, partition, start, end, max_bytes, isolation_level, follow=follow
@@ -231,18 +218,13 @@ def read_values(
     isolation_level: str = "read_uncommitted",
     interrupt: Interrupt | None = None,
 ) -> Iterator[bytes | None]:
-    """The records' values alone, several times as fast; else as `read_records`, which does not follow."""
+    """See `Log.read_values`."""
     readers = partition_readers(backend, topic, partition, start, end, max_bytes, isolation_level)
     return _one_by_one(readers, PartitionReader.read_values, interrupt)
 
 
 def read_at(backend: Backend, topic: str, partition: int, offset: int) -> Record | None:
-    """The record at one offset; None where there is none any more, or none for an application (compaction
-    leaves gaps, and a transaction's end takes an offset).
-
-    Raises TopicNotFound, PartitionNotFound, InvalidType, OffsetOutOfRange (so, too, at the log's end),
-    CorruptRecord, StorageError.
-    """
+    """See `Log.read_at`."""
     if type(offset) is not int or type(partition) is not int or not 0 <= offset <= MAX_INT64:
         check_partition(topic, partition, backend.describe_topic(topic).partitions)
         check_int("offset", offset, low=0, high=MAX_INT64)
@@ -274,9 +256,9 @@ def partition_readers(
     *,
     follow: bool = False,
 ) -> list[PartitionReader]:
-    """A reader for each partition, with where to begin and to stop; arguments as `read_records`.
+    """A reader for each partition, with its start and end resolved; arguments as `read_records`.
 
-    With `follow` one whose end is not known yet has none.
+    With `follow`, a reader without `end` has none.
     """
     read_committed = checked_isolation(isolation_level)
     check_positive(max_bytes=max_bytes)
@@ -294,7 +276,7 @@ def partition_readers(
         last = None if end is None else _resolved(backend, tp, "end", end, edges[number], several)
         if last is None:
             last = ANY_OFFSET if follow else edges[number].log_end_offset
-        last = min(last, ANY_OFFSET)  # a larger one would not fit the compiled loops
+        last = min(last, ANY_OFFSET)  # more does not fit the compiled loops
         readers.append(
             PartitionReader(backend, tp, first, end=last, max_bytes=max_bytes, read_committed=read_committed)
         )
@@ -317,15 +299,15 @@ def _chunks(
     for reader in readers:
         while taken := read(reader):
             yield taken
-            # The memory of one chunk is the next one's. With a few items alive in it Python does not give it
-            # back to the system in between, to get it anew page by page.
+            # The next chunk reuses the memory of this one. A few live items keep Python from returning it to
+            # the system and faulting it in again, page by page.
             taken[:] = taken[::_KEPT_ALIVE]
             if interrupt is not None and interrupt.is_set():
                 return
 
 
 class _Span:
-    """A reader that follows, and where it stops: at its end, or before the first record of a time."""
+    """A following reader with its stop: an end offset, or the first record at or after a time."""
 
     def __init__(self, reader: PartitionReader, before_ms: int | None) -> None:
         self.reader = reader
@@ -388,7 +370,7 @@ def _followed(
                 known += 1
 
 
-# -- where to begin and to end -----------------------------------------------------------------------
+# -- start and end -----------------------------------------------------------------------------------
 
 
 def time_ms(when: datetime) -> int:
@@ -397,13 +379,13 @@ def time_ms(when: datetime) -> int:
     if when.utcoffset() is None:
         try:
             aware = when.astimezone()
-        except (ValueError, OverflowError, OSError):  # a day from an end of the calendar: as good as in UTC
+        except (ValueError, OverflowError, OSError):  # a day from an end of the calendar: use UTC
             aware = when.replace(tzinfo=UTC)
     return -((_EPOCH - aware) // timedelta(milliseconds=1))
 
 
 def checked_isolation(isolation_level: str) -> bool:
-    """Whether it is read_committed; InvalidArgument where it is neither level."""
+    """Whether it is read_committed. Raises InvalidArgument if it is neither level."""
     check_choice("isolation_level", isolation_level, ISOLATION_LEVELS)
     return isolation_level == "read_committed"
 
@@ -428,7 +410,7 @@ def _start(
 def _resolved(
     backend: Backend, tp: TopicPartition, name: str, where: Where, edges: PartitionOffsets, partitions: int
 ) -> int | None:
-    """The offset that `where` means; None for a time that no record has reached."""
+    """The offset of `where`; None for a time after the last record."""
     if isinstance(where, datetime):
         found = backend.offset_for_time(tp.topic, tp.partition, time_ms(where))
         return None if found is None else found.offset
