@@ -88,7 +88,7 @@ class Checkpointer:
 
     def load(self) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
         """Read the files, before any partition is opened. Returns the recovery points and the log starts."""
-        self._cleaned_up_to = self._cleaner_file.load()
+        self._cleaned_up_to = dict(self._cleaner_file.load())  # a copy: the file still names what is removed
         return self._recovery_file.load(), self._log_start_file.load()
 
     # -- partitions come and go ------------------------------------------------------------------------
