@@ -339,13 +339,14 @@ def test_a_new_topic_is_begun(zookeeper: Znodes, connect: Connect, tmp_path: Pat
     with cluster_of(tmp_path, zookeeper.connect, 2, "--set", "num.partitions=4") as brokers:
         at = At(3)
         with connect(
-            producer_type=kind, num_retries=0, partitioner=at, request_timeout_ms=60_000
+            producer_type=kind, num_retries=1_000, partitioner=at, request_timeout_ms=60_000
         ) as producer:
             for topic in ("t", "u"):
                 producer.send(
                     [ProducerData(topic, [b"0", b"1"], key="k"), ProducerData(topic, b"2", key="k")]
                 )
-        assert at.asked == [("k", 4)] * 6
+        # More often than six times if a leader did not know the topic yet.
+        assert len(at.asked) >= 6 and set(at.asked) == {("k", 4)}
         with embedlog.open(f"kafka://{brokers.bootstrap}") as log:
             for topic in ("t", "u"):
                 found = list(log.read(topic))
