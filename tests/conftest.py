@@ -29,6 +29,7 @@ hypothesis.settings.load_profile("unhurried")
 JAVA_FIXTURES = {"spark": "spark", "zookeeper_server": "zookeeper", "zookeeper_servers": "zookeeper"}
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that share a fixture's Java processes share a worker (pytest-xdist), so that they start once.
 
