@@ -1,26 +1,26 @@
-"""Opening a partition: as it was closed, or, after a crash, as far as its bytes are valid.
+"""Recovery: opens a partition as it was closed or, after a crash, up to its last valid batch.
 
-After a clean end nothing is read but the directory. Otherwise, for each partition:
+After a clean shutdown, recovery reads nothing but the directory. Otherwise, for each partition:
 
-    1  Leftovers of interrupted work go (*.recovering, *.cleaned, *.tmp, *.deleted); a compaction that
-       had got as far as *.swap is completed. A listed segment without a file (storage/segment_manifest.py) is
-       damage and ends recovery here: nothing is changed.
-    2  The records before the recovery point are durable: they are not read. Damage there is bit rot and
-       not a crash; it is reported, nothing is cut, and the partition refuses appends until `repair`.
-    3  From the recovery point on, each batch must fit its file, match its CRC, and continue offsets and
-       epochs. The first that does not ends the log. What lies behind it is set aside in a *.cut file
-       and reported, and so is a valid batch found in there. If the writer was killed and the machine has not
-       been restarted since, its flushed offset is known and may be past the recovery point: an invalid batch
-       before it is damage, too.
-    4  The page cache cannot be trusted after a crash that a failed fsync may have caused: the valid tail
-       is written into a new segment, fsynced and renamed into place; then the old one is cut.
-    5  Indexes of the segments read are rebuilt, and so are missing ones; producer state comes from a snapshot
-       and the tail.
+    1  Remove what interrupted work left (*.recovering, *.cleaned, *.tmp, *.deleted); complete a compaction
+       that had reached *.swap. If the segment manifest lists a segment that has no file
+       (storage/segment_manifest.py), the partition is damaged, and recovery ends here without a change.
+    2  Skip the records before the recovery point: they are durable. Damage there is bit rot, not the effect
+       of a crash. It is reported, nothing is truncated, and the partition refuses appends until `repair`.
+    3  Validate from the recovery point on: each batch must fit its file, match its CRC, and continue offsets
+       and epochs. The first invalid batch ends the log. The bytes from there on are copied to a *.cut file
+       and reported, with any valid batches among them. If the writer was killed but the machine has not
+       rebooted since, the writer's flushed offset is known and may be past the recovery point: an invalid
+       batch before it is damage too.
+    4  Rewrite the valid tail: after a crash that a failed fsync may have caused, the page cache cannot be
+       trusted. The tail goes to a new segment, which is fsynced and renamed into place; then the old segment
+       is truncated.
+    5  Rebuild the indexes of the segments that were read, and missing ones; restore producer state from a
+       snapshot and the tail.
 
-Each step may be repeated: recovery that is killed starts again and ends the same. A segment that another
-one overlaps (killed within step 4) ends where the other begins. (Kafka 2.7 design, section 5.4, "Guarantees";
-there the log is scanned with position + size < file length, which would drop the last batch of a
-whole file: we use <=.)
+Every step is idempotent: recovery that is killed starts again and ends the same. If two segments overlap
+(killed within step 4), the first ends where the second begins. (Kafka 2.7 design, section 5.4, "Guarantees",
+except that its scan condition, position + size < file length, would drop an intact file's last batch.)
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from .codec.rules import Rules
 from .codec.sniff import identify
 from .config import TopicSettings
-from .errors import CorruptCheckpoint, CorruptIndex, CorruptRecord, NotALog, counted
+from .errors import CorruptCheckpoint, CorruptRecord, NotALog, counted
 from .files.filesystem import TEMPORARY
 from .files.names import CLEANED, DELETED, INDEX, RECOVERING, SEGMENT_MANIFEST_FILE, SWAP, TIME_INDEX
-from .index import UNBOUNDED, IndexBuilder, IndexFiles
+from .index import IndexBuilder
 from .model import PartitionRecovery, TopicPartition
-from .scan.batch_scan import Runs, intact_end
+from .scan.batch_scan import intact_end
 from .scan.parallel_scan import Lanes
 from .scan.segment_scan import count_batches
 from .segment import Files, Segment, create_segment, list_segments
 from .storage.checkpoints import LeaderEpochs
-from .storage.leader_epochs import check_epochs, intact, load_epochs
+from .storage.leader_epochs import check_epochs, load_epochs
 from .storage.log_state import OpenedLog
 from .storage.producer_recovery import ProducerRecovery
+from .storage.recovery_start import RecoveryStart, find_recovery_start, index_files
 from .storage.segment_manifest import Missing, SegmentManifest, with_missing
 from .storage.segment_swap import finish_swaps
 from .storage.tail_scan import Tail, moved
@@ -64,9 +64,9 @@ Progress = Callable[[TopicPartition, int, int], None]
 
 
 class CleanEnd(NamedTuple):
-    """How a partition looked when it was closed in order.
+    """A partition as it was at a clean shutdown.
 
-    begins_epoch is 1 where nothing was appended since a crash: the next append begins an epoch.
+    begins_epoch is 1 if nothing was appended since the last crash: the next append starts a new epoch.
     """
 
     log_end_offset: int
@@ -77,20 +77,11 @@ class CleanEnd(NamedTuple):
 
 
 class _Sequenced(NamedTuple):
-    """A stretch of a segment, bytes pos..end, with batches that producers are remembered by."""
+    """Bytes pos..end of a segment, with batches that update the producer state."""
 
     segment: Segment
     pos: int
     end: int
-
-
-class _Start(NamedTuple):
-    """Where checking begins: index entries before it, byte, offset, and damage found on the way there."""
-
-    builder: IndexBuilder
-    pos: int
-    offset: int
-    damage: str | None
 
 
 def open_partition(
@@ -108,20 +99,22 @@ def open_partition(
     progress: Progress | None = None,
     manifest_trusted: bool = True,
 ) -> tuple[OpenedLog, PartitionRecovery | None]:
-    """Open a partition's directory for writing, recovering it unless it ended clean.
+    """Open a partition's directory for writing; recover it unless it was closed cleanly.
 
     Args:
-        clean: what the closing writer noted, None after a crash.
-        recovery_point: the offset before which everything is durable (from the checkpoint, else 0).
-        flushed_offset: the same, as a killed writer had published it; perhaps further on. An invalid batch
-            before it is damage, but producer state is rebuilt from the recovery point on.
-        log_start_offset: the first readable offset (from the checkpoint), None for that of the files.
+        clean: what the last writer noted at its clean shutdown; None after a crash.
+        recovery_point: everything before this offset is durable (from the checkpoint; 0 if unknown).
+        flushed_offset: the same according to a killed writer's state, and perhaps further on. An invalid
+            batch before it is damage, but producer state is rebuilt from the recovery point on.
+        log_start_offset: the first readable offset (from the checkpoint); None: the first segment's.
         may_have_gaps: compaction may have left gaps between batches.
-        progress: called with (partition, bytes done, bytes in all) while the tail is read.
-        manifest_trusted: the last writer kept the list of segments.
+        progress: called with (partition, bytes done, total bytes) while the tail is validated.
+        manifest_trusted: the last writer kept the segment manifest up to date.
+
+    Returns the partition's state, and a report unless it was closed cleanly.
 
     Raises:
-        NotALog: a file of another format is in place of durable records; nothing was changed.
+        NotALog: a file of another format stands in place of durable records; nothing was changed.
         OSError: from the system.
     """
     opening = _Opening(
@@ -143,7 +136,7 @@ def open_partition(
 
 
 class _Opening:
-    """One partition on its way from a directory to an `OpenedLog`."""
+    """Opens one partition. Used by one thread, once."""
 
     def __init__(
         self,
@@ -178,7 +171,7 @@ class _Opening:
         try:
             self.manifest.load()
         except CorruptCheckpoint as error:
-            logger.warning("rebuilding the list of segments of %s: %s", self.name, error)
+            logger.warning("rebuilding the segment manifest of %s: %s", self.name, error)
         if not trusted:
             self.manifest.distrust()
 
@@ -218,10 +211,10 @@ class _Opening:
             self.report.damage.append(opened.damage)
         return opened, self.report
 
-    # -- what is there ---------------------------------------------------------------------------------
+    # -- the directory ---------------------------------------------------------------------------------
 
     def segments(self) -> list[Segment]:
-        """The directory's segments in order, leftovers dealt with."""
+        """List the segments in order, after removing or completing what interrupted work left."""
         self.names = self.fs.names(self.directory)
         left = [name for name in self.names if name.endswith(_LEFTOVERS)]
         if any(name.endswith(SWAP) for name in left):
@@ -237,7 +230,7 @@ class _Opening:
     def incomplete(
         self, segments: list[Segment], missing: list[Missing], clean: CleanEnd | None
     ) -> OpenedLog:
-        """Changes nothing and does not recover the tail; the existing segments can be read."""
+        """Open with missing segments: nothing is changed or recovered; the others can be read."""
         load_epochs(self.epochs, segments, self.name)
         segments = with_missing(self.files, self.directory, segments, missing, self.settings)
         last = segments[-1]
@@ -247,15 +240,14 @@ class _Opening:
             end = clean.log_end_offset
         else:
             end = max(intact_end(last.pread_into, 0, last.size)[1], last.base_offset)
-        first = missing[0]
-        path = self.path(self.files.layout.segment(first.base_offset))
-        behind = end if first.next_offset is None else first.next_offset
-        damage = f"{path}: {first.reason} (offsets {first.base_offset:,} to {behind - 1:,})"
+        first, path = missing[0], self.path(self.files.layout.segment(missing[0].base_offset))
+        next_offset = end if first.next_offset is None else first.next_offset
+        damage = f"{path}: {first.reason} (offsets {first.base_offset:,} to {next_offset - 1:,})"
         if len(missing) > 1:
             damage += f"; also missing: {counted(len(missing) - 1, 'more segment')}"
         self.report.log_end_offset = end
         self.report.damage.append(damage)
-        # The recovery point stays: the log past it was not checked.
+        # The recovery point stays: the log past it was not validated.
         return self.damaged(segments, end, damage)._replace(flushed_offset=self.recovery_point)
 
     # -- recovery --------------------------------------------------------------------------------------
@@ -271,7 +263,7 @@ class _Opening:
             if damage is not None:
                 return self.damaged(segments, start, damage)
         gaps = self.may_have_gaps and number + 1 < len(segments)
-        builder, pos, expected, damage = self.find_recovery_point(segments[number], start, gaps)
+        builder, pos, expected, damage, _ = self.find_start(segments[number], start, gaps)
         if damage is not None:
             return self.damaged(segments, start, damage)
         start = expected
@@ -291,10 +283,10 @@ class _Opening:
                     )
                 expected = max(expected, segment.base_offset)
             if following is None:
-                # It is written anew, from `pos` on: that is where the index made on the way is to count from.
+                # The tail from `pos` on is rewritten as a segment of its own, with an index of its own.
                 before, builder = builder, self.builder(max(start, segment.base_offset))
             tail = Tail(segment, pos, expected, following, self.epochs, self.may_have_gaps)
-            tail.read(builder, lanes, lambda size: self.passed(size, total))
+            tail.read(builder, lanes, lambda size: self.add_progress(size, total))
             self.report.segments_read += 1
             self.report.batches_read += tail.batches
             expected = tail.next_offset
@@ -302,7 +294,7 @@ class _Opening:
                 replay.append(_Sequenced(segment, tail.first_sequenced, tail.end))
             if following is not None:
                 if tail.problem is not None:
-                    # A segment that is followed by another was durable before: this is bit rot.
+                    # It was durable before the next segment was created: this is bit rot.
                     return self.damaged(
                         segments, expected, f"{segment.path} at byte {tail.end:,}: {tail.problem}"
                     )
@@ -329,9 +321,9 @@ class _Opening:
         return self.opened(segments, start, expected, replay, new_epoch=True)
 
     def refuse_foreign(self, segment: Segment) -> None:
-        """Raises NotALog if the file, whose beginning had been durable, now begins in another format.
+        """Raise NotALog if the file begins in another format, although its first records were durable.
 
-        Past the recovery point only record batches count: a torn one may look like anything.
+        Past the recovery point this check proves nothing: a torn batch may look like any format.
         """
         kind = identify(segment.pread(min(segment.size, _SNIFFED), 0))
         if kind in ("message-set-v0", "message-set-v1", "0.7"):
@@ -342,9 +334,9 @@ class _Opening:
             )
 
     def drop_empty(self, segments: list[Segment]) -> None:
-        """Remove an empty last segment within the range of the one before.
+        """Remove an empty last segment that lies within the offsets of the one before.
 
-        It is of a roll that failed and was undone, but for its name, which came back with the power.
+        A roll failed and was undone, but a power failure brought the name of the new segment back.
         """
         if len(segments) < 2 or segments[-1].size:
             return
@@ -362,11 +354,8 @@ class _Opening:
             segments.pop()
 
     def end_segment(self, segment: Segment, following: Segment) -> str | None:
-        """Cut off what a recovery that was killed has moved into the next segment.
-
-        Returns damage found on the way.
-        """
-        builder, pos, _, damage = self.find_recovery_point(segment, following.base_offset, self.may_have_gaps)
+        """Truncate what a killed recovery has already moved to the next segment. Returns damage, if any."""
+        builder, pos, _, damage, _ = self.find_start(segment, following.base_offset, self.may_have_gaps)
         if damage is None and pos < segment.size:
             if not moved(segment, pos, following):
                 return f"{segment.path} has {segment.size - pos:,} bytes too many at byte {pos:,}"
@@ -374,73 +363,24 @@ class _Opening:
             self.write_indexes(segment, builder)
         return damage
 
-    def find_recovery_point(self, segment: Segment, offset: int, may_end_before: bool) -> _Start:
-        """Where the batch with an offset begins; what lies before it is durable, and not read.
-
-        may_end_before: compaction may have removed its last records, as never those of the last segment.
-        """
-        damage = ""
-        indexed = self.trusted_entries(segment, offset)
-        for builder in (indexed, self.builder(segment.base_offset)):
-            pos = builder.offsets.positions[-1] if builder.offsets.positions else 0
-            expected = -1 if pos else segment.base_offset
-            rules = Rules(expected, end_offset=offset, may_have_gaps=True)
-            runs = Runs(segment.pread_into, pos, segment.size, rules, builder.marking, check_crc=False)
-            for run in runs:
-                builder.add_run(run.scanned)
-                expected = run.behind.rules.next_offset
-            pos = runs.pos
-            try:
-                for header in segment.walk(pos, segment.size):
-                    if header.base_offset < expected:
-                        raise CorruptRecord("offsets go back", path=segment.path, pos=header.pos)
-                    if header.base_offset < offset < header.next_offset and expected != offset:
-                        # Not a point that we wrote; or a header that lies.
-                        if not intact(segment, header):
-                            raise CorruptRecord("CRC mismatch", path=segment.path, pos=header.pos)
-                        return _Start(builder, pos, header.base_offset, None)
-                    if header.base_offset >= offset:
-                        break
-                    builder.add(header.pos, header.last_offset, header.max_timestamp_ms)
-                    expected = header.next_offset
-                    pos = header.pos + header.size
-            except CorruptRecord as error:
-                if expected == offset:
-                    return _Start(builder, pos, offset, None)
-                damage = str(error)
-                continue
-            if expected == offset or (may_end_before and 0 <= expected < offset):
-                return _Start(builder, pos, offset, None)
-            damage = (
-                f"{segment.path} ends at offset {max(expected, segment.base_offset):,}: "
-                f"records up to {offset - 1:,} had been made durable"
-            )
-        return _Start(builder, 0, offset, damage)
-
-    def trusted_entries(self, segment: Segment, offset: int) -> IndexBuilder:
-        """The index entries before an offset, as far as the file bears them out."""
-        stem = os.path.join(self.directory, self.files.layout.stem(segment.base_offset))
-        index_files = IndexFiles(self.fs, stem + INDEX, stem + TIME_INDEX)
-        try:
-            offsets, times = index_files.load(UNBOUNDED, UNBOUNDED)
-        except (FileNotFoundError, CorruptIndex):
-            self.report.indexes_rebuilt += 1
-            return self.builder(segment.base_offset)
-        builder = IndexBuilder(segment.base_offset, self.settings.index_interval_bytes, offsets, times)
-        builder.truncate(offset, segment.size)
-        return builder
+    def find_start(self, segment: Segment, offset: int, may_end_before: bool) -> RecoveryStart:
+        start = find_recovery_start(
+            self.files, self.directory, segment, self.settings, offset, may_end_before=may_end_before
+        )
+        self.report.indexes_rebuilt += start.index_missing
+        return start
 
     def builder(self, base_offset: int) -> IndexBuilder:
         return IndexBuilder(base_offset, self.settings.index_interval_bytes)
 
-    def passed(self, size: int, total: int) -> None:
-        """So many bytes of the tail have been checked."""
+    def add_progress(self, size: int, total: int) -> None:
+        """This many more bytes of the tail were validated."""
         self.report.bytes_read += size
         if self.progress is not None:
             self.progress(self.name, self.report.bytes_read, total)
 
     def set_aside(self, segment: Segment, tail: Tail) -> None:
-        """Keep the bytes behind the valid end in a .cut file, and look whether batches are among them."""
+        """Copy the bytes after the valid end to a .cut file, and report valid batches among them."""
         report = self.report
         report.bytes_cut = segment.size - tail.end
         report.cut_path = path = set_aside(self.files, segment, tail.end)
@@ -451,7 +391,7 @@ class _Opening:
         found, first, last = count_batches(segment.pread_into, tail.end, end, tail.next_offset)
         if found:
             report.damage.append(
-                f"{found:,} valid batches (offsets {first:,} to {last:,}) lie behind the invalid one at "
+                f"{found:,} valid batches (offsets {first:,} to {last:,}) follow the invalid one at "
                 f"byte {tail.end:,} of {segment.path}; they are kept in {path}"
             )
 
@@ -465,9 +405,9 @@ class _Opening:
         builder: IndexBuilder,
         replay: list[_Sequenced],
     ) -> None:
-        """Write the valid tail of the last segment into a new file, then cut the old one.
+        """Copy the valid tail of the last segment to a new file, then truncate the old one.
 
-        `before` is the index up to byte from_pos, `builder` that of the new file.
+        `before` indexes the old file up to from_pos, `builder` the new file.
         """
         old = segments[-1]
         name = self.files.layout.segment(base)
@@ -495,13 +435,14 @@ class _Opening:
 
     def write_indexes(self, segment: Segment, builder: IndexBuilder) -> None:
         builder.add_time_entry()
-        stem = os.path.join(self.directory, self.files.layout.stem(segment.base_offset))
         with contextlib.suppress(OSError):
-            IndexFiles(self.fs, stem + INDEX, stem + TIME_INDEX).replace(builder.offsets, builder.times)
+            index_files(self.files, self.directory, segment.base_offset).replace(
+                builder.offsets, builder.times
+            )
         self.files.indexes.forget(segment.path)
 
     def complete_indexes(self, segments: list[Segment]) -> None:
-        """Rebuild the index files of sealed segments that a killed compaction or deletion removed."""
+        """Rebuild index files of sealed segments that a killed compaction or deletion removed."""
         for segment in segments:
             stem = self.files.layout.stem(segment.base_offset)
             if not (stem + INDEX in self.names and stem + TIME_INDEX in self.names):
@@ -518,7 +459,7 @@ class _Opening:
         checked_from: int | None = None,
         replay: Sequence[_Sequenced] = (),
     ) -> OpenedLog:
-        """Nothing is changed; what can be read is readable, appends are refused."""
+        """A damaged partition: unchanged, readable up to the damage, closed to appends."""
         end = max(end_offset, segments[-1].base_offset, self.durable_end)
         segments[-1].next_offset = end
         opened = self.opened(
