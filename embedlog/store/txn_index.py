@@ -36,7 +36,7 @@ from ..storage.producer_state import ProducerState
 logger = logging.getLogger(__name__)
 
 
-class FollowedTransactions:
+class TransactionIndex:
     """What read_committed readers of one partition go by. Safe between threads."""
 
     def __init__(

@@ -169,22 +169,22 @@ def verify_log(
         if topic is None:
             raise InvalidArgument("partition needs topic, the one whose partition it is")
     started = time.perf_counter()
-    follower = ReadOnlyStore(as_path(path), fs=fs)
+    store = ReadOnlyStore(as_path(path), fs=fs)
     try:
-        topics = follower.topics() if topic is None else [topic]
+        topics = store.topics() if topic is None else [topic]
         names = [
             TopicPartition(name, number)
             for name in topics
-            for number in range(follower.topic(name).partitions)
+            for number in range(store.topic(name).partitions)
             if partition is None or number == partition
         ]
         if topic is not None and partition is not None:
-            names = [follower.partition(topic, partition).name]
+            names = [store.partition(topic, partition).name]
         report = VerifyReport(0, 0, 0, 0, (), (), 0.0)
-        total = sum(_bytes_of(follower, name) for name in names)
+        total = sum(_bytes_of(store, name) for name in names)
         with Lanes() as lanes:
             for name in names:
-                checked = _verify_partition(follower, name, lanes, deep, _from(progress, report.bytes, total))
+                checked = _verify_partition(store, name, lanes, deep, _from(progress, report.bytes, total))
                 report = VerifyReport(
                     report.segments + checked.segments,
                     report.bytes + checked.bytes,
@@ -198,9 +198,9 @@ def verify_log(
             progress(total, total)
         return report._replace(seconds=time.perf_counter() - started)
     except OSError as error:
-        raise StorageError(f"{follower.path} cannot be verified: {error}", path=follower.path) from error
+        raise StorageError(f"{store.path} cannot be verified: {error}", path=store.path) from error
     finally:
-        follower.close()
+        store.close()
 
 
 def _from(progress: Progress | None, done: int, total: int) -> Callable[[int], None]:
@@ -216,16 +216,16 @@ def _from(progress: Progress | None, done: int, total: int) -> Callable[[int], N
     return report
 
 
-def _bytes_of(follower: ReadOnlyStore, name: TopicPartition) -> int:
-    layout = follower.catalog.layout
+def _bytes_of(store: ReadOnlyStore, name: TopicPartition) -> int:
+    layout = store.catalog.layout
     with contextlib.suppress(FileNotFoundError):
-        entries = follower.fs.list(follower.directory(name))
+        entries = store.fs.list(store.directory(name))
         return sum(entry.size for entry in entries if layout.parse_segment(entry.name) is not None)
     return 0
 
 
 def _verify_partition(
-    follower: ReadOnlyStore, name: TopicPartition, lanes: Lanes, deep: bool, progress: Callable[[int], None]
+    store: ReadOnlyStore, name: TopicPartition, lanes: Lanes, deep: bool, progress: Callable[[int], None]
 ) -> _Check:
     """One partition; again, where its files changed while it was read.
 
@@ -234,23 +234,23 @@ def _verify_partition(
     """
     found: list[Finding] | None = None
     for attempt in range(_TRIES):
-        before = _layout_version(follower, name)
-        check = _Check(follower, name, lanes, deep, progress)
+        before = _layout_version(store, name)
+        check = _Check(store, name, lanes, deep, progress)
         try:
             check.run()
         except FileNotFoundError:
             if attempt == _TRIES - 1:
                 raise
             continue
-        closed = check.closed and follower.fs.exists(follower.catalog.file(CLEAN_SHUTDOWN_FILE))
+        closed = check.closed and store.fs.exists(store.catalog.file(CLEAN_SHUTDOWN_FILE))
         if not check.findings or closed or check.findings == found:
             break
-        found = check.findings if _layout_version(follower, name) == before else None
+        found = check.findings if _layout_version(store, name) == before else None
     return check
 
 
-def _layout_version(follower: ReadOnlyStore, name: TopicPartition) -> tuple[int, int]:
-    writer, edges = follower.published(name)
+def _layout_version(store: ReadOnlyStore, name: TopicPartition) -> tuple[int, int]:
+    writer, edges = store.writer.edges(name)
     return writer, edges.layout_version if edges is not None else -1
 
 
@@ -259,7 +259,7 @@ class _Check:
 
     def __init__(
         self,
-        follower: ReadOnlyStore,
+        store: ReadOnlyStore,
         name: TopicPartition,
         lanes: Lanes,
         deep: bool,
@@ -268,27 +268,27 @@ class _Check:
         self.segments = self.bytes = self.batches = self.records = 0
         self.findings: list[Finding] = []
         self.leftovers: list[Leftover] = []
-        self._follower = follower
-        self._fs = follower.fs
+        self._store = store
+        self._fs = store.fs
         self._name = name
-        self._directory = follower.directory(name)
+        self._directory = store.directory(name)
         self._lanes = lanes
         self._deep = deep
         self._progress = progress
-        topic = follower.topic(name.topic)
-        self._settings = follower.topic_settings(name.topic)
+        topic = store.topic(name.topic)
+        self._settings = store.topic_settings(name.topic)
         self._gaps = topic.gaps or self._settings.compacts
         self._history = LeaderEpochs(self._fs, self._directory)
         self._manifest = SegmentManifest(self._fs, self._directory)
         self._standing_in: set[int] = set()
-        self.closed = follower.fs.exists(follower.catalog.file(CLEAN_SHUTDOWN_FILE))
+        self.closed = store.fs.exists(store.catalog.file(CLEAN_SHUTDOWN_FILE))
 
     def run(self) -> None:
         """Raises FileNotFoundError where a file was deleted meanwhile, OSError."""
         # Before the edges: those then reach at least as far.
-        durable = max(self._checkpoint(RECOVERY_POINT_FILE), self._follower.flushed(self._name))
-        _, edges = self._follower.published(self._name)
-        if self._follower.catalog.manifests_trusted():
+        durable = max(self._checkpoint(RECOVERY_POINT_FILE), self._store.writer.flushed(self._name))
+        _, edges = self._store.writer.edges(self._name)
+        if self._store.catalog.manifests_trusted():
             with self._judged():
                 self._manifest.load()
         try:
@@ -302,7 +302,7 @@ class _Check:
         start = self._checkpoint(LOG_START_FILE)  # after the listing: it is moved before files go
         with self._judged():
             self._history.load()
-        files, names = self._follower.files, {entry.name: 0 for entry in entries}
+        files, names = self._store.files, {entry.name: 0 for entry in entries}
         swaps = pending_swaps(files, self._directory, names) if self._gaps else []
         segments = list_segments(files, self._directory, decided_names(files, names, swaps), self._settings)
         stand_in(self._directory, segments, swaps)
@@ -434,7 +434,7 @@ class _Check:
     # -- what stands beside ----------------------------------------------------------------------------
 
     def _indexes(self, segment: Segment, size: int, is_last: bool) -> IndexCheck:
-        stem = segment.path[: -len(self._follower.catalog.layout.records)]
+        stem = segment.path[: -len(self._store.catalog.layout.records)]
         check = IndexCheck(segment.base_offset, stem + INDEX, stem + TIME_INDEX)
         # Those of a segment that grows may be ahead of what we were told of it, or not written yet.
         span = UNBOUNDED if is_last else segment.next_offset - segment.base_offset
@@ -453,7 +453,7 @@ class _Check:
         return check
 
     def _verify_snapshots(self, entries: list[Entry]) -> None:
-        layout = self._follower.catalog.layout
+        layout = self._store.catalog.layout
         for entry in entries:
             path = self._path(entry.name)
             with contextlib.suppress(FileNotFoundError), self._judged():
@@ -464,7 +464,7 @@ class _Check:
 
     def _checkpoint(self, file: str) -> int:
         with self._judged():
-            return read_offsets(self._fs, self._follower.catalog.file(file)).get(self._name, 0)
+            return read_offsets(self._fs, self._store.catalog.file(file)).get(self._name, 0)
         return 0
 
     @contextlib.contextmanager
