@@ -182,8 +182,8 @@ class Broker(Closing):
             self._server.start(self._dispatcher, _connections(self.settings, store))
             if self._metrics is not None and meter is not None:
                 self._metrics.start(self.context, meter, self._server)
-            store.catalog.note_broker(self.bootstrap_servers)
-            undo.callback(store.catalog.note_broker, None)
+            store.catalog.writer_lock.note_broker(self.bootstrap_servers)
+            undo.callback(store.catalog.writer_lock.note_broker, None)
             self._undo = undo.pop_all()
         self.started_in_ms = (time.perf_counter() - began) * 1000
         logger.info("broker %d listens on %s:%d", address.node_id, host, self._server.port)

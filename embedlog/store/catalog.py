@@ -1,43 +1,31 @@
-"""What a log directory says about itself: its format, its topics, who writes it, how it was closed.
+"""The catalog of a log directory: its format, its topics, and how it was closed.
 
-    embedlog.json      {"format": 1, "layout": "classic", "log_id": "..."}   written once; the writer's lock
+    embedlog.json      {"format": 1, "layout": "classic", "log_id": "..."}, written once
     topics.json        {"version": 1, "crc32", "topics": {name: {"id", "partitions", "settings", "gaps"}},
-                        "deleting": the same, of topics whose directories are not out of the way yet}
+                        "deleting": likewise, the topics whose directories are not renamed yet}
                        version 2 while a writer of many topics continues it in a journal (topics_journal.py)
-    writer.json        {"pid", "program", "since_ms", "broker"} for people; the lock is flock on embedlog.json
-                       "passing": true where the holder goes again in a moment (backends/handover.py)
-                       "max_bytes" if it bounds the log
-                       "segment_manifests": true if it keeps the lists of segments
-                       (storage/segment_manifest.py)
     clean-shutdown     {"version": 1, "crc32", "partitions": {"clicks 0": [...]}}      (recovery.CleanEnd)
 
-A topic exists when topics.json says so: its directories are made before, and removed after
-(topic_lifecycle.py). So every directory with records belongs to a topic that stands there; a log where one
-does not is refused, as its list of topics is lost or an old one. crc32 is that of all the rest of the file.
-embedlog.json is never replaced, so that its lock cannot be held twice; a directory without it is not ours,
-and is refused unchanged unless it is empty.
+A topic exists if topics.json lists it: its directories are created before, and removed after
+(topic_lifecycle.py). So a topic that is listed claims each directory with records. If a directory is
+unclaimed, topics.json is lost or outdated, and the log is refused. crc32 covers the rest of the file. A
+directory without embedlog.json is not ours: it is refused unchanged, unless it is empty.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
-import sys
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from zlib import crc32
 
-from ..config import UNLIMITED
 from ..errors import (
     CorruptCheckpoint,
     DirectoryError,
-    DirectoryLocked,
     InvalidArgument,
     NotALog,
-    ReadOnly,
     StorageError,
     UnsupportedFormat,
     shown,
@@ -50,7 +38,6 @@ from ..files.names import (
     FORMAT_FILE,
     LAYOUTS,
     TOPICS_FILE,
-    WRITER_FILE,
     Layout,
 )
 from ..model import TopicPartition
@@ -58,20 +45,16 @@ from ..recovery import CleanEnd
 from ..validation import check_choice
 from .topic import Topic, entry_of, new_id, topics_of
 from .topics_journal import TopicsJournal, apply_changes, change_between, is_journal
+from .writer_lock import UNWRITABLE, WriterLock, read_only, to_json
 
 FORMAT_VERSION: Final = 1
-_MANIFESTS: Final = "segment_manifests"
-_PASSING_S: Final = 30.0  # for so long who comes waits for a writer that is about to go
-_LOOK_AGAIN_S: Final = 0.01
 _WITH_JOURNAL: Final = 2  # topics.json's version while a journal continues it
 JOURNAL_FROM: Final = 64 << 10
-"""A list of topics of this many bytes is not rewritten for each change."""
-
-_UNWRITABLE: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+"""A topics.json of at least this many bytes is not rewritten for each change."""
 
 
 class Catalog:
-    """The small files at a directory's root."""
+    """The small files at a directory's root. Its user takes turns: Store by its topics_lock."""
 
     def __init__(self, fs: FileSystem, path: str) -> None:
         self._fs = fs
@@ -79,12 +62,12 @@ class Catalog:
         self.layout: Layout = CLASSIC
         self.log_id = ""
         self.deleting: dict[str, Topic] = {}
-        self._writer: dict[str, Any] = {}
-        self.changes = 0  # of the topics, in this opening
-        self._texts: dict[str, tuple[Topic, str]] = {}
+        self.writer_lock = WriterLock(fs, path, self.read_json)
+        self.changes = 0  # of the topics, since this object was created
+        self._texts: dict[str, tuple[Topic, str]] = {}  # each topic as topics.json has it
         self.journal_name: str | None = None  # of the journal that topics.json names
-        self._journal: TopicsJournal | None = None  # the same, if this writer began it
-        self._topics_bytes = 0  # of topics.json as this writer wrote it last
+        self._journal: TopicsJournal | None = None  # the same, if this writer created it
+        self._topics_bytes = 0  # of topics.json as this writer last wrote it
 
     def file(self, name: str) -> str:
         return os.path.join(self.path, name)
@@ -92,7 +75,7 @@ class Catalog:
     # -- the directory ---------------------------------------------------------------------------------
 
     def create(self, layout: str | None) -> None:
-        """Make the directory a log, unless it is one. Raises DirectoryError, NotALog, ReadOnly."""
+        """Create the log, unless the directory is one. Raises DirectoryError, NotALog, ReadOnly."""
         if layout is not None:
             check_choice("layout", layout, LAYOUTS)
         try:
@@ -103,9 +86,9 @@ class Catalog:
                 raise self._not_a_log()
             text = {"format": FORMAT_VERSION, "layout": layout or CLASSIC.name, "log_id": new_id()}
             temporary = self.file(f"{FORMAT_FILE}.{os.getpid()}.tmp")
-            self._fs.write_file(temporary, _json(text))
+            self._fs.write_file(temporary, to_json(text))
             try:
-                # Not a rename: of two processes that create the log at once one must find the other's.
+                # Not a rename: of two processes that create the log at once, one must fail.
                 with contextlib.suppress(FileExistsError):
                     self._fs.link(temporary, self.file(FORMAT_FILE))
             finally:
@@ -115,11 +98,11 @@ class Catalog:
             raise self._no_directory() from None
         except OSError as error:
             if isinstance(error, FileNotFoundError) and self._fs.exists(self.file(FORMAT_FILE)):
-                return  # somebody else has made it meanwhile, and cleared away what we had begun
-            if error.errno in _UNWRITABLE:
-                raise self._read_only(error) from error
+                return  # another process created it meanwhile, and removed our temporary file
+            if error.errno in UNWRITABLE:
+                raise read_only(self.path, error) from error
             raise DirectoryError(
-                f"{self.path} cannot be made a log directory: {error.strerror}", path=self.path
+                f"{self.path} cannot become a log directory: {error.strerror}", path=self.path
             ) from error
 
     def load(self, layout: str | None) -> None:
@@ -136,7 +119,7 @@ class Catalog:
         version = found.get("format")
         if version != FORMAT_VERSION:
             raise UnsupportedFormat(
-                f"{path}: format {shown(version)} is not one this version of embedlog knows "
+                f"{path}: format {shown(version)} is unknown to this version of embedlog "
                 f"(it knows {FORMAT_VERSION}); nothing was changed",
                 path=self.path,
             )
@@ -150,134 +133,38 @@ class Catalog:
                 f"make another directory with `embedlog export --layout {layout}`"
             )
 
-    def lock(self) -> int:
-        """Become the one writer: the lock's descriptor. One who only passes through is waited for.
-
-        Raises DirectoryLocked, ReadOnly.
-        """
-        looked, deadline = False, time.monotonic() + _PASSING_S
-        while True:
-            try:
-                fd = self._fs.try_lock(self.file(FORMAT_FILE))
-            except OSError as error:
-                raise self._read_only(error) from error
-            if fd is not None:
-                return fd
-            # Who has just got the lock may not have said yet who it is: its second look counts.
-            if looked and (not self._is_passing() or time.monotonic() > deadline):
-                raise self._locked()
-            looked = True
-            time.sleep(_LOOK_AGAIN_S)
-
-    def note_writer(self, now_ms: int, *, passing: bool = False, max_bytes: int = UNLIMITED) -> None:
-        """Say who holds the lock, whether it will release it in a moment, and the log's max_bytes."""
-        program = os.path.basename(sys.argv[0] or sys.executable) if sys.argv else "python"
-        self._writer = {"pid": os.getpid(), "program": program, "since_ms": now_ms, "broker": None}
-        if passing:
-            self._writer["passing"] = True
-        if max_bytes != UNLIMITED:
-            self._writer["max_bytes"] = max_bytes
-        if self.manifests_trusted():
-            self._writer[_MANIFESTS] = True
-        try:
-            self._write_writer()
-        except OSError as error:
-            if error.errno in _UNWRITABLE:
-                raise self._read_only(error) from error
-            raise
-
-    def manifests_trusted(self) -> bool:
-        """Did the last writer keep the lists of segments? An older version does not update them."""
-        try:
-            return self.read_json(WRITER_FILE).get(_MANIFESTS) is True
-        except FileNotFoundError:
-            return True  # a copy
-        except (OSError, StorageError, CorruptCheckpoint):
-            return False
-
-    @property
-    def keeps_manifests(self) -> bool:
-        """For the writer: are the lists of segments up to date?"""
-        return _MANIFESTS in self._writer
-
-    def keep_manifests(self) -> None:
-        """From now on the lists of segments can be trusted. Raises OSError."""
-        if not self.keeps_manifests:
-            self._writer[_MANIFESTS] = True
-            self._write_writer()
-
-    def note_broker(self, address: str | None) -> None:
-        """Say at which host:port the writer serves the directory; None where it does no more."""
-        self._writer["broker"] = address
-        with contextlib.suppress(OSError):  # a broker without it is none the worse
-            self._write_writer()
-
-    def _write_writer(self) -> None:
-        # It is of no use to anybody after a crash of the machine.
-        self._fs.write_file(self.file(WRITER_FILE), _json(self._writer), durable=False)
-
-    def _is_passing(self) -> bool:
-        with contextlib.suppress(OSError, StorageError, CorruptCheckpoint):
-            return self.read_json(WRITER_FILE).get("passing") is True
-        return False
-
-    def _locked(self) -> DirectoryLocked:
-        holder: dict[str, Any] = {}
-        with contextlib.suppress(OSError, CorruptCheckpoint):
-            holder = self.read_json(WRITER_FILE)
-        pid, program, since_ms = holder.get("pid"), holder.get("program"), holder.get("since_ms")
-        broker = holder.get("broker")
-        who = f"process {pid} ({program})" if pid != os.getpid() else "this process, by another handle"
-        return DirectoryLocked(
-            f"{self.path} is open for writing in {who if pid else 'another process'}. "
-            'Open it with mode="r" to read. '
-            + (
-                f'It is a broker, to append through: embedlog.open("kafka://{broker}")'
-                if broker
-                else f"Several processes append through a broker: embedlog serve {self.path}"
-            ),
-            path=self.path,
-            pid=pid,
-            program=program,
-            since_ms=since_ms,
-            broker=broker,
-        )
-
     def check_whole(self) -> None:
-        """Refuse where other brokers lead some of the partitions. Raises DirectoryError."""
+        """Raise DirectoryError if the directory is one broker's, as other brokers lead some partitions."""
         if self._fs.exists(self.file(CLUSTER_FILE)):
             raise DirectoryError(
                 f"{self.path} is the directory of one broker of a cluster, and others lead some of its "
-                'partitions: go through the brokers (kafka.bootstrap.servers, "kafka://host:9092"). '
-                'mode="r" reads what is here',
+                'partitions: connect to the brokers (kafka.bootstrap.servers, "kafka://host:9092"). '
+                'mode="r" reads this directory',
                 path=self.path,
             )
 
     def _no_directory(self) -> DirectoryError:
         what = "is a file: a log is a directory"
         try:
-            with contextlib.suppress(NotADirectoryError):  # it lies below one
+            with contextlib.suppress(NotADirectoryError):  # a parent is a file
                 self._fs.stat(self.path)
         except FileNotFoundError:
             what = "does not exist"
-        except OSError as error:  # it may well be a directory
+        except OSError as error:  # it may be a directory
             what = f"cannot be read: {error.strerror}"
         return DirectoryError(f"{self.path} {what}", path=self.path)
 
     def _not_a_log(self) -> NotALog:
         return NotALog(
-            f"{self.path} is not an embedlog directory (it has files and no {FORMAT_FILE}); it is left as it "
-            "is. Name a new directory; `embedlog import` copies Kafka's and 0.7's log files into one",
+            f"{self.path} is not an embedlog directory (it has files but no {FORMAT_FILE}); it is left as it "
+            "is. Name a new directory; `embedlog import` copies log files of Kafka and of 0.7 into one",
             path=self.path,
         )
-
-    def _read_only(self, error: OSError) -> ReadOnly:
-        return ReadOnly(f'{self.path} cannot be written ({error.strerror}); mode="r" reads it')
 
     # -- topics ----------------------------------------------------------------------------------------
 
     def load_topics(self) -> dict[str, Topic]:
-        """The topics that exist; `deleting` are those that are on their way out.
+        """Read the topics; `deleting` are those whose deletion is unfinished.
 
         Raises CorruptCheckpoint, StorageError.
         """
@@ -286,11 +173,11 @@ class Catalog:
             topics, self.deleting = self._parse_topics(*read)
             stray = self._unclaimed({**topics, **self.deleting})
             before, read = read, self._read_topics() if stray else read
-            if before == read:  # else its topic was made just now
+            if before == read:  # else its topic has just been created
                 break
         if stray:
             raise CorruptCheckpoint(
-                f"{'missing' if read[0] is None else 'too old, or emptied'}: {stray} holds records, and no "
+                f"{'missing' if read[0] is None else 'outdated or emptied'}: {stray} holds records, and no "
                 "topic claims them; restore the file from a backup, or move that directory away and "
                 "`embedlog import` its records",
                 path=self.file(TOPICS_FILE),
@@ -308,8 +195,8 @@ class Catalog:
                 return found, self._fs.read_file(self.file(found["journal"]))
             except FileNotFoundError:
                 before, found = found, self._topics_json()
-                if before == found:  # else another one has been begun
-                    reason = "it is missing: restore it, with topics.json, from a backup"
+                if before == found:  # else a new one was created
+                    reason = "missing: restore it, with topics.json, from a backup"
                     raise CorruptCheckpoint(reason, path=self.file(before["journal"])) from None
 
     def _topics_json(self) -> dict[str, Any] | None:
@@ -333,9 +220,9 @@ class Catalog:
             raise CorruptCheckpoint("not a list of topics", path=path) from None
         if stated != computed:
             raise CorruptCheckpoint(
-                f"its crc32 is {stated!r}, that of what stands there is {computed}: it is damaged, or was "
-                f'edited. Restore it from a backup; or, where it is right as it is, put "crc32": {computed} '
-                'beside "version"',
+                f"its crc32 is {stated!r}, but its contents have {computed}: it is damaged, or was edited. "
+                f'Restore it from a backup; or, if the contents are right, put "crc32": {computed} next '
+                'to "version"',
                 path=path,
             )
         try:
@@ -351,7 +238,7 @@ class Catalog:
         return topic is not None and name.partition < topic.partitions
 
     def holds_records(self, directory: str) -> bool:
-        """Is there a directory of that name with segments that are not empty? Raises StorageError."""
+        """Does this directory exist, with a segment that is not empty? Raises StorageError."""
         try:
             files = self._fs.list(self.file(directory))
         except (FileNotFoundError, NotADirectoryError):
@@ -364,7 +251,7 @@ class Catalog:
         return any(file.size and self.layout.parse_segment(file.name) is not None for file in files)
 
     def _unclaimed(self, topics: Mapping[str, Topic]) -> str | None:
-        """A directory with records of a partition that none of these topics has."""
+        """A directory with records of a partition that none of these topics claims."""
         for directory in sorted(self._fs.names(self.path)):
             name = self.layout.parse_partition_directory(directory)
             if name is not None and not self.claimed(name, topics) and self.holds_records(directory):
@@ -372,11 +259,11 @@ class Catalog:
         return None
 
     def save_topics(self, topics: Mapping[str, Topic], deleting: Mapping[str, Topic] | None = None) -> None:
-        """Write all of topics.json. Durable on return. Without `deleting` it stays as it was.
+        """Write all of topics.json, durably. Without `deleting`, those stay as they were.
 
         Raises OSError.
         """
-        self._write_topics(topics, self._going(topics, deleting), None)
+        self._write_topics(topics, self._deleting(topics, deleting), None)
 
     def fold_journal(self, topics: Mapping[str, Topic]) -> None:
         """Write all topics to topics.json and drop the journal. Raises OSError."""
@@ -389,23 +276,25 @@ class Catalog:
         topics: Mapping[str, Topic],
         deleting: Mapping[str, Topic] | None = None,
     ) -> None:
-        """Save a change of the topics durably, or leave everything as before. A long list is not rewritten.
+        """Save a change of the topics durably, or leave all as before. A long list is not rewritten.
 
         Raises StorageError.
         """
         try:
-            self._save_change(before, topics, self._going(topics, deleting))
+            self._save_change(before, topics, self._deleting(topics, deleting))
         except OSError as error:
-            with contextlib.suppress(OSError):  # the new file may be there, and not durable: back to the old
+            with contextlib.suppress(OSError):  # the new file may exist, not durable: restore the old one
                 self.save_topics(before)
             raise storage_error(f"the topics of {self.path} could not be saved", error, self.path) from error
 
-    def _going(self, topics: Mapping[str, Topic], deleting: Mapping[str, Topic] | None) -> dict[str, Topic]:
+    def _deleting(
+        self, topics: Mapping[str, Topic], deleting: Mapping[str, Topic] | None
+    ) -> dict[str, Topic]:
         deleting = self.deleting if deleting is None else deleting
         return {name: topic for name, topic in deleting.items() if name not in topics}
 
     def _save_change(
-        self, before: Mapping[str, Topic], topics: Mapping[str, Topic], going: dict[str, Topic]
+        self, before: Mapping[str, Topic], topics: Mapping[str, Topic], deleting: dict[str, Topic]
     ) -> None:
         journal = self._journal
         if journal is not None and journal.size < self._topics_bytes:
@@ -413,24 +302,24 @@ class Catalog:
             journal.append(
                 {
                     "topics": change_between(before, topics, entry_of),
-                    "deleting": change_between(self.deleting, going, entry_of),
+                    "deleting": change_between(self.deleting, deleting, entry_of),
                 }
             )
             self._journal = journal
-            self._saved(topics, going)
+            self._saved(topics, deleting)
         else:
             many = self._topics_bytes >= JOURNAL_FROM
-            self._write_topics(topics, going, TopicsJournal(self._fs, self.path) if many else None)
+            self._write_topics(topics, deleting, TopicsJournal(self._fs, self.path) if many else None)
 
     def _write_topics(
-        self, topics: Mapping[str, Topic], going: dict[str, Topic], journal: TopicsJournal | None
+        self, topics: Mapping[str, Topic], deleting: dict[str, Topic], journal: TopicsJournal | None
     ) -> None:
         parts = [f' "version": {1 if journal is None else _WITH_JOURNAL}']
         if journal is not None:
             parts.append(f' "journal": {json.dumps(journal.name)}')
         parts.append(f' "topics": {self._text(topics)}')
-        if going:
-            parts.append(f' "deleting": {self._text(going)}')
+        if deleting:
+            parts.append(f' "deleting": {self._text(deleting)}')
         crc = crc32(_braced(parts))
         parts.insert(1, f' "crc32": {crc}')
         text = _braced(parts)
@@ -442,17 +331,17 @@ class Catalog:
         self._journal, self._topics_bytes = journal, len(text)
         if journal is not None:
             self.journal_name, journal.crc = journal.name, crc
-        self._saved(topics, going)
+        self._saved(topics, deleting)
 
-    def _saved(self, topics: Mapping[str, Topic], going: dict[str, Topic]) -> None:
-        for name in self._texts.keys() - topics.keys() - going.keys():
+    def _saved(self, topics: Mapping[str, Topic], deleting: dict[str, Topic]) -> None:
+        for name in self._texts.keys() - topics.keys() - deleting.keys():
             del self._texts[name]
-        self.deleting = going
+        self.deleting = deleting
         self.changes += 1
 
     def _text(self, topics: Mapping[str, Topic]) -> str:
-        """Topics as `_json` would write them there. A topic's part is made once: where there are a thousand,
-        the text would else take longer than all the rest of making another."""
+        """Topics as `to_json` would write them. A topic's text is kept: with a thousand topics, encoding them
+        all would take longer than the rest of creating one more."""
         for name, topic in topics.items():
             if name not in self._texts or self._texts[name][0] is not topic:
                 self._texts[name] = topic, _described(topic)
@@ -462,7 +351,7 @@ class Catalog:
     # -- clean shutdown --------------------------------------------------------------------------------
 
     def take_clean_shutdown(self) -> dict[TopicPartition, CleanEnd] | None:
-        """How the last writer left; None after a crash. The note is gone, durably, when this returns."""
+        """How the last writer closed the log; None after a crash. Removes the note, durably."""
         try:
             found = self.read_json(CLEAN_SHUTDOWN_FILE)
         except FileNotFoundError:
@@ -483,11 +372,12 @@ class Catalog:
         return ends
 
     def note_clean_shutdown(self, ends: Mapping[TopicPartition, CleanEnd]) -> None:
+        """Note how each partition was closed. Raises OSError."""
         body = {"version": 1, "partitions": {str(name): list(end) for name, end in ends.items()}}
         self._fs.write_file(self.file(CLEAN_SHUTDOWN_FILE), _sealed(body))
 
     def read_json(self, name: str) -> dict[str, Any]:
-        """One of the files at the root. Raises FileNotFoundError, StorageError, CorruptCheckpoint."""
+        """Read a file at the root. Raises FileNotFoundError, StorageError, CorruptCheckpoint."""
         path = self.file(name)
         try:
             found = json.loads(self._fs.read_file(path))
@@ -503,30 +393,26 @@ class Catalog:
 
 
 def _described(topic: Topic) -> str:
-    """A topic's line and those below it, within two braces of topics.json."""
+    """A topic's lines in topics.json, two braces deep."""
     entry = entry_of(topic)
     return f"{json.dumps(topic.name)}: {json.dumps(entry, indent=1)}".replace("\n", "\n  ")
 
 
 def _is_attempt(name: str) -> bool:
-    """Is this what somebody leaves, or has for a moment, who makes a directory a log?"""
+    """Is this the temporary file of a process that creates, or was killed while creating, the log?"""
     return name.startswith(f"{FORMAT_FILE}.") and name.endswith(TEMPORARY)
 
 
 def _crc(found: Mapping[str, Any]) -> int:
-    """The CRC-32 of all of a file but its `crc32`."""
-    return crc32(_json({key: value for key, value in found.items() if key != "crc32"}))
+    """The CRC-32 of a file without its `crc32`."""
+    return crc32(to_json({key: value for key, value in found.items() if key != "crc32"}))
 
 
 def _sealed(body: Mapping[str, Any]) -> bytes:
-    """A file with its CRC-32, which stands behind the version."""
-    return _json({"version": body["version"], "crc32": _crc(body), **body})
+    """A file with its CRC-32, which follows the version."""
+    return to_json({"version": body["version"], "crc32": _crc(body), **body})
 
 
 def _braced(parts: Sequence[str]) -> bytes:
-    """The members of an object, as `_json` writes it."""
+    """The members of an object, as `to_json` writes it."""
     return ("{\n" + ",\n".join(parts) + "\n}\n").encode()
-
-
-def _json(value: object) -> bytes:
-    return (json.dumps(value, indent=1) + "\n").encode()

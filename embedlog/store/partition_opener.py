@@ -85,7 +85,7 @@ class PartitionOpener:
                 may_have_gaps=gaps,
                 now_ms=self._clock_ms(),
                 progress=self._progress,
-                manifest_trusted=self._catalog.keeps_manifests,
+                manifest_trusted=self._catalog.writer_lock.keeps_manifests,
             )
         except FileNotFoundError:
             if self._fs.exists(directory):

@@ -105,7 +105,7 @@ class WriterView:
 
     def manifests_trusted(self) -> bool:
         """Does the writer keep the segment manifests up to date?"""
-        return self._catalog.manifests_trusted()
+        return self._catalog.writer_lock.manifests_trusted()
 
     def close(self) -> None:
         """Unmap the writer's state."""

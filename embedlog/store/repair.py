@@ -140,14 +140,14 @@ def repair_partition(
     catalog = Catalog(fs, as_path(path))
     catalog.load(None)
     check_topic_name(topic)
-    lock = catalog.lock()
+    lock = catalog.writer_lock.acquire()
     try:
         topics = catalog.load_topics()
         if topic not in topics:
             known = ", ".join(topics) or "none"
             raise TopicNotFound(f"no topic {topic!r} in {catalog.path} (topics: {known})")
         check_partition(topic, partition, topics[topic].partitions)
-        catalog.note_writer(time.time_ns() // 1_000_000)
+        catalog.writer_lock.note(time.time_ns() // 1_000_000)
         return _Repair(fs, catalog, topics, TopicPartition(topic, partition), dry_run).run()
     except OSError as error:
         raise StorageError(
@@ -299,7 +299,7 @@ class _Repair:
 
     def _missing(self, segments: list[Segment], start: int) -> list[Missing]:
         """Read the list of segments; return those without a file."""
-        if self._catalog.manifests_trusted():
+        if self._catalog.writer_lock.manifests_trusted():
             with contextlib.suppress(CorruptCheckpoint):  # the next open rebuilds it
                 self._manifest.load()
         return self._manifest.missing({segment.base_offset for segment in segments}, start)

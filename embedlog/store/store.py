@@ -135,9 +135,9 @@ class Store:
         self._compose()
         self.catalog.create(layout)
         self.catalog.load(layout)
-        self._lock_fd = self.catalog.lock()
+        self._lock_fd = self.catalog.writer_lock.acquire()
         try:
-            self.catalog.note_writer(self.clock_ms(), passing=passing, max_bytes=self.settings.max_bytes)
+            self.catalog.writer_lock.note(self.clock_ms(), passing=passing, max_bytes=self.settings.max_bytes)
             files = Files(self.fs, self.descriptors, IndexCache(), self.catalog.layout)
             self._opener = PartitionOpener(
                 self.fs, self.catalog, self._directories, files, self.clock_ms, self.host, progress
@@ -206,7 +206,7 @@ class Store:
         for topic in self._topics.values():
             self.by_topic[topic.name] = tuple(opened[name][0] for name in topic.names())
         self.recovery.partitions += [report for _, report in opened.values() if report is not None]
-        self.catalog.keep_manifests()
+        self.catalog.writer_lock.keep_manifests()
         self.checkpointer.add(self.partitions())
         roll_forward(self)
         for text in self.recovery.damage:

@@ -288,7 +288,7 @@ class _Check:
         # Before the edges: those then reach at least as far.
         durable = max(self._checkpoint(RECOVERY_POINT_FILE), self._store.writer.flushed(self._name))
         _, edges = self._store.writer.edges(self._name)
-        if self._store.catalog.manifests_trusted():
+        if self._store.catalog.writer_lock.manifests_trusted():
             with self._judged():
                 self._manifest.load()
         try:
