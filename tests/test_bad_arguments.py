@@ -25,7 +25,7 @@ from embedlog import CommittedOffset, EmbedlogError, FileOffsetStore, Log, Recor
 from embedlog.clients.options import ConsumerOptions, ProducerOptions
 from embedlog.config import LogSettings, TopicSettings
 from embedlog.mirroring.importing import import_files
-from embedlog.store.atomic_append import publish
+from embedlog.store.atomic_append import append_atomically
 from embedlog.store.repair import repair_partition
 from embedlog.store.verify import verify_log
 
@@ -334,11 +334,11 @@ WHOLE: list[Row] = [
     ("import format", lambda on, x: importing(on, format=x), NONE),
     ("import codec", lambda on, x: importing(on, compression=x), MAYBE_A_CODEC),
     ("import on_damage", lambda on, x: importing(on, on_damage=x), nothing),
-    ("publish as", lambda on, x: publish(on.log._writer(), x, 0, {}), text),
-    ("publish number", lambda on, x: publish(on.log._writer(), "query", x, {}), whole()),
-    ("publish", lambda on, x: publish(on.log._writer(), "query", 10**40, x), exactly()),
-    ("publish to", lambda on, x: publish(on.log._writer(), "query", 10**40, Single(x, "none")), nothing),
-    ("publish file", lambda on, x: publish(on.log._writer(), "query", 10**40, {TP: x}), nothing),
+    ("publish as", lambda on, x: append_atomically(on.log._writer(), x, 0, {}), text),
+    ("publish number", lambda on, x: append_atomically(on.log._writer(), "query", x, {}), whole()),
+    ("publish", lambda on, x: append_atomically(on.log._writer(), "query", 10**40, x), exactly()),
+    ("publish to", lambda on, x: append_atomically(on.log._writer(), "q", 10**40, Single(x, "none")), nothing),
+    ("publish file", lambda on, x: append_atomically(on.log._writer(), "query", 10**40, {TP: x}), nothing),
 ]  # fmt: skip
 
 

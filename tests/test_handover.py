@@ -109,7 +109,7 @@ def ask_all(path: Path) -> None:
         (embedlog.PartitionNotFound, {TopicPartition("t", 9): "job.0"}),
         (embedlog.InvalidArgument, {P0: "nothing"}),
     ):
-        with pytest.raises(error, match=r"none|partition|nothing is staged"):
+        with pytest.raises(error, match=r"none|partition|no staged file"):
             handover.publish(path, "query", 4, request)
     with pytest.raises(embedlog.InvalidCommit):
         handover.commit_offsets(path, "billing", {P0: CommittedOffset(-5)})

@@ -20,7 +20,7 @@ from embedlog.files.filesystem import FileSystem
 from embedlog.model import TopicPartition
 from embedlog.store import atomic_append as publication
 from embedlog.store import staging as staged_module
-from embedlog.store.atomic_append import discard, last_published, publish, staging_directory, tidy
+from embedlog.store.atomic_append import append_atomically, discard, last_batch_id, staging_directory, tidy
 from embedlog.store.store import Store
 
 pytestmark = pytest.mark.plain
@@ -74,11 +74,11 @@ EVERYTHING = {p: [*BEFORE, *STAGED.get(p, [])] for p in range(3)}
 def test_published_once_however_often_it_is_asked_for(tmp_path: Path) -> None:
     make(tmp_path)
     store = Store(str(tmp_path), background=False)
-    assert publish(store, "query", 4, stage(store))
-    assert not publish(store, "query", 4, stage(store))
-    assert not publish(store, "query", 3, stage(store))
-    assert last_published(store, "query") == 4
-    assert last_published(store, "another") == -1
+    assert append_atomically(store, "query", 4, stage(store))
+    assert not append_atomically(store, "query", 4, stage(store))
+    assert not append_atomically(store, "query", 3, stage(store))
+    assert last_batch_id(store, "query") == 4
+    assert last_batch_id(store, "another") == -1
     assert os.listdir(staging_directory(store)) == []
     assert {p: o.flushed_offset for p, o in store.offsets("t").items()} == {0: 6, 1: 1, 2: 8}
     store.close()
@@ -97,7 +97,7 @@ def test_killed_at_each_system_call_it_is_all_or_nothing(tmp_path: Path) -> None
                 store = Store(str(path), fs=fs, background=False)
                 staged = stage(store)
                 fs.exit_before = len(fs.calls) + number
-                publish(store, "query", 0, staged)
+                append_atomically(store, "query", 0, staged)
             except BaseException:
                 os._exit(2)
             os._exit(0)
@@ -108,7 +108,7 @@ def test_killed_at_each_system_call_it_is_all_or_nothing(tmp_path: Path) -> None
         outcomes.append(found == EVERYTHING)
         # The same batch again: a retry after the crash, which must not double anything.
         store = Store(str(path), background=False)
-        assert publish(store, "query", 0, stage(store)) == (not outcomes[-1])
+        assert append_atomically(store, "query", 0, stage(store)) == (not outcomes[-1])
         store.close()
         assert contents(path) == EVERYTHING
         if code == 0:
@@ -126,7 +126,7 @@ def test_after_a_failure_past_the_intent_nobody_appends_and_the_next_open_carrie
     staged = stage(store)
     fs.fail("write", errno.ENOSPC, path="t_2")
     with pytest.raises(embedlog.DiskFull):
-        publish(store, "query", 0, staged)
+        append_atomically(store, "query", 0, staged)
     for partition in (0, 2):
         with pytest.raises(embedlog.PartitionFailed, match="open it again"):
             store.partition("t", partition).append(encode_values([b"x"], 1))
@@ -141,7 +141,7 @@ def test_other_appenders_wait_until_it_is_done(tmp_path: Path) -> None:
     make(tmp_path)
     with embedlog.open(tmp_path) as log:
         store = log._writer()
-        publish(store, "query", 0, stage(store))
+        append_atomically(store, "query", 0, stage(store))
         assert log.append("t", b"after", partition=0).offset == 6
 
 
@@ -150,7 +150,7 @@ def test_a_staged_name_cannot_leave_the_staging_directory(tmp_path: Path, name: 
     make(tmp_path)
     store = Store(str(tmp_path), background=False)
     with pytest.raises(embedlog.InvalidArgument, match="cannot name a staged file"):
-        publish(store, "query", 0, {TopicPartition("t", 0): name})
+        append_atomically(store, "query", 0, {TopicPartition("t", 0): name})
     store.close()
 
 
@@ -161,8 +161,8 @@ def test_a_staged_file_that_is_not_whole_batches_is_refused_before_anything_happ
     path = os.path.join(staging_directory(store), "job.task-2")
     with open(path, "r+b") as file:
         file.truncate(os.path.getsize(path) - 1)
-    with pytest.raises(embedlog.CorruptRecord, match="whole record batches"):
-        publish(store, "query", 0, staged)
+    with pytest.raises(embedlog.CorruptRecord, match="complete record batches"):
+        append_atomically(store, "query", 0, staged)
     store.close()
     assert contents(tmp_path) == NOTHING
 
@@ -204,7 +204,7 @@ def test_published_transactions_that_cannot_be_understood(tmp_path: Path, text: 
     staged = stage(store)
     transactions.write_text(text)
     with pytest.raises(embedlog.CorruptCheckpoint, match=r"published-transactions\.json"):
-        publish(store, "query", 4, staged)
+        append_atomically(store, "query", 4, staged)
     assert staged_files(tmp_path) == sorted(name for names in staged.values() for name in names)
     store.close()
     (tmp_path / "publish-intent").write_text(
@@ -237,8 +237,8 @@ def test_a_publication_under_an_impossible_name(
     store = Store(str(tmp_path), background=False)
     staged = stage(store)
     with pytest.raises(embedlog.EmbedlogError, match=r"transaction_id|batch_id"):
-        publish(store, transaction_id, batch_id, staged)  # type: ignore[arg-type]
-    assert publish(store, "query", 0, staged)
+        append_atomically(store, transaction_id, batch_id, staged)  # type: ignore[arg-type]
+    assert append_atomically(store, "query", 0, staged)
     store.close()
 
 
@@ -249,7 +249,7 @@ def test_publications_at_once_come_one_after_the_other(tmp_path: Path) -> None:
 
         def one(number: int) -> bool:
             name = put(store, f"job{number}.a", [b"%d" % number] * 4)
-            return publish(store, f"query-{number}", 0, {TopicPartition("t", number % 3): name})
+            return append_atomically(store, f"query-{number}", 0, {TopicPartition("t", number % 3): name})
 
         with ThreadPoolExecutor(8) as pool:
             assert all(pool.map(one, range(24)))
@@ -277,7 +277,7 @@ def test_readers_see_whole_batches_in_order_while_it_is_published(tmp_path: Path
 
         for operation in ("create", "write", "sync", "rename", "unlink"):
             fs.at(operation, look, times=1000)
-        assert publish(store, "query", 0, staged)
+        assert append_atomically(store, "query", 0, staged)
         fs.forget()
         look()
     assert seen[0] == (1, 1, 1) and seen[-1] == (6, 1, 8)
@@ -292,13 +292,13 @@ def test_where_there_is_no_room_nothing_is_published_and_the_log_goes_on(tmp_pat
     make(tmp_path)
     store = Store(str(tmp_path), fs=Nearly(tmp_path), background=False)
     staged = stage(store)
-    with pytest.raises(embedlog.DiskFull, match="nothing was published"):
-        publish(store, "query", 0, staged)
+    with pytest.raises(embedlog.DiskFull, match="nothing was appended"):
+        append_atomically(store, "query", 0, staged)
     assert len(staged_files(tmp_path)) == 3
     store.partition("t", 0).append(encode_values([b"x"], 1))
     store.close()
     store = Store(str(tmp_path), background=False)
-    assert publish(store, "query", 0, staged)
+    assert append_atomically(store, "query", 0, staged)
     store.close()
 
 
@@ -310,10 +310,10 @@ def test_where_the_intent_cannot_be_written_nothing_has_happened(tmp_path: Path,
     staged = stage(store)
     fs.fail(operation, errno.ENOSPC, path="publish-intent")
     with pytest.raises(OSError, match="No space"):
-        publish(store, "query", 0, staged)
+        append_atomically(store, "query", 0, staged)
     assert fs.failed
     store.partition("t", 0).append(encode_values([b"x"], 1))
-    assert publish(store, "query", 0, staged)
+    assert append_atomically(store, "query", 0, staged)
     store.close()
     assert contents(tmp_path) == {**EVERYTHING, 0: [*BEFORE, b"x", *STAGED[0]]}
 
@@ -322,7 +322,7 @@ def test_what_the_log_may_hold_at_most_holds_for_publications(tmp_path: Path) ->
     make(tmp_path)
     store = Store(str(tmp_path), background=False, settings=LogSettings(max_bytes=300))
     with pytest.raises(embedlog.LogFull):
-        publish(store, "query", 0, stage(store))
+        append_atomically(store, "query", 0, stage(store))
     store.close()
     assert contents(tmp_path) == NOTHING
 
@@ -334,10 +334,10 @@ def test_after_an_interrupted_publication_no_other_takes_its_place(tmp_path: Pat
     staged = stage(store)
     fs.fail("write", errno.ENOSPC, path="t_2")
     with pytest.raises(embedlog.DiskFull):
-        publish(store, "query", 0, staged)
+        append_atomically(store, "query", 0, staged)
     other = {TopicPartition("t", 1): put(store, "other.a", [b"b"])}
     with pytest.raises(embedlog.StorageError, match="open it again to complete it"):
-        publish(store, "other", 0, other)
+        append_atomically(store, "other", 0, other)
     # Its files are needed yet, whatever their job says of them, and however long it takes.
     assert discard(store, "job") == 0
     assert discard(store, "other") == 1
@@ -355,13 +355,13 @@ def test_an_intent_whose_files_are_gone_is_an_error_and_no_silent_loss(tmp_path:
     staged = stage(store)
     fs.fail("write", errno.ENOSPC, path="t_0")
     with pytest.raises(embedlog.DiskFull):
-        publish(store, "query", 0, staged)
+        append_atomically(store, "query", 0, staged)
     store.close()
     file = tmp_path / "staging" / "job.task-1"
     data = file.read_bytes()
     file.unlink()
     for _ in range(2):
-        with pytest.raises(embedlog.CorruptCheckpoint, match=r"publishes 'job\.task-1'"):
+        with pytest.raises(embedlog.CorruptCheckpoint, match=r"names 'job\.task-1'"):
             embedlog.open(tmp_path)
     file.write_bytes(data)
     assert contents(tmp_path) == EVERYTHING
@@ -374,11 +374,11 @@ def test_transactions_of_one_publication_are_forgotten_in_time(
     monkeypatch.setattr(publication, "REMEMBERED", 3)
     make(tmp_path)
     store = Store(str(tmp_path), background=False)
-    assert publish(store, "stream", 7, {})
+    assert append_atomically(store, "stream", 7, {})
     for number in range(9):
-        assert publish(store, f"load-{number}", 0, stage(store), once=True)
-        assert not publish(store, f"load-{number}", 0, stage(store), once=True)
-        assert not publish(store, f"load-{max(number - 2, 0)}", 0, stage(store), once=True)
+        assert append_atomically(store, f"load-{number}", 0, stage(store), once=True)
+        assert not append_atomically(store, f"load-{number}", 0, stage(store), once=True)
+        assert not append_atomically(store, f"load-{max(number - 2, 0)}", 0, stage(store), once=True)
     store.close()
     kept = json.loads((tmp_path / "published-transactions.json").read_text())
     assert kept == {"version": 1, "transactions": {"stream": 7}, "once": ["load-6", "load-7", "load-8"]}
@@ -399,18 +399,18 @@ def test_what_is_no_batch_of_records_is_refused(tmp_path: Path) -> None:
         large = put(store, "c", [b"x" * 70] * 3)
         small = put(store, "d", [b"x"])
         for name, error, why in (
-            (sequenced, embedlog.InvalidArgument, "producer's session"),
-            (control, embedlog.InvalidArgument, "producer's session"),
+            (sequenced, embedlog.InvalidArgument, "has a producer id or gaps"),
+            (control, embedlog.InvalidArgument, "has a producer id or gaps"),
             (large, embedlog.RecordTooLarge, r"c: the batch of record 0 has .* takes 200"),
-            ("e", embedlog.InvalidArgument, "nothing is staged as 'e'"),
+            ("e", embedlog.InvalidArgument, "no staged file 'e'"),
             ((small, small), embedlog.InvalidArgument, "named twice"),
         ):
             with pytest.raises(error, match=why):
-                publish(store, "query", 0, {TopicPartition("t", 0): name})
+                append_atomically(store, "query", 0, {TopicPartition("t", 0): name})
         for partition, error in ((3, embedlog.PartitionNotFound), (0, embedlog.TopicNotFound)):
             topic = "t" if partition else "none"
             with pytest.raises(error):
-                publish(store, "query", 0, {TopicPartition(topic, partition): small})
+                append_atomically(store, "query", 0, {TopicPartition(topic, partition): small})
     assert contents(tmp_path) == NOTHING
 
 
@@ -444,7 +444,7 @@ def test_a_publication_takes_the_time_of_the_append_where_the_topic_wants_it(tmp
         log.alter_topic("t", message_timestamp_type="LogAppendTime", segment_bytes=1024)
         store = log._writer()
         values = [b"%d" % i + bytes(200) for i in range(30)]
-        publish(store, "query", 0, {TopicPartition("t", 0): put(store, "a", values)})
+        append_atomically(store, "query", 0, {TopicPartition("t", 0): put(store, "a", values)})
         records = list(log.read("t", 0))[1:]
         assert [record.value for record in records] == values
         assert {record.timestamp_type for record in records} == {1}

@@ -30,7 +30,7 @@ from ..files.names import REQUESTS_DIRECTORY
 from ..groups.coordinator import GroupCoordinator
 from ..runtime.uninterruptible import uninterruptible
 from ..runtime.wakeups import OneShotEvent
-from ..store.atomic_append import discard, publish, tidy
+from ..store.atomic_append import append_atomically, discard, tidy
 from ..store.store import Store
 from .requests import (
     ANSWER,
@@ -54,7 +54,7 @@ def carry_out(store: Store, coordinator: GroupCoordinator, request: Request) -> 
     """Execute a request. Durable on return, except offsets, which are as durable as any commit.
 
     Returns the result that requests.py defines for its kind. Raises EmbedlogError: nothing was done, or the
-    next open completes it (see atomic_append.publish).
+    next open completes it (see atomic_append.append_atomically).
     """
     try:
         if not isinstance(request, Discard):
@@ -64,7 +64,9 @@ def carry_out(store: Store, coordinator: GroupCoordinator, request: Request) -> 
             return 1
         if isinstance(request, Discard):
             return discard(store, request.chosen)
-        return publish(store, request.transaction_id, request.batch_id, request.staged, once=request.once)
+        return append_atomically(
+            store, request.transaction_id, request.batch_id, request.staged, once=request.once
+        )
     except OSError as error:
         raise StorageError(f"{store.path}: {error}", path=store.path) from error
     finally:

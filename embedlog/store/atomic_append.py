@@ -1,28 +1,28 @@
-"""Appending to several partitions at once: all of it becomes part of the log, or none.
+"""Atomic append: files of batches go to several partitions, all or nothing, and only once.
 
-For writers that prepare their batches elsewhere (each task of a Spark job, say) and publish them together.
-The batches lie in files under `staging/` (staging.py); one intent file, atomically written, decides:
+For writers that prepare their batches elsewhere, such as the tasks of a Spark job, and append them together.
+The batches lie in files under `staging/` (staging.py); one intent file, replaced atomically, decides:
 
     publish-intent                   {"version": 1, "transaction_id", "batch_id", "once",
                                       "appends": [{"topic", "partition", "file", "base_offset"}, ...]}
     published-transactions.json      {"version": 1, "transactions": {transaction_id: last batch_id},
                                       "once": [transaction_id, ...]}
 
-    1  check every file; is there room for them?
-    2  keep other appenders out of the partitions, flush them; their ends are the base offsets of their first
-       files, and where a file's records end the next one of the partition begins
-    3  write the intent (fsync, rename, fsync the directory): from here on it will happen
-    4  append each file, flush
-    5  remember the transaction, remove the intent, remove the files
+    1  Validate every file; is there room for them?
+    2  Keep other appenders out of the partitions and flush these. A partition's log end is the base offset of
+       its first file; each further file starts where the one before it ends.
+    3  Write the intent (fsync, rename, fsync the directory): from here on, the append will happen.
+    4  Append each file, and flush.
+    5  Remember the transaction, remove the intent, remove the files.
 
-Whoever opens the log after a crash carries on from step 4: a file that begins at the end of its partition is
-appended whole, of one that begins before it what is missing. Because nobody appends between 2 and 5, the end
-tells exactly how far it got. A batch id that is not larger than the last one of its transaction id is
-published already: nothing happens, so a writer may safely ask again.
+After a crash, the next open resumes at step 4. Because no other append comes between 2 and 5, a partition's
+log end tells how far the append got: a file that starts at the end is appended whole, and of a file that
+starts before it, the missing batches. A batch id not larger than the last one of its transaction id was
+appended before: nothing happens, so a writer may safely ask again.
 
-Invariants: one publication at a time; while an intent stands nothing else is published, and no staged file is
-removed that it names. A transaction that is published once and never again (`once`) is remembered until
-REMEMBERED others have been, so that the list of them does not grow for ever.
+Invariants: one atomic append at a time; while an intent exists, no other one starts, and the staged files
+that it names stay. A transaction that consists of one append (`once`) is remembered until REMEMBERED others
+have been, so that the list does not grow forever.
 """
 
 from __future__ import annotations
@@ -58,15 +58,17 @@ from .quota import Quota
 logger = logging.getLogger(__name__)
 
 REMEMBERED: Final = 1000
-"""How many transactions that were published once are remembered."""
+"""How many transactions that consist of one append are remembered."""
 
-_SPARE_BYTES: Final = 16 << 20  # what a publication leaves free on the disk, for all that is not records
+_SPARE_BYTES: Final = 16 << 20  # what an atomic append leaves free on the disk, for indexes and checkpoints
+
+INTERRUPTED: Final = "an atomic append was interrupted; close the log and open it again to complete it"
 
 _Append: TypeAlias = Callable[[bytearray], Appended]
 
 
-class Published(Protocol):
-    """The store, as far as publishing knows it."""
+class AppendableStore(Protocol):
+    """The store, as atomic appends use it."""
 
     fs: FileSystem
     catalog: Catalog
@@ -90,14 +92,14 @@ class _Planned(NamedTuple):
 
 class _Transactions(NamedTuple):
     last: dict[str, int]  # transaction id -> its last batch id
-    once: list[str]  # those that were to be published once, the latest last
+    once: list[str]  # transactions that consist of one append, the latest last
 
     def has(self, transaction_id: str, batch_id: int) -> bool:
         return batch_id <= self.last.get(transaction_id, -1) or transaction_id in self.once
 
 
-def staging_directory(store: Published) -> str:
-    """Where batches to be published are staged; made at the first call."""
+def staging_directory(store: AppendableStore) -> str:
+    """The directory for staged files; created by the first call."""
     path = store.catalog.file(STAGING_DIRECTORY)
     with contextlib.suppress(FileExistsError):
         store.fs.make_dir(path)
@@ -105,40 +107,41 @@ def staging_directory(store: Published) -> str:
     return path
 
 
-def publish(
-    store: Published,
+def append_atomically(
+    store: AppendableStore,
     transaction_id: str,
     batch_id: int,
     staged: Mapping[TopicPartition, str | Sequence[str]],
     *,
     once: bool = False,
 ) -> bool:
-    """Append the staged files to their partitions, all or none; durable on return.
+    """Append the staged files to their partitions, all or nothing; durable on return.
 
     Args:
-        transaction_id: names the sequence of publications that batch_id counts (a streaming query, say).
-        batch_id: grows with each publication; one that is not larger than the last was published already.
-        staged: for each partition the name of a file in the staging directory, or of several in the order in
-            which they are to be appended; whole and durable.
-        once: there is no other publication with this transaction id; it is forgotten after a while.
+        transaction_id: names the sequence of appends that batch_id counts (a streaming query, say).
+        batch_id: grows with each append; one not larger than the last was appended before.
+        staged: for each partition the name of a file in the staging directory, or of several in the order of
+            their appends; complete and durable.
+        once: this transaction id has no other append; it is forgotten after a while.
 
-    Returns False where it had been published before; then nothing was done, and the files are removed.
+    Returns False if it was appended before; then only the files are removed.
 
-    Raises InvalidArgument, InvalidType, TopicNotFound, PartitionNotFound, CorruptRecord (a staged file is not
-    whole batches), RecordTooLarge, DiskFull, LogFull, StorageError, OSError: nothing was published. After an
-    error past the intent the partitions refuse appends, nothing else is published, and the next open goes on.
+    Raises InvalidArgument, InvalidType, TopicNotFound, PartitionNotFound, CorruptRecord (a staged file does
+    not consist of valid batches), RecordTooLarge, DiskFull, LogFull, StorageError, OSError: nothing was
+    appended. After an error past the intent, the partitions refuse appends and no other atomic append starts;
+    the next open completes this one.
     """
     check_text("transaction_id", transaction_id)
     check_int("batch_id", batch_id, low=0, high=MAX_INT64)
     check_flag("once", once)
     named = _named(staged)
     files = [file for several in named.values() for file in several]
-    with store.topics_lock, contextlib.ExitStack() as stack:  # topics stay; other publications wait
+    with store.topics_lock, contextlib.ExitStack() as stack:  # topics stay; other atomic appends wait
         if _transactions(store).has(transaction_id, batch_id):
             _remove(store, files)
             return False
         _check_no_intent(store)
-        offsets = _examined(store, named)
+        offsets = _validated(store, named)
         appenders: dict[TopicPartition, _Append] = {}
         planned: list[_Planned] = []
         for name, several in sorted(named.items()):
@@ -173,23 +176,19 @@ def publish(
             _finish(store, transaction_id, batch_id, once, files)
         except BaseException:
             if store.fs.exists(store.catalog.file(INTENT_FILE)):
-                # Nobody may append behind half a publication: the end could then no longer tell how far
-                # it got.
+                # No append may follow half of this one: the log end would no longer tell how far it got.
                 for name in appenders:
-                    store.partition(*name).log.fail(
-                        "a publication was interrupted; close the log and open it again"
-                    )
+                    store.partition(*name).log.fail(INTERRUPTED)
             raise
     return True
 
 
-def roll_forward(store: Published) -> None:
-    """Carry on with a publication that a crash interrupted, if there is one.
+def roll_forward(store: AppendableStore) -> None:
+    """Complete an atomic append that a crash interrupted, if there is one.
 
-    Raises CorruptCheckpoint where the intent cannot be understood, or names a file that is not there; nothing
-    was changed then.
+    Raises CorruptCheckpoint if the intent is invalid or names a missing file; nothing was changed then.
     """
-    intent = _standing(store)
+    intent = _intent(store)
     if intent is None:
         return
     path = store.catalog.file(INTENT_FILE)
@@ -198,15 +197,15 @@ def roll_forward(store: Published) -> None:
         for file in files:
             if not store.fs.exists(_staged_path(store, file)):
                 raise CorruptCheckpoint(
-                    f"it publishes {shown(file)}, which is not in {STAGING_DIRECTORY}/ any more: put it "
-                    "back, or remove the intent to give up what of its records is not in the log yet",
+                    f"it names {shown(file)}, which is missing in {STAGING_DIRECTORY}/: put it back, or "
+                    "remove the intent, which drops those of its records that are not in the log yet",
                     path=path,
                 )
         for topic, number, file, base_offset in intent.appends:
             try:
                 partition = store.partition(topic, number)
             except TopicNotFound:
-                logger.warning("%s: topic %s was deleted since; its part is dropped", path, topic)
+                logger.warning("%s: topic %s was deleted since; dropping its records", path, topic)
                 continue
             with partition.appender.exclusively() as append:
                 _append_missing(store, _Planned(partition, file, base_offset), append)
@@ -214,15 +213,15 @@ def roll_forward(store: Published) -> None:
     _finish(store, intent.transaction_id, intent.batch_id, intent.once, files)
 
 
-def last_published(store: Published, transaction_id: str) -> int:
-    """The largest batch id published under a transaction id; -1 where there is none."""
+def last_batch_id(store: AppendableStore, transaction_id: str) -> int:
+    """The largest batch id appended under a transaction id; -1 if there is none."""
     return _transactions(store).last.get(transaction_id, -1)
 
 
-def discard(store: Published, chosen: str) -> int:
-    """Remove what is staged in a set (staged.set_of), because its job has ended; how many files went.
+def discard(store: AppendableStore, chosen: str) -> int:
+    """Remove the staged files of a set (staging.set_of), as its job has ended. Returns how many.
 
-    What an interrupted publication needs stays. Raises CorruptCheckpoint, InvalidArgument, StorageError.
+    Files that an interrupted append needs stay. Raises CorruptCheckpoint, InvalidArgument, StorageError.
     """
     staging.check_name(chosen)
     with store.topics_lock:
@@ -230,8 +229,8 @@ def discard(store: Published, chosen: str) -> int:
         return staging.discard(store.fs, directory, chosen, _needed(store))
 
 
-def tidy(store: Published) -> int:
-    """Remove the staged files of jobs that were killed long ago (staged.ABANDONED_MS); how many went.
+def tidy(store: AppendableStore) -> int:
+    """Remove the staged files of jobs that were killed long ago (staging.ABANDONED_MS). Returns how many.
 
     Raises CorruptCheckpoint, StorageError, OSError.
     """
@@ -246,32 +245,32 @@ def tidy(store: Published) -> int:
 def _named(given: object) -> dict[TopicPartition, tuple[str, ...]]:
     """Partition -> its files in order. Raises InvalidType, InvalidArgument."""
     if not isinstance(given, Mapping):
-        raise InvalidType(f"staged must map each TopicPartition to names of files, not be {shown(given)}")
+        raise InvalidType(f"staged must map each TopicPartition to names of files; it is {shown(given)}")
     named = {}
     for name, files in given.items():
         several = tuple(files) if is_several(files) else (files,)
         named[as_topic_partition(name)] = tuple(staging.check_name(file) for file in several)
     every = [file for several in named.values() for file in several]
     if len(set(every)) < len(every):
-        raise InvalidArgument("a staged file can be published once: one is named twice")
+        raise InvalidArgument("a staged file is named twice")
     return named
 
 
-def _check_no_intent(store: Published) -> None:
+def _check_no_intent(store: AppendableStore) -> None:
     if store.fs.exists(store.catalog.file(INTENT_FILE)):
         raise StorageError(
-            f"{store.path}: a publication was interrupted; close the log, and open it again to complete it",
+            f"{store.path}: {INTERRUPTED}",
             path=store.catalog.file(INTENT_FILE),
         )
 
 
-def _examined(store: Published, named: Mapping[TopicPartition, Iterable[str]]) -> dict[str, int]:
-    """How many offsets each file takes. All are sound, and there is room for them, or an error is raised."""
+def _validated(store: AppendableStore, named: Mapping[TopicPartition, Iterable[str]]) -> dict[str, int]:
+    """How many offsets each file takes. Raises unless all are valid and there is room for them."""
     offsets, total = {}, 0
     for name, several in sorted(named.items()):
         settings = store.partition(*name).settings
         for file in several:
-            content = staging.examine(store.fs, _staged_path(store, file), settings)
+            content = staging.validate(store.fs, _staged_path(store, file), settings)
             offsets[file] = content.offsets
             total += content.size
     if offsets:
@@ -279,15 +278,15 @@ def _examined(store: Published, named: Mapping[TopicPartition, Iterable[str]]) -
     free = store.fs.free_bytes(store.path)
     if free < total + min(total, _SPARE_BYTES):
         raise DiskFull(
-            f"{store.path}: to publish {total:,} bytes there is too little room ({free:,} bytes are free); "
-            "nothing was published",
+            f"{store.path}: no room to append {total:,} bytes ({free:,} bytes are free on the disk); "
+            "nothing was appended",
             path=store.path,
         )
     store.quota.make_room(total)
     return offsets
 
 
-# -- behind it ---------------------------------------------------------------------------------------------
+# -- from the intent on ------------------------------------------------------------------------------------
 
 
 class _Intent(NamedTuple):
@@ -297,8 +296,8 @@ class _Intent(NamedTuple):
     appends: list[tuple[str, int, str, int]]
 
 
-def _standing(store: Published) -> _Intent | None:
-    """The intent, where one stands. Raises CorruptCheckpoint."""
+def _intent(store: AppendableStore) -> _Intent | None:
+    """Read the intent; None if there is none. Raises CorruptCheckpoint."""
     try:
         found = store.catalog.read_json(INTENT_FILE)
     except FileNotFoundError:
@@ -317,12 +316,12 @@ def _standing(store: Published) -> _Intent | None:
         raise CorruptCheckpoint(f"not a publish intent ({error})", path=path) from error
 
 
-def _needed(store: Published) -> set[str]:
-    intent = _standing(store)
+def _needed(store: AppendableStore) -> set[str]:
+    intent = _intent(store)
     return set() if intent is None else {file for *_, file, _ in intent.appends}
 
 
-def _append_missing(store: Published, plan: _Planned, append: _Append) -> None:
+def _append_missing(store: AppendableStore, plan: _Planned, append: _Append) -> None:
     """Append the batches of a staged file that are not in the partition yet."""
     settings = plan.partition.settings
     end = plan.partition.offsets().log_end_offset
@@ -344,7 +343,9 @@ def _append_missing(store: Published, plan: _Planned, append: _Append) -> None:
             append(batches)
 
 
-def _finish(store: Published, transaction_id: str, batch_id: int, once: bool, files: Iterable[str]) -> None:
+def _finish(
+    store: AppendableStore, transaction_id: str, batch_id: int, once: bool, files: Iterable[str]
+) -> None:
     last, remembered = _transactions(store)
     if once:
         remembered = [each for each in remembered if each != transaction_id]
@@ -361,7 +362,7 @@ def _finish(store: Published, transaction_id: str, batch_id: int, once: bool, fi
     _remove(store, files)
 
 
-def _transactions(store: Published) -> _Transactions:
+def _transactions(store: AppendableStore) -> _Transactions:
     try:
         found = store.catalog.read_json(TRANSACTIONS_FILE)
     except FileNotFoundError:
@@ -375,17 +376,17 @@ def _transactions(store: Published) -> _Transactions:
     ):
         raise CorruptCheckpoint(
             "not a list of transactions with their batch ids; restore it from a backup, or move it away if "
-            "nobody publishes into this log any more",
+            "no job appends to this log any more",
             path=store.catalog.file(TRANSACTIONS_FILE),
         )
     return _Transactions(last, once)
 
 
-def _staged_path(store: Published, file: str) -> str:
+def _staged_path(store: AppendableStore, file: str) -> str:
     return os.path.join(store.catalog.file(STAGING_DIRECTORY), staging.check_name(file))
 
 
-def _remove(store: Published, files: Iterable[str]) -> None:
+def _remove(store: AppendableStore, files: Iterable[str]) -> None:
     for file in files:
         with contextlib.suppress(FileNotFoundError):
             store.fs.unlink(_staged_path(store, file))

@@ -15,6 +15,7 @@ from ..recovery import CleanEnd, Progress, open_partition
 from ..segment import Files
 from ..storage.host import PartitionHost
 from ..storage.log_state import OpenedLog
+from .atomic_append import INTERRUPTED
 from .catalog import Catalog
 from .topic import Topic
 from .topic_lifecycle import TopicDirectories
@@ -99,8 +100,7 @@ class PartitionOpener:
         """Recover a partition that refuses appends since a write or fsync failed. Raises StorageError."""
         if self._fs.exists(self._catalog.file(INTENT_FILE)):
             raise PartitionFailed(
-                f"{partition.name}: an atomic append was interrupted; close the log and open it again to "
-                "complete it",
+                f"{partition.name}: {INTERRUPTED}",
                 path=partition.directory,
             )
         reports: list[PartitionRecovery] = []

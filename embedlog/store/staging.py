@@ -1,16 +1,16 @@
-"""The files that wait in a log's directory to be published: what they are called, what is in them.
+"""Staged files: batches that wait in a log's directory for an atomic append.
 
-    staging/<set>.<anything>      record batches, one behind the other, as they are to be appended
+    staging/<set>.<anything>      contiguous record batches
 
-A set is what one job writes: the files whose names are alike up to their first dot. Any process may write
-them, under names of its own; only who holds the log's lock reads them, and removes them:
+A set holds the files of one job: their names are equal up to the first dot. Any process may write staged
+files, under names of its own. Only the holder of the writer's lock reads and removes them:
 
-    publish     removes the files of a publication when it is over (atomic_append.py)
-    discard     a set, when its job says that it has ended, well or badly
-    tidy        a set of which no file has been touched for a week: its job was killed
+    append_atomically    removes the files that it appended (atomic_append.py)
+    discard              removes a set whose job has ended, with or without success
+    tidy                 removes a set that no process has touched for a week: its job was killed
 
-The base offsets in the batches mean nothing. Nothing of a file is believed: before a publication is decided
-each batch in it is checked, and it is read piece by piece, whatever its size.
+The base offsets in the batches mean nothing. Files are not trusted: each batch is validated before the append
+is decided. They are read piece by piece, whatever their size.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..errors import CorruptRecord, InvalidArgument, RecordTooLarge, shown
 from ..files.filesystem import FileSystem
 
 ABANDONED_MS: Final = 7 * 86_400_000
-"""A set that nobody has touched for so long is nobody's: far longer than a job leaves a file to itself."""
+"""A set that was not touched for so long is abandoned: no job leaves a file alone for that long."""
 
 PIECE: Final = 8 << 20
 
@@ -35,41 +35,41 @@ _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,200}\Z")
 
 
 class Content(NamedTuple):
-    """What is in a staged file: bytes, and how many offsets its records take."""
+    """A staged file: its bytes, and how many offsets its records take."""
 
     size: int
     offsets: int
 
 
 def set_of(name: str) -> str:
-    """The set that a file belongs to."""
+    """The set of a staged file."""
     return name.partition(".")[0]
 
 
 def check_name(name: object) -> str:
-    """The name itself, where it names a file in the staging directory. Raises InvalidArgument."""
+    """Return the name if a staged file may have it. Raises InvalidArgument."""
     if not isinstance(name, str) or not _NAME.match(name) or name in (".", ".."):
         raise InvalidArgument(f"{shown(name)} cannot name a staged file: use a-z A-Z 0-9 . _ -")
     return name
 
 
-def examine(fs: FileSystem, path: str, settings: TopicSettings) -> Content:
-    """Read a staged file from one end to the other, for a topic with such settings.
+def validate(fs: FileSystem, path: str, settings: TopicSettings) -> Content:
+    """Validate a whole staged file, for a topic with these settings.
 
-    Raises InvalidArgument (there is none of that name; batches of a transaction, of an idempotent producer
-    or with gaps), RecordTooLarge, CorruptRecord (anything but whole, intact batches), OSError.
+    Raises InvalidArgument (no such file; batches of a transaction, of an idempotent producer or with gaps),
+    RecordTooLarge, CorruptRecord (anything but complete, valid batches), OSError.
     """
     offsets = 0
     for _, headers in pieces(fs, path, PIECE):
         for header in headers:
             if header.is_sequenced or header.record_count != header.last_offset_delta + 1:
                 raise InvalidArgument(
-                    f"{path}: the batch of record {offsets:,} is of a producer's session, or has gaps: what "
-                    "is staged is batches of records, and nothing else"
+                    f"{path}: the batch of record {offsets:,} has a producer id or gaps: staged batches must "
+                    "have neither"
                 )
             if header.size > settings.max_message_bytes:
                 raise RecordTooLarge(
-                    f"{path}: the batch of record {offsets:,} has {header.size:,} bytes: the topic takes "
+                    f"{path}: the batch of record {offsets:,} has {header.size:,} bytes; the topic takes "
                     f"{settings.max_message_bytes:,} (max_message_bytes)"
                 )
             offsets += header.record_count
@@ -77,14 +77,14 @@ def examine(fs: FileSystem, path: str, settings: TopicSettings) -> Content:
 
 
 def pieces(fs: FileSystem, path: str, size: int) -> Iterator[tuple[bytes, list[BatchHeader]]]:
-    """A staged file's batches in pieces of about `size` bytes, at least one batch each; CRCs checked.
+    """Read a staged file in pieces of about `size` bytes, each at least one batch; CRCs are checked.
 
-    Raises InvalidArgument where there is no such file, CorruptRecord where it is anything but whole batches.
+    Raises InvalidArgument if there is no such file, CorruptRecord unless it consists of complete batches.
     """
     try:
         fd = fs.open_read(path)
     except FileNotFoundError:
-        raise InvalidArgument(f"nothing is staged as {os.path.basename(path)!r}") from None
+        raise InvalidArgument(f"no staged file {os.path.basename(path)!r}") from None
     try:
         size = max(size, HEADER_SIZE)
         end, pos, want = fs.size(path), 0, size
@@ -97,7 +97,7 @@ def pieces(fs: FileSystem, path: str, size: int) -> Iterator[tuple[bytes, list[B
                 yield piece, found.headers
                 pos, want = pos + found.end, size
             else:
-                # Either a batch larger than the piece, whose header says how large, or half a batch.
+                # A batch larger than the piece, as its header says; or a torn one.
                 want = _size_of_first(piece, path, pos)
                 if want > end - pos:
                     raise _torn(path, pos)
@@ -106,12 +106,12 @@ def pieces(fs: FileSystem, path: str, size: int) -> Iterator[tuple[bytes, list[B
 
 
 def discard(fs: FileSystem, directory: str, chosen: str, kept: Collection[str]) -> int:
-    """Remove a set's files but those to be kept; how many went."""
+    """Remove a set's files except those to keep. Returns how many."""
     return _remove(fs, directory, [name for name in _names(fs, directory) if set_of(name) == chosen], kept)
 
 
 def tidy(fs: FileSystem, directory: str, now_ms: int, kept: Collection[str]) -> int:
-    """Remove the sets that were abandoned; how many files went."""
+    """Remove abandoned sets. Returns how many files."""
     latest: dict[str, int] = {}
     try:
         entries = fs.list(directory)
@@ -151,4 +151,4 @@ def _size_of_first(piece: bytes, path: str, pos: int) -> int:
 
 
 def _torn(path: str, pos: int) -> CorruptRecord:
-    return CorruptRecord("a staged file must be whole record batches", path=path, pos=pos)
+    return CorruptRecord("a staged file must consist of complete record batches", path=path, pos=pos)

@@ -30,7 +30,7 @@ import embedlog
 from embedlog import CommittedOffset, Log, Record, TopicPartition
 from embedlog.codec import encode_batch, encode_control_batch, encode_values
 from embedlog.files.filesystem import FileSystem
-from embedlog.store.atomic_append import publish, staging_directory
+from embedlog.store.atomic_append import append_atomically, staging_directory
 
 T = 1_700_000_000_000
 NEVER_MS = 3_600_000
@@ -198,7 +198,7 @@ def killed_publishing(path: str, layout: str) -> None:
         for partition in range(2):
             log.append_many("t", rows(2), partition=partition)
         store = log._writer()
-        publish(store, "done", 3, {TopicPartition("t", 0): stage(log, "done", b"done")})
+        append_atomically(store, "done", 3, {TopicPartition("t", 0): stage(log, "done", b"done")})
     again(path, layout, "publish_and_die")
 
 
@@ -217,7 +217,7 @@ def publish_and_die(path: str, layout: str) -> None:
 
     log = opened(path, layout, fs=Dying(dies))
     staged = {TopicPartition("t", n): stage(log, f"job.{n}", b"a%d" % n, b"b%d" % n) for n in range(2)}
-    publish(log._writer(), "query", 5, staged)
+    append_atomically(log._writer(), "query", 5, staged)
 
 
 def groups(path: str, layout: str) -> None:
