@@ -337,7 +337,7 @@ WHOLE: list[Row] = [
     ("publish as", lambda on, x: append_atomically(on.log._writer(), x, 0, {}), text),
     ("publish number", lambda on, x: append_atomically(on.log._writer(), "query", x, {}), whole()),
     ("publish", lambda on, x: append_atomically(on.log._writer(), "query", 10**40, x), exactly()),
-    ("publish to", lambda on, x: append_atomically(on.log._writer(), "q", 10**40, Single(x, "none")), nothing),
+    ("publish to", lambda on, x: append_atomically(on.log._writer(), "q", 0, Single(x, "none")), nothing),
     ("publish file", lambda on, x: append_atomically(on.log._writer(), "query", 10**40, {TP: x}), nothing),
 ]  # fmt: skip
 

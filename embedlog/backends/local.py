@@ -301,8 +301,11 @@ class WriterBackend(EngineBackend):
             self._attendant.abandon()
 
     def _trouble(self) -> tuple[dict[TopicPartition, str], list[str], list[str]]:
-        refusing = {name: why for name, (_, why) in self.store.trouble().items()}
-        return refusing, self.store.recovery.damage, self.store.background.failures.reasons()
+        return (
+            self.store.failed_partitions(),
+            self.store.recovery.damage,
+            self.store.background.failures.reasons(),
+        )
 
     def _disk(self) -> tuple[int, float, bool]:
         quota = self.store.quota

@@ -210,9 +210,9 @@ class MetricsServer:
             self._broker.store.check_open()
         except EmbedlogError as error:
             return 503, {"status": "closed", "why": str(error)}
-        trouble = self._broker.store.trouble()
-        if trouble:
-            refusing = {str(name): why for name, (_, why) in trouble.items()}
+        failed = self._broker.store.failed_partitions()
+        if failed:
+            refusing = {str(name): reason for name, reason in failed.items()}
             return 503, {"status": "failing", "why": "partitions refuse appends", "partitions": refusing}
         store = self._broker.store
         if failing := store.background.failures.reasons():

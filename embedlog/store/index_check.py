@@ -1,11 +1,10 @@
-"""A segment's index files compared with its batches: what verify says of them.
+"""Compares a segment's index files with its batches, for verify.
 
-    offset entry   a batch begins at its byte, at its offset or before it
-    time entry     bears the largest timestamp up to its offset
+    offset entry   points to the start of a batch, which begins at or before its offset
+    time entry     has the largest timestamp up to its offset
 
-Most batches are compared as runs, in whatever thread has their bytes at hand (`look`); what comes out counts
-when it is the run's turn (`agree`). Where an entry is wrong the batches are gone through one by one, to say
-which and why.
+Most batches are compared as runs, in the thread that has their bytes (`look`); the result counts when it is
+the run's turn (`agree`). If an entry is wrong, the batches are compared one by one to tell which and why.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from ..files.filesystem import FileSystem
 from ..index import decode_offsets, decode_times, empty_offsets, empty_times
 from ..scan.batch_scan import Run
 
-Agreed: TypeAlias = tuple[Compared, Compared]  # before and behind a run
+Agreed: TypeAlias = tuple[Compared, Compared]  # before and after a run
 
 
 class IndexCheck:
@@ -48,8 +47,10 @@ class IndexCheck:
             raise error.at(path=path) from None
 
     def look(self, buffer: bytearray, at: int, run: Run) -> Agreed | None:
-        """Compare with a run whose bytes are at hand, and change nothing: what `agree` takes, None where an
-        entry is wrong. May be called in any thread."""
+        """Compare with a run in a buffer, in any thread; change nothing.
+
+        Returns the argument of `agree`, None if an entry is wrong.
+        """
         entries, rules = self._entries, run.start.rules
         before = Compared(
             bisect_left(entries.positions, run.pos),
@@ -62,14 +63,14 @@ class IndexCheck:
         return (before, after) if pos == stop else None
 
     def agree(self, agreed: Agreed | None) -> bool:
-        """Take in what was compared by the way, if it goes on from here."""
+        """Adopt a result of `look` if it continues from here."""
         if agreed is None or agreed[0] != self._compared:
             return False
         self._compared = agreed[1]
         return True
 
     def compare(self, data: bytearray, pos: int) -> None:
-        """With valid batches, from byte `pos` of the file on."""
+        """Compare with valid batches from `pos` of the file on."""
         at = 0
         while True:
             at, self._compared = compare_run(
@@ -82,7 +83,7 @@ class IndexCheck:
             at += header.size
 
     def _batch(self, header: BatchHeader, pos: int) -> None:
-        """A batch with which an entry disagrees, at byte `pos`."""
+        """Handle a batch at `pos` that disagrees with an entry."""
         entry, _, largest, whole = self._compared
         positions = self._entries.positions
         while entry < len(positions) and positions[entry] <= pos:
@@ -90,7 +91,7 @@ class IndexCheck:
             if at < pos:
                 self._fault(self._offset_path, f"entry {entry} points to byte {at:,}, inside a batch")
             elif header.base_offset > offset:
-                reason = f"entry {entry} says offset {offset:,} is at byte {at:,} or behind it"
+                reason = f"entry {entry} says offset {offset:,} is at byte {at:,} or after it"
                 self._fault(self._offset_path, f"{reason}; there is {header.base_offset:,}")
             entry += 1
         self._time_entries(header.base_offset, largest, whole)
@@ -99,7 +100,7 @@ class IndexCheck:
         self._compared = self._compared._replace(next_entry=entry, largest_timestamp_ms=largest)
 
     def _time_entries(self, before: int, largest: int, whole: bool) -> None:
-        """All batches before an offset have gone by."""
+        """All batches before an offset were compared."""
         time, offsets = self._compared.next_time, self._entries.timestamp_offsets
         while time < len(offsets) and offsets[time] + self._base < before:
             said = self._entries.timestamps[time]
@@ -110,7 +111,7 @@ class IndexCheck:
         self._compared = self._compared._replace(next_time=time)
 
     def passed_over(self, pos: int, end: int) -> None:
-        """Bytes pos..end cannot be compared with."""
+        """Bytes pos..end hold no valid batch: skip their entries."""
         entry, positions = self._compared.next_entry, self._entries.positions
         while entry < len(positions) and positions[entry] < end:
             entry += 1

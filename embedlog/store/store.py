@@ -1,22 +1,19 @@
-"""Topics and their partitions in one directory, open for writing by one process.
+"""A log directory, open for writing by one process: topics, partitions, and the parts that serve them.
 
-    Store
-      catalog        the small files at the root, the writer's lock
-      partitions     topic -> its partitions, recovered at open
-      upkeep         flushes, checkpoints, retention, compaction (background.py)
-      state          what reader processes are told (storage/writer_state.py)
+    catalog            the small files at the root, and the writer's lock
+    by_topic           topic -> its partitions; PartitionOpener opens and recovers them
+    host               passes the partitions' events to flusher, checkpointer, cleaner and quota
+    background         the threads in which these run
+    deletions          deleted topics: their directories, and who wants to know
 
-Opening: take the lock, read the catalog, open each partition (recovering those that were not closed in
-order), roll an interrupted publication forward, write the recovery point, tell readers. Closing is the
-same backwards, and leaves a note that lets the next open read nothing but directories.
-
-All methods are safe between threads. Topics are changed one at a time; looking one up takes no lock.
+Opening: take the lock, read the catalog, open each partition (recovering those that were not closed cleanly),
+complete an interrupted atomic append, write the recovery points, tell readers. Closing does the reverse, and
+leaves a note that lets the next open read nothing but directories.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import os
 import threading
@@ -48,7 +45,6 @@ from ..index import IndexCache
 from ..model import (
     PartitionOffsets,
     PartitionRecovery,
-    PartitionState,
     RecoveryReport,
     TopicDescription,
     TopicPartition,
@@ -75,7 +71,7 @@ from .topic_lifecycle import TopicDeletions, TopicDirectories
 
 logger = logging.getLogger(__name__)
 
-_OF_INTERNAL_TOPICS = frozenset({"flush_messages", "flush_ms"})  # with any other, records would go
+_OF_INTERNAL_TOPICS = frozenset({"flush_messages", "flush_ms"})  # any other would lose records
 
 
 def system_clock_ms() -> int:
@@ -84,7 +80,7 @@ def system_clock_ms() -> int:
 
 
 class Store:
-    """A log directory, open for writing."""
+    """A log directory, open for writing. All methods are safe between threads; lookups take no lock."""
 
     def __init__(
         self,
@@ -102,12 +98,12 @@ class Store:
         """Open or create the directory.
 
         Args:
-            layout: "classic" or "kafka" for a new directory; None takes what is there.
-            topic_settings: defaults for every topic of this opening, under the topics' own.
-            fs, clock_ms: the system, or a test's.
-            background: run flushes and upkeep in threads; without, only `housekeep` does them.
-            passing: it is closed again in a moment; who opens the directory meanwhile waits for that.
-            progress: called while tails are checked after a crash.
+            layout: "classic" or "kafka" for a new directory; None: that of the directory.
+            topic_settings: defaults for every topic while this store is open; a topic's own come first.
+            fs, clock_ms: the system's, or a test's.
+            background: run flush cycles and cleaning in threads; otherwise only `housekeep` does.
+            passing: the store is closed again in a moment; a process that opens it meanwhile waits.
+            progress: called while tails are validated after a crash.
 
         Raises:
             DirectoryError and its children, ReadOnly, CorruptCheckpoint, InvalidSetting, StorageError.
@@ -119,18 +115,18 @@ class Store:
         self.disk = counting(uncounted, path, self.settings.max_bytes)
         self.fs: FileSystem = self.disk or uncounted
         self.clock_ms = clock_ms
-        self.topics_lock = threading.RLock()  # held while topics come, change or go
+        self.topics_lock = threading.RLock()  # held while topics are created, changed or deleted
+        # Guarded by topics_lock; lookups read them without it.
         self._topics: dict[str, Topic] = {}
         self.by_topic: dict[str, tuple[Partition, ...]] = {}
-        self._closed = self._forked = False
+        self._closed = self._forked = False  # set once
+        self._lock_fd = -1  # of the writer's lock
         self.recovery = RecoveryReport()
         self.catalog = Catalog(self.fs, path)
         self._directories = TopicDirectories(self.fs, self.catalog)
-        self.deletions = TopicDeletions()
         self._writer_state = WriterState(self.fs, self.catalog.file(WRITER_STATE_FILE))
-        self.max_open_files = self.settings.max_open_files
-        if self.max_open_files <= 0:
-            self.max_open_files = default_open_files()
+        limit = self.settings.max_open_files
+        self.max_open_files = limit if limit > 0 else default_open_files()
         self.descriptors = Descriptors(self.fs, max(self.max_open_files // 4, 8))
         self._compose()
         self.catalog.create(layout)
@@ -165,6 +161,7 @@ class Store:
         self.checkpointer = checkpointer = Checkpointer(self.fs, self.catalog, partitions, background)
         self.flusher = Flusher(partitions, checkpointer, background, clock_ms)
         self.quota = Quota(self, background)
+        self.deletions = TopicDeletions(self.catalog, self._directories, self.quota, self.settings_of)
         self.cleaner = Cleaner(partitions, checkpointer, self.quota, background, self.settings, clock_ms)
         max_append_files = max(self.max_open_files * 3 // 4, 8)
         self.host = StoreHost(
@@ -185,7 +182,7 @@ class Store:
         flushed = self._writer_state.take_over() if clean is None else {}
         last = LastRun(clean, *self.checkpointer.load(), flushed)
         for topic in list(self.catalog.deleting.values()):
-            self._finish_deletion(topic)
+            self.deletions.finish(topic, self._topics)
         self.catalog.fold_journal(self._topics)
         self._directories.clear_leftovers({**self._topics, **self.catalog.deleting})
         self._note_gaps()
@@ -198,7 +195,7 @@ class Store:
         try:
             found = run_parallel(open_one, names) if clean is None else list(map(open_one, names))
         except NotALog:
-            if clean is not None:  # so that the next open finds the same
+            if clean is not None:  # the next open finds the same
                 with contextlib.suppress(OSError):
                     self.catalog.note_clean_shutdown(clean)
             raise
@@ -215,7 +212,7 @@ class Store:
         self.recovery.duration_ms = (time.perf_counter() - started) * 1000
 
     def _note_gaps(self) -> None:
-        """Topics that compact by this opening's defaults: readers, who do not know those, must be told."""
+        """Mark topics that compact by this store's defaults, as readers do not know the defaults."""
         compacting = [t for t in self._topics.values() if not t.gaps and self.settings_of(t).compacts]
         if compacting:
             self._topics.update({topic.name: replace(topic, gaps=True) for topic in compacting})
@@ -255,7 +252,7 @@ class Store:
         exist_ok: bool = False,
         topic_id: str | None = None,
     ) -> TopicDescription:
-        """Make a topic, durably, with this id if it has one already (elsewhere, too).
+        """Create a topic, durably; with this id, if it has one elsewhere.
 
         Raises TopicExists, InvalidTopicName, InvalidSetting, StorageError."""
         check_topic_name(name)
@@ -269,20 +266,20 @@ class Store:
     def _create_topic(
         self, name: str, partitions: int, checked: dict[str, Any], exist_ok: bool, topic_id: str | None
     ) -> bool:
-        """False while the deletion of an earlier topic of that name is unfinished."""
+        """False if the listeners have not been told yet that a topic of that name was deleted."""
         with self.topics_lock:
             self.check_open()
             if name in self._topics and exist_ok:
-                self.cleaner.settings_changed()  # the program may just have named the topic's delete_policy
+                self.cleaner.settings_changed()  # the program may have just registered its delete_policy
                 return True
             if name in self._topics:
                 raise TopicExists(
                     f"topic {name!r} exists already: exist_ok=True takes it as it is, alter_topic changes it"
                 )
             going = self.catalog.deleting.get(name)
-            if going is not None and not self._finish_deletion(going):
+            if going is not None and not self.deletions.finish(going, self._topics):
                 raise StorageError(
-                    f"a topic {name!r} was deleted, and its directories cannot be renamed yet: see the log "
+                    f"a topic {name!r} was deleted, but its directories cannot be renamed yet: see the log "
                     "messages, and try again",
                     path=self.path,
                 )
@@ -294,7 +291,7 @@ class Store:
 
     @whole
     def create_partitions(self, name: str, partitions: int) -> TopicDescription:
-        """Raise a topic's number of partitions to `partitions`. Keys may from then on go elsewhere."""
+        """Raise a topic's number of partitions to `partitions`. From then on, keys may map to other ones."""
         check_partition_count(partitions)
         with self.topics_lock:
             topic = self.topic(name)
@@ -322,12 +319,12 @@ class Store:
         except BaseException as error:
             for partition in begun.values():
                 partition.close()
-            with contextlib.suppress(OSError, EmbedlogError):  # else the next open does it
+            with contextlib.suppress(OSError, EmbedlogError):  # the next open does it
                 if self.catalog.load_topics().get(topic.name) != topic:
                     for directory in made:
                         self._directories.remove(directory)
             if isinstance(error, OSError):
-                message = f"{self.path}: topic {topic.name!r} could not be made"
+                message = f"{self.path}: topic {topic.name!r} could not be created"
                 raise storage_error(message, error, self.path) from error
             raise
         added = [begun[name] for name in topic.names()[first:]]
@@ -349,28 +346,28 @@ class Store:
                 check_not_internal(name, f"only {' and '.join(sorted(_OF_INTERNAL_TOPICS))} can be altered")
             kept = {key: value for key, value in topic.settings.items() if key not in dropped}
             altered = Topic(name, topic.topic_id, topic.partitions, {**kept, **given}, topic.gaps)
-            resolved = self.settings_of(altered)
-            altered = replace(altered, gaps=topic.gaps or resolved.compacts)
-            self._save_topics({**self._topics, name: altered})
-            self._topics[name] = altered
-            for partition in self.by_topic[name]:
-                partition.settings = resolved
-                partition.may_have_gaps = altered.gaps
+            compacts = self.settings_of(altered).compacts
+            self._replace_topic(replace(altered, gaps=topic.gaps or compacts))
         self.cleaner.settings_changed()
         return self.describe_topic(name)
 
     @whole
     def mark_gaps(self, name: str, gaps: bool = True) -> None:
-        """From now on gaps between a topic's offsets are no damage (repair, import), or (False) are again."""
+        """From now on, gaps between a topic's offsets are no damage (repair, import); if False, they are."""
         with self.topics_lock:
-            marked = replace(self.topic(name), gaps=gaps)
-            self._save_topics({**self._topics, name: marked})
-            self._topics[name] = marked
-            for partition in self.by_topic[name]:
-                partition.may_have_gaps = gaps or partition.settings.compacts
+            self._replace_topic(replace(self.topic(name), gaps=gaps))
+
+    def _replace_topic(self, topic: Topic) -> None:
+        """Save a topic's changed settings or gaps, then apply them to its partitions."""
+        self._save_topics({**self._topics, topic.name: topic})
+        self._topics[topic.name] = topic
+        settings = self.settings_of(topic)
+        for partition in self.by_topic[topic.name]:
+            partition.settings = settings
+            partition.may_have_gaps = topic.gaps or settings.compacts
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic: gone, durably, on return; its files go after file_delete_delay_ms."""
+        """Delete a topic, durably; its files are removed after file_delete_delay_ms."""
         self._delete_topic(name)
         self.deletions.notify()
 
@@ -383,29 +380,14 @@ class Store:
             self._save_topics(remaining, {**self.catalog.deleting, name: topic})
             self._topics = remaining
             for partition in self.by_topic.pop(name):
-                partition.publish_through(None)  # the file they have slots in goes
+                partition.publish_through(None)  # their slots are about to be unmapped
                 partition.close()
                 self.host.forget(partition)
                 self.checkpointer.remove(partition.name)
                 self.background.failures.forget(partition.name)
             self._writer_state.replace(self.partitions())
-            self._finish_deletion(topic)
+            self.deletions.finish(topic, self._topics)
             self.deletions.add(name)
-
-    def _finish_deletion(self, topic: Topic) -> bool:
-        """The directories of a deleted topic lose its name now, and go later. False: some kept it."""
-        retired = self._directories.retire(topic)
-        for path in retired:
-            delay_ms = self.settings_of(topic).file_delete_delay_ms
-            self.quota.remove_later(path, delay_ms, functools.partial(self._directories.remove, path))
-        if len(retired) < topic.partitions:
-            return False
-        left = {name: other for name, other in self.catalog.deleting.items() if name != topic.name}
-        try:
-            self._save_topics(self._topics, left)
-        except StorageError:
-            logger.exception("topic %s is deleted; the next open looks for its directories again", topic.name)
-        return True
 
     # -- partitions ------------------------------------------------------------------------------------
 
@@ -427,7 +409,7 @@ class Store:
     def partitions_of(self, topic: str) -> tuple[Partition, ...]:
         try:
             return self.by_topic[topic]
-        except (KeyError, TypeError, ValueError):  # deleted just now, or no topic at all: the next look tells
+        except (KeyError, TypeError, ValueError):  # deleted just now, or not a topic: `topic` tells
             return self.partitions_of(self.topic(topic).name)
 
     def offsets(self, topic: str) -> dict[int, PartitionOffsets]:
@@ -445,35 +427,35 @@ class Store:
         self.checkpointer.set_recovery_point(partition.name, partition.recovery_point)
         return report
 
-    # -- the whole -------------------------------------------------------------------------------------
+    # -- the store -------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Everything appended before the call is durable on return. Raises FlushFailed (the first)."""
+        """Make everything appended before the call durable. Raises the first partition's FlushFailed."""
         self.check_open()
         self.flusher.flush()
 
     def housekeep(self) -> None:
-        """Do now, in this thread, what the background threads do when it is due."""
+        """Run all background work now, in this thread, due or not."""
         self.flusher.expire_delays()
         self.background.run_all()
 
     def check_open(self) -> None:
         if self._forked:
             raise ForkedHandle(
-                f"{self.path} was opened before this process was forked: that handle is its parent's. "
-                'Open the directory again here, with mode="r", or send to the parent what is to be written'
+                f"{self.path} was opened before this process was forked: the handle is the parent's. "
+                'Open the directory again here, with mode="r", or have the parent write'
             )
         if self._closed:
             raise Closed(f"the log {self.path} is closed")
 
     def close(self) -> None:
-        """Flush, note a clean end, release the lock. Safe to call twice."""
+        """Flush, note the clean shutdown, release the lock. Safe to call twice."""
         with self.topics_lock:
             if self._closed:
                 return
             self.cleaner.interrupt()
             self.background.stop()
-            with contextlib.suppress(StorageError):  # closing the partition finds it out
+            with contextlib.suppress(StorageError):  # closing the partition fails likewise
                 self.flusher.flush()
             self._closed = True
             ends: dict[TopicPartition, CleanEnd] = {}
@@ -488,21 +470,21 @@ class Store:
                 self.catalog.fold_journal(self._topics)
                 self.catalog.note_clean_shutdown(ends)
             except OSError:
-                logger.exception("%s: closing; the next open will check the tail", self.path)
+                logger.exception("%s: closing; the next open will validate the tails", self.path)
             for partition in self.partitions():
                 partition.publish_through(None)
-            self._topics, self.by_topic = {}, {}  # looking one up now says that the log is closed
+            self._topics, self.by_topic = {}, {}  # a lookup now says that the log is closed
             self._release()
 
     def _release(self) -> None:
         self._writer_state.close()
         self.descriptors.close()
         fd, self._lock_fd = self._lock_fd, -1
-        with contextlib.suppress(OSError):  # nothing was written to it, and it is closed all the same
+        with contextlib.suppress(OSError):  # nothing was written to it; it is closed even so
             self.fs.close(fd)
 
     def abandon(self) -> None:
-        """In a forked child: let go of our copies of descriptors (the parent keeps the lock)."""
+        """In a forked child: close our copies of descriptors; the parent keeps the lock."""
         self._closed = self._forked = True
         self.topics_lock = threading.RLock()
         for partition in self.partitions():
@@ -510,13 +492,10 @@ class Store:
         self.by_topic, self._topics = {}, {}
         self.descriptors.abandon()
         self._writer_state.abandon()
-        if self._lock_fd >= 0:  # closed, its number is somebody else's
+        if self._lock_fd >= 0:  # once closed, the number may be another file's
             os.close(self._lock_fd)
 
-    def trouble(self) -> dict[TopicPartition, tuple[PartitionState, str]]:
-        """The partitions that refuse appends, and why."""
-        return {
-            p.name: (p.state, p.log.failure_reason)
-            for p in self.partitions()
-            if p.log.failure_reason is not None
-        }
+    def failed_partitions(self) -> dict[TopicPartition, str]:
+        """The partitions that refuse appends, with the reason."""
+        reasons = {partition.name: partition.log.failure_reason for partition in self.partitions()}
+        return {name: reason for name, reason in reasons.items() if reason is not None}

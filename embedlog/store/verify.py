@@ -1,21 +1,17 @@
-"""`embedlog verify`: reads a whole log and says what is wrong with it, byte by byte, changing nothing.
+"""`embedlog verify`: reads a whole log and reports what is wrong with it, without changing anything.
 
-For each partition, from the first segment to the published end:
+For each partition, from the first segment to the log end that its writer states:
 
-    segments     listed ones exist, and hold what they held when they were sealed
-                 (storage/segment_manifest.py)
-    batches      CRC, header, offsets and epochs that continue (scan/segment_scan.py); deep: the records
-                 inside too
-    indexes      each offset entry points to a batch at or before its offset, each time entry bears the
-                 largest timestamp up to its offset
+    segments     exist and hold what the manifest says (storage/segment_manifest.py)
+    batches      CRC, header, contiguous offsets, epochs (scan/segment_scan.py); deep: their records too
+    indexes      an offset entry points to a batch at or before its offset; a time entry has the largest
+                 timestamp up to its offset
     checkpoints  recovery point, log start, leader epochs, producer snapshots, aborted transactions
-    leftovers    what interrupted or finished work left beside the segments: noted, not judged
+    leftovers    of interrupted or finished work: listed, not judged
 
-It goes on behind damage, so that one bad batch is reported as one bad batch. A log may be written
-meanwhile: nothing past what the writer has published is looked at, and a partition whose files were
-rolled, deleted or compacted under our eyes is read again before anything is said against it.
-
-Invariant: takes no lock, opens files for reading only.
+It continues after damage, so one bad batch is reported as one bad batch. The log may be written meanwhile:
+nothing past the stated log end is read, and a partition whose files were rolled, deleted or compacted
+meanwhile is read again before anything is reported. It takes no lock, and opens files for reading only.
 """
 
 from __future__ import annotations
@@ -86,12 +82,12 @@ Progress = Callable[[int, int], None]
 
 
 class Finding(NamedTuple):
-    """One thing that is wrong, and where.
+    """One fault, and where it is.
 
     kind: "damage" (records cannot be read: `embedlog repair`), "torn tail" (past the recovery point: the
-    next open cuts it), "index" (rebuilt when it is used), "checkpoint", or "unreadable" (the system refuses
-    to read it, or it is no file: the rest of it was not looked at). The offsets first_offset to last_offset
-    are affected (-1 where none are); records_lost says how many at most cannot be read.
+    next open truncates it), "index" (rebuilt when it is used), "checkpoint", or "unreadable" (the system
+    fails to read it, or it is not a file: the rest of it was not read). The offsets first_offset to
+    last_offset are affected (-1 if none are); at most records_lost of them cannot be read.
     """
 
     kind: str
@@ -113,7 +109,7 @@ class Finding(NamedTuple):
 
 
 class Leftover(NamedTuple):
-    """A file that is no part of the log."""
+    """A file that is not part of the log."""
 
     path: str
     size: int
@@ -121,7 +117,7 @@ class Leftover(NamedTuple):
 
 
 class VerifyReport(NamedTuple):
-    """What was read and what was found. `ok` where nothing needs repair."""
+    """What was read and what was found. `ok` unless something needs repair."""
 
     segments: int
     bytes: int
@@ -133,12 +129,12 @@ class VerifyReport(NamedTuple):
 
     @property
     def ok(self) -> bool:
-        """No finding but a torn tail, which a crash leaves and the next open cuts."""
+        """True if there is nothing but torn tails, which a crash leaves and the next open truncates."""
         return all(finding.kind == TORN_TAIL for finding in self.findings)
 
     @property
     def records_lost(self) -> int:
-        """At most so many records cannot be read."""
+        """How many records cannot be read, at most."""
         return sum(finding.records_lost for finding in self.findings)
 
 
@@ -151,23 +147,23 @@ def verify_log(
     progress: Progress | None = None,
     fs: FileSystem | None = None,
 ) -> VerifyReport:
-    """Read a log, or one topic or partition of it, and report what is wrong with it.
+    """Read a log, or one topic or partition of it, and report its faults.
 
     Args:
-        path: the log's directory; it may be open for writing elsewhere.
+        path: the log's directory; another process may be writing it.
         topic, partition: only these.
         deep: also decode every batch's records, as readers and repair do.
         progress: called with (bytes done, bytes in all).
         fs: the system calls; for tests.
 
-    Returns a report; damage is in it and never raised. Raises DirectoryError and its children, TopicNotFound,
-    PartitionNotFound, CorruptCheckpoint (topics.json), StorageError where the system refuses even to look.
+    Returns a report; damage is reported, never raised. Raises DirectoryError and its children, TopicNotFound,
+    PartitionNotFound, CorruptCheckpoint (topics.json), StorageError (the directory cannot be read).
     """
     check_flag("deep", deep)
     if partition is not None:
         check_int("partition", partition)
         if topic is None:
-            raise InvalidArgument("partition needs topic, the one whose partition it is")
+            raise InvalidArgument("partition requires topic")
     started = time.perf_counter()
     store = ReadOnlyStore(as_path(path), fs=fs)
     try:
@@ -204,7 +200,7 @@ def verify_log(
 
 
 def _from(progress: Progress | None, done: int, total: int) -> Callable[[int], None]:
-    """Reports a partition's bytes as those of the whole, now and then."""
+    """Adds a partition's bytes to those of the log, and reports them now and then."""
     told = 0
 
     def report(read: int) -> None:
@@ -227,10 +223,10 @@ def _bytes_of(store: ReadOnlyStore, name: TopicPartition) -> int:
 def _verify_partition(
     store: ReadOnlyStore, name: TopicPartition, lanes: Lanes, deep: bool, progress: Callable[[int], None]
 ) -> _Check:
-    """One partition; again, where its files changed while it was read.
+    """Check one partition; again, if its files changed meanwhile.
 
-    A compaction or deletion that is under way is published when it is done. So what is found in a log
-    that somebody may have open counts when it is found twice.
+    A writer states a compaction or deletion only when it is done. So a finding in a log that may be open for
+    writing counts once it is found twice.
     """
     found: list[Finding] | None = None
     for attempt in range(_TRIES):
@@ -284,8 +280,8 @@ class _Check:
         self.closed = store.fs.exists(store.catalog.file(CLEAN_SHUTDOWN_FILE))
 
     def run(self) -> None:
-        """Raises FileNotFoundError where a file was deleted meanwhile, OSError."""
-        # Before the edges: those then reach at least as far.
+        """Raises FileNotFoundError if a file was deleted meanwhile, OSError."""
+        # Before the edges, which then reach at least as far.
         durable = max(self._checkpoint(RECOVERY_POINT_FILE), self._store.writer.flushed(self._name))
         _, edges = self._store.writer.edges(self._name)
         if self._store.catalog.writer_lock.manifests_trusted():
@@ -299,7 +295,7 @@ class _Check:
         except OSError as error:
             self._unreadable(error, self._directory)
             return
-        start = self._checkpoint(LOG_START_FILE)  # after the listing: it is moved before files go
+        start = self._checkpoint(LOG_START_FILE)  # after the listing: it moves before files are deleted
         with self._judged():
             self._history.load()
         files, names = self._store.files, {entry.name: 0 for entry in entries}
@@ -327,7 +323,7 @@ class _Check:
         self._verify_snapshots(entries)
 
     def _verify_segments(self, segments: list[Segment], edges: Edges | None, durable: int, start: int) -> int:
-        """Returns the offset behind the last record."""
+        """Returns one past the last offset."""
         if not segments:
             lost = max(durable, edges.log_end_offset if edges is not None else 0, start)
             if lost > start or edges is not None:
@@ -337,16 +333,16 @@ class _Check:
         summaries = self._manifest.summaries
         for number, segment in enumerate(segments):
             is_last = number == len(segments) - 1
-            # A segment may begin behind a gap; but the log start is only moved up to where one begins.
+            # A segment may follow a gap; but the log start only moves to the start of a segment.
             if segment.base_offset > expected and (number == 0 or not self._gaps):
                 reason = f"offsets {expected:,} to {segment.base_offset - 1:,} are missing before it"
                 self.find(DAMAGE, segment.path, reason, lost=(expected, segment.base_offset))
             expected = max(expected, segment.base_offset)
             if isinstance(segment, MissingSegment):
                 end = max(durable, edges.log_end_offset if edges is not None else 0)
-                behind = max(end, expected) if is_last else segment.next_offset
-                self.find(DAMAGE, segment.path, segment.missing.reason, lost=(expected, behind))
-                expected = behind
+                next_offset = max(end, expected) if is_last else segment.next_offset
+                self.find(DAMAGE, segment.path, segment.missing.reason, lost=(expected, next_offset))
+                expected = next_offset
                 continue
             size, log_end = segment.size, None
             if is_last and edges is not None and edges.last_segment == segment.base_offset:
@@ -370,8 +366,8 @@ class _Check:
                 self._verify_segment(segment, walk, indexes, durable if is_last else None)
                 noted = summaries.get(segment.base_offset)
                 if noted is not None and not is_last and len(self.findings) == found:
-                    so_many = self.batches - batches, self.records - records
-                    differs = disagreement(segment, noted, *so_many)
+                    counts = self.batches - batches, self.records - records
+                    differs = disagreement(segment, noted, *counts)
                     if differs is not None:
                         self.find(DAMAGE, segment.path, differs)
             except FileNotFoundError:
@@ -389,7 +385,7 @@ class _Check:
     def _verify_segment(
         self, segment: Segment, walk: SegmentWalk, indexes: IndexCheck, durable: int | None
     ) -> None:
-        """One segment's batches. `durable` is the recovery point, for the last one."""
+        """Check a segment's batches. `durable` is the recovery point, for the last segment."""
         tail: Damage | None = None
         for found in walk:
             if tail is not None:
@@ -417,7 +413,7 @@ class _Check:
             torn = durable is not None and tail.first_offset >= durable and not tail.crc_matches
             self._damaged(TORN_TAIL if torn else DAMAGE, segment, tail)
         if walk.superseded_at is not None:
-            reason = "from here on the next segment stands for it: the next open completes that"
+            reason = "moved to the next segment: the next open truncates it here"
             self.leftovers.append(Leftover(segment.path, segment.size - walk.superseded_at, reason))
 
     def _damaged(self, kind: str, segment: Segment, damage: Damage) -> None:
@@ -426,24 +422,24 @@ class _Check:
         self.find(kind, segment.path, damage.reason, pos=damage.pos, size=size, lost=lost)
 
     def _verify_stretch(self, segment: Segment, found: Stretch, indexes: IndexCheck) -> None:
-        """Reads the bytes only if an entry looked wrong at first, or was not checked yet."""
+        """Read the bytes only if an entry disagreed, or was not compared yet."""
         agreed = found.looked if isinstance(found.looked, tuple) else None
         if not indexes.agree(agreed):
             indexes.compare(read_bytes(segment.pread_into, found.pos, found.end - found.pos), found.pos)
 
-    # -- what stands beside ----------------------------------------------------------------------------
+    # -- files beside the segments ---------------------------------------------------------------------
 
     def _indexes(self, segment: Segment, size: int, is_last: bool) -> IndexCheck:
         stem = segment.path[: -len(self._store.catalog.layout.records)]
         check = IndexCheck(segment.base_offset, stem + INDEX, stem + TIME_INDEX)
-        # Those of a segment that grows may be ahead of what we were told of it, or not written yet.
+        # The active segment's indexes may be ahead of its edges, or not written yet.
         span = UNBOUNDED if is_last else segment.next_offset - segment.base_offset
         if segment.base_offset in self._standing_in:
-            return check  # the files there are still those of what it replaces
+            return check  # the index files are still those of the replaced segments
         try:
             check.load(self._fs, UNBOUNDED if is_last else size, span)
         except FileNotFoundError as error:
-            # Compaction puts a segment in its place before it writes the indexes.
+            # Compaction renames a segment into place before it writes the indexes.
             if not is_last and self.closed:
                 self.find(INDEX_FAULT, str(error.filename), "missing")
         except CorruptIndex as error:
@@ -469,7 +465,7 @@ class _Check:
 
     @contextlib.contextmanager
     def _judged(self) -> Iterator[None]:
-        """A file that cannot be understood, or not even read, becomes a finding."""
+        """An invalid or unreadable file becomes a finding."""
         try:
             yield
         except CorruptCheckpoint as error:
@@ -492,9 +488,9 @@ class _Check:
         size: int = 0,
         lost: tuple[int, int] = (0, 0),
     ) -> None:
-        """Note a finding; `lost` are the offsets from, and up to but not including."""
+        """Add a finding. `lost` is a range of offsets, its end excluded."""
         if len(self.findings) >= _MOST_FINDINGS:
-            self.findings[-1] = self.findings[-1]._replace(reason="and more, which are not listed")
+            self.findings[-1] = self.findings[-1]._replace(reason="further findings are not listed")
             return
         count = max(lost[1] - lost[0], 0)
         first, last = (lost[0], lost[1] - 1) if count else (-1, -1)
