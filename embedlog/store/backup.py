@@ -1,14 +1,14 @@
-"""A copy of a log that is being written: for `log.backup` and `embedlog export`.
+"""Backup: copies a log while it is being written, for `log.backup` and `embedlog export`.
 
-    1  Flush everything, and write the recovery point: what is sealed now will never be cut again.
-    2  Per partition, under its upkeep lock (nothing is deleted or compacted meanwhile): hard-link the
-       sealed segments, copy the active one up to the end seen in step 1's flush, copy what stands beside;
-       what is known of producers is as of that end.
-    3  Write the catalog and a clean-shutdown note; sync; rename the directory into place.
+    1  Flush everything, and write the recovery points: recovery will never truncate what is sealed now.
+    2  For each partition, under its upkeep lock (nothing is deleted or compacted meanwhile): hard-link the
+       sealed segments, copy the active one up to the log end of step 1, and copy the files beside them;
+       producer state is that of the same log end.
+    3  Write the catalog and a clean-shutdown note; fsync; rename the directory into place.
 
-The copy is a log directory of its own, with a log id of its own. Sealed segments may share their blocks
-with the original, because neither side changes a sealed file: they are deleted or replaced as a whole.
-Exporting is the same with the other layout's names.
+The copy is a log directory with a log id of its own. Sealed segments may share their blocks with the
+original, because neither log changes a sealed file: it is deleted or replaced as a whole. An export does the
+same with the file names of the other layout.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ Progress = Callable[[int, int], object]
 def backup(
     store: Store, destination: str, *, layout: str | None = None, progress: Progress | None = None
 ) -> None:
-    """Copy a store's directory, consistent by partition, into a new directory.
+    """Copy a store's directory to a new directory; each partition is consistent in itself.
 
     Args:
         destination: must not exist, or be an empty directory.
-        layout: the names to use there; by default the original's.
-        progress: called with (bytes of segments linked or copied, bytes in all).
+        layout: the layout of the copy; by default the original's.
+        progress: called with (bytes of segments linked or copied, total bytes).
 
     Raises DirectoryError, StorageError (a partition that cannot be flushed cannot be backed up).
     """
@@ -80,7 +80,7 @@ def backup(
 
 
 class _Copy:
-    """One copy in the making."""
+    """Makes one copy. Used by one thread, once."""
 
     def __init__(self, store: Store, path: str, layout: Layout, progress: Progress | None) -> None:
         self._store = store
@@ -125,16 +125,16 @@ class _Copy:
         chosen = [each for each in partition.readable_segments() if each[0].base_offset <= end]
         for segment, size in chosen:
             to = os.path.join(directory, self._layout.stem(segment.base_offset))
-            # The last one is what the copy's next appends go to: never a file that the original has too.
+            # The copy's next appends go to the last segment: never link it.
             if segment is not chosen[-1][0]:
                 self._link(segment.path, to + self._layout.records, size)
             else:
                 size = segment.locate(end, size)
                 self._copy_records(segment.path, to + self._layout.records, size)
             bounds = segment.base_offset, segment.next_offset
-            first, behind = (bisect_left(aborted, offset, key=_last_offset) for offset in bounds)
-            if first < behind:
-                self._fs.write_file(to + TXN_INDEX, encode_aborted(aborted[first:behind]))
+            first, end_index = (bisect_left(aborted, offset, key=_last_offset) for offset in bounds)
+            if first < end_index:
+                self._fs.write_file(to + TXN_INDEX, encode_aborted(aborted[first:end_index]))
             self._copy_indexes(partition, segment, to, names)
             begins_epoch = int(partition.log.new_epoch)
             copied = CleanEnd(end, segment.base_offset, size, segment.created_ms, begins_epoch)
@@ -148,20 +148,20 @@ class _Copy:
         for suffix in (INDEX, TIME_INDEX):
             if stem + suffix in names:
                 source = os.path.join(partition.directory, stem + suffix)
-                self._copy(source, to + suffix, durable=False)  # hints
+                self._copy(source, to + suffix, durable=False)  # indexes are hints
 
     def _link(self, source: str, destination: str, size: int) -> None:
         try:
             self._fs.link(source, destination)
-        except OSError:  # another file system, or one without links
+        except OSError:  # another file system, or no support for links
             self._copy_records(source, destination, size)
         else:
-            self._tell(size)
+            self._add_progress(size)
 
     def _copy_records(self, source: str, destination: str, size: int) -> None:
-        self._fs.copy_range(source, destination, 0, size, progress=self._tell)
+        self._fs.copy_range(source, destination, 0, size, progress=self._add_progress)
 
-    def _tell(self, size: int) -> None:
+    def _add_progress(self, size: int) -> None:
         self._done += size
         if self._progress is not None:
             self._progress(min(self._done, self._total), self._total)

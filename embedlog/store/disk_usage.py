@@ -1,16 +1,16 @@
-"""How many bytes a log takes on disk, counted as its files change instead of by walking the directory.
+"""Disk usage of a log, counted as its files change instead of by walking the directory.
 
-    used = the blocks of every file and directory of the log
-           records, indexes, snapshots, checkpoints; zeros and preallocated space after the records; files
-           that wait to be unlinked (*.deleted, *-delete/), that recovery kept (*.cut), that are unfinished
+    used = the blocks of every file and directory of the log: records, indexes, snapshots, checkpoints;
+           preallocated space after the records; files that wait to be unlinked (*.deleted, *-delete/), that
+           recovery kept (*.cut), and unfinished ones
 
-One walk measures the directory when it is opened. From then on `CountingFileSystem` adds what each system
-call of the writer changes, block by block; an append within the last block of its file costs one comparison.
-The directory is walked again now and then, to notice files removed by hand and races between two descriptors
-of one file. `staging/` and `requests/`, where other processes leave files, are measured on demand.
+Opening walks the directory once. From then on, `CountingFileSystem` adds what each system call of the writer
+changes, in blocks; an append within the last block of its file costs one comparison. Now and then the
+directory is walked again, because files may be removed by hand, and two descriptors of one file may race.
+`staging/` and `requests/`, where other processes leave files, are measured on demand.
 
 Invariant: if only one descriptor at a time writes to a file, and only this process changes the directory,
-`used` is what a walk would find.
+`used` equals what a walk would find.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _OF_OTHERS: Final = frozenset({STAGING_DIRECTORY, REQUESTS_DIRECTORY})
 
 
 def blocks(size: int) -> int:
-    """Bytes on disk of a file of `size` bytes, in whole blocks."""
+    """Bytes that a file of `size` bytes takes on disk, in whole blocks."""
     return -(-size // _BLOCK) * _BLOCK
 
 
 def measure(fs: FileSystem, path: str) -> int:
-    """Bytes that a log directory takes, without what other processes leave in it. Raises OSError."""
+    """Bytes that a log directory takes, without other processes' files. Raises OSError."""
     used = 0
     for entry in fs.list(path):
         if not entry.is_dir:
@@ -43,7 +43,7 @@ def measure(fs: FileSystem, path: str) -> int:
 
 
 def measure_others(fs: FileSystem, path: str) -> int:
-    """Bytes that other processes left in a log directory, to be published or answered. Raises OSError."""
+    """Bytes of other processes' files in a log directory: staged batches and requests. Raises OSError."""
     return sum(_of_directory(fs, os.path.join(path, name)) for name in _OF_OTHERS)
 
 
@@ -55,12 +55,12 @@ def _of_directory(fs: FileSystem, path: str) -> int:
 
 
 def counting(fs: FileSystem, path: str, limit: int) -> CountingFileSystem | None:
-    """A file system that counts for a log with this max_bytes; None if there is no limit."""
+    """A counting file system for a log with this max_bytes; None if there is no limit."""
     return CountingFileSystem(fs, path, limit) if limit >= 0 else None
 
 
 class CountingFileSystem(FileSystem):
-    """Forwards calls to another file system, and counts what they change in a log directory.
+    """Forwards calls to another file system, and counts the bytes that they change in a log directory.
 
     Safe between threads.
 
@@ -76,13 +76,13 @@ class CountingFileSystem(FileSystem):
         self._inside = os.path.join(path, "")
         self._others = tuple(os.path.join(path, name, "") for name in _OF_OTHERS)
         self._limit = limit
+        self._sizes: dict[int, int] = {}  # of files open for writing; only the descriptor's user touches it
         self._lock = threading.Lock()
-        self._sizes: dict[int, int] = {}  # of the files that are open for writing, by descriptor
-        self._changes = 0
-        self.used = 0
+        self._changes = 0  # guarded by _lock
+        self.used = 0  # guarded by _lock; read without it
 
     def measure(self) -> None:
-        """Count anew, by walking the directory; no effect if it changes meanwhile. Raises OSError."""
+        """Count again, by walking the directory; no effect if it changes meanwhile. Raises OSError."""
         changes = self._changes
         found = measure(self._fs, self._path)
         with self._lock:
@@ -99,7 +99,7 @@ class CountingFileSystem(FileSystem):
                 self._changes += 1
 
     def _taken(self, path: str) -> int:
-        """What the file at a path takes; 0 if it does not count or does not exist."""
+        """Bytes that the file at a path takes; 0 if it does not count or does not exist."""
         try:
             return blocks(self._fs.size(path)) if self._counts(path) else 0
         except FileNotFoundError:
@@ -110,7 +110,7 @@ class CountingFileSystem(FileSystem):
         self._sizes[fd] = size
         self._add(blocks(size) - blocks(before))
 
-    # -- calls that change what is there -----------------------------------------------------------------
+    # -- calls that change the directory -----------------------------------------------------------------
 
     def open_write(self, path: str, *, create: bool = False, truncate: bool = False) -> int:
         taken = self._taken(path) if truncate else 0
@@ -170,7 +170,7 @@ class CountingFileSystem(FileSystem):
         self._fs.remove_dir(path)
         self._add(-_BLOCK if self._counts(path) else 0)
 
-    # -- calls that do not -------------------------------------------------------------------------------
+    # -- other calls -------------------------------------------------------------------------------------
 
     def open_read(self, path: str) -> int:
         return self._fs.open_read(path)

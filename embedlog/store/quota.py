@@ -1,13 +1,13 @@
-"""max_bytes: keeps what a log takes on disk within a bound; and the deleted files that wait to be unlinked.
+"""Quota: keeps the log within max_bytes on disk; unlinks deleted files after their delay.
 
-    make_room(size)    1  deleted files are unlinked, oldest first, before their file_delete_delay_ms is
-                          over: a reader that holds one finishes with it, others list the segments again
-                       2  on_full=drop_oldest: the segment with the oldest records of all partitions goes
+    make_room(size)    1  unlink deleted files, oldest first, before file_delete_delay_ms is over: a reader
+                          that has one open finishes, others list the segments again
+                       2  on_full=drop_oldest: delete the segment with the oldest records of all partitions
                        3  LogFull
 
-disk_usage.py counts. An append asks before it takes a lock, so several threads may exceed the bound by one
-append each. Only appends and new topics ask: index entries, checkpoints, snapshots and compaction's copy of a
-segment do not. The next append makes up for these.
+disk_usage.py counts the bytes. An append calls make_room before it takes a lock, so several threads may
+exceed the bound by one append each. Index entries, checkpoints, snapshots and compaction's copies do not call
+it; the next append makes up for them.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from .disk_usage import CountingFileSystem, blocks, measure_others
 
 logger = logging.getLogger(__name__)
 
-_MARGIN: Final = blocks(1) * 4  # for the index entries of an append, and the checkpoint that follows it
-_LARGE: Final = 256 * KIB  # beside such an append, listing two directories costs nothing
+_MARGIN: Final = blocks(1) * 4  # for an append's index entries and the next checkpoint
+_LARGE: Final = 256 * KIB  # next to an append of this size, listing two directories costs nothing
 _OTHERS_S: Final = 1.0  # how long the measured size of other processes' files is used
 
 
 class Bounded(Protocol):
-    """The store, as far as its quota knows it."""
+    """The store, as its quota uses it."""
 
     settings: LogSettings
     fs: FileSystem
@@ -49,7 +49,7 @@ class Bounded(Protocol):
 
 
 class Quota:
-    """What a store may take on disk. All methods are safe between threads.
+    """Bounds what a store takes on disk. All methods are safe between threads.
 
     Args:
         background: runs `unlink_due`, and records what cannot be unlinked or dropped.
@@ -60,11 +60,12 @@ class Quota:
         self._failures = background.failures
         self._scheduler = background.cleaner
         self._lock = threading.Lock()
-        self._waiting: list[tuple[float, str, Callable[[], None]]] = []
-        self._room_lock = threading.Lock()  # held while room is made
-        self._others = 0
-        self._others_until = 0.0
-        self._refused = 0  # bytes of the last refused append that would fit an empty log
+        self._waiting: list[tuple[float, str, Callable[[], None]]] = []  # (when, path, remove); by _lock
+        self._room_lock = threading.Lock()  # held while room is made; outside _lock
+        self._refused = 0  # bytes of the last refused append that would fit an empty log; by _room_lock
+        # Without a lock: threads that measure at once find the same.
+        self._others = 0  # bytes of other processes' files
+        self._others_until = 0.0  # measure again after this
 
     @property
     def limit(self) -> int:
@@ -76,7 +77,7 @@ class Quota:
         return self._store.disk is not None
 
     def used(self) -> int:
-        """Bytes that the log takes on disk; -1 without a bound, since they are not counted then."""
+        """Bytes that the log takes on disk; -1 without a bound, as they are not counted then."""
         return -1 if self._store.disk is None else self._taken(self._store.disk, 0)
 
     @property
@@ -86,28 +87,28 @@ class Quota:
 
     @property
     def is_full(self) -> bool:
-        """Was an append refused, and is there still no room for it?"""
+        """Was an append refused for which there is still no room?"""
         return self._refused > 0 and not self._waiting and self.used() + self._refused > self.limit
 
     def measure(self) -> None:
-        """Count anew what the log takes. Raises OSError."""
+        """Count again what the log takes, by walking the directory. Raises OSError."""
         if self._store.disk is not None:
             self._store.disk.measure()
 
     def make_room(self, size: int) -> None:
-        """Before the files grow by `size` bytes. Raises LogFull."""
+        """Make room before the files grow by `size` bytes. Raises LogFull."""
         disk = self._store.disk
         if disk is None or not size:
             return
         needed = blocks(size) + _MARGIN
         if self._taken(disk, size) + needed <= self.limit:
             return
-        with self._room_lock:  # in turns, so that no thread drops, or misses, what another has chosen
+        with self._room_lock:  # one thread at a time: another must not drop the same segment
             while (taken := self._taken(disk, size)) + needed > self.limit:
                 if self._unlink_oldest():
                     continue
                 drops = self._store.settings.on_full == "drop_oldest" and needed <= self.limit
-                # Appends in other threads may have used the room that was made: no reason to fail.
+                # Other threads' appends may have used the room that was made: try again.
                 if drops and (self._drop_oldest() or self._taken(disk, size) != taken):
                     continue
                 if needed <= self.limit:
@@ -127,7 +128,7 @@ class Quota:
         return disk.used + self._others
 
     def _drop_oldest(self) -> bool:
-        """Delete the segment with the oldest records of all partitions. False: none can be deleted."""
+        """Delete the segment with the oldest records of all partitions. False if none can be deleted."""
         oldest: list[tuple[int, Partition, Segment]] = []
         for partition in self._store.partitions():
             if partition.name.topic not in INTERNAL_TOPICS:
@@ -161,7 +162,7 @@ class Quota:
     def remove_later(self, path: str, delay_ms: int, remove: Callable[[], None]) -> None:
         """Remove a file or directory after a delay, or as soon as its space is needed.
 
-        A crash or close before that leaves it to the next open. Takes no partition's lock.
+        After a crash or close, the next open removes it. Takes no partition's lock.
         """
         with self._lock:
             self._waiting.append((time.monotonic() + delay_ms / 1000, path, remove))
@@ -170,7 +171,7 @@ class Quota:
         self._scheduler.wake("unlink", delay_ms)
 
     def unlink_due(self) -> int | None:
-        """Remove what has waited long enough. Returns after how many milliseconds there is more to do."""
+        """Remove what has waited long enough. Returns in how many ms there is more to remove."""
         now = time.monotonic()
         with self._lock:
             due = [each for each in self._waiting if each[0] <= now]
@@ -181,7 +182,7 @@ class Quota:
         return None if next_at is None else max(int((next_at - now) * 1000), 1)
 
     def _unlink_oldest(self) -> bool:
-        """Remove what has waited longest. False: nothing is waiting."""
+        """Remove what has waited longest. False if nothing waits."""
         with self._lock:
             if not self._waiting:
                 return False

@@ -164,9 +164,7 @@ class ReadOnlyPartition:
         self._refresh_lock = threading.Lock()
         # All below are guarded by _refresh_lock; readers take the tuple of segments as one reference.
         self._segments: tuple[Segment, ...] = ()
-        self._listed_for: LayoutVersion | None = (
-            None  # cleared without the lock, too: to list again
-        )
+        self._listed_for: LayoutVersion | None = None  # cleared without the lock, too: to list again
         self._listing: object = None  # the files of the segments, to notice if they changed
         self._checked_writer: int | None = None
         self._shortened: tuple[Edges, Edges] | None = None  # as the writer stated them, and as the files are

@@ -1,4 +1,4 @@
-"""A topic: its name, id, number of partitions and settings, as topics.json has them (catalog.py)."""
+"""A topic: name, id, number of partitions and settings, as in topics.json (catalog.py)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_PARTITIONS: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic as it stands in topics.json. `settings` are those of its own, checked.
+    """A topic as in topics.json. `settings` are its own, validated.
 
     gaps: compaction, repair or import may have left gaps between its offsets.
     """
@@ -39,29 +39,29 @@ class Topic:
 
 
 def new_id() -> str:
-    """22 characters of URL-safe base64: a UUID, as Kafka writes its ids (never beginning with a dash)."""
+    """A UUID as Kafka writes ids: 22 characters of URL-safe base64 that do not start with a dash."""
     while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()).startswith("-"):
         pass
     return text
 
 
 def check_partition_count(partitions: object) -> None:
-    """Raises InvalidArgument for what cannot be a topic's number of partitions."""
+    """Raise InvalidArgument if a topic cannot have this many partitions."""
     check_int("partitions", partitions)
     if not 1 <= partitions <= MAX_PARTITIONS:  # type: ignore[operator]
         raise InvalidArgument(f"partitions must be from 1 to {MAX_PARTITIONS:,}, not {shown(partitions)}")
 
 
-def check_more_partitions(name: str, there: int, partitions: int) -> None:
-    """Raises InvalidArgument unless `partitions` is more than the topic has (`there`)."""
-    if partitions <= there:
+def check_more_partitions(name: str, current: int, partitions: int) -> None:
+    """Raise InvalidArgument unless `partitions` is more than the topic has (`current`)."""
+    if partitions <= current:
         raise InvalidArgument(
-            f"topic {name!r} has {counted(there, 'partition')}: the new number must be larger"
+            f"topic {name!r} has {counted(current, 'partition')}: the new number must be larger"
         )
 
 
 def _topic(name: str, *, id: str, partitions: int, settings: dict[str, Any], gaps: bool) -> Topic:
-    """A topic from its entry in topics.json. Raises TypeError or ValueError for an invalid one."""
+    """A topic from its entry in topics.json. Raises TypeError or ValueError if it is invalid."""
     if not isinstance(id, str) or not isinstance(settings, dict) or not isinstance(gaps, bool):
         raise TypeError(f"of {name!r}")
     check_partition_count(partitions)
@@ -69,7 +69,7 @@ def _topic(name: str, *, id: str, partitions: int, settings: dict[str, Any], gap
 
 
 def topics_of(found: dict[str, dict[str, Any]]) -> dict[str, Topic]:
-    """The topics of one of topics.json's two tables. Raises TypeError or ValueError for an invalid one."""
+    """The topics of one of topics.json's two tables. Raises TypeError or ValueError if one is invalid."""
     return {check_topic_name(name): _topic(name, **topic) for name, topic in found.items()}
 
 

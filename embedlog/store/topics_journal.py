@@ -1,15 +1,14 @@
-"""The changes of the list of topics since topics.json was written: one appended line for each.
+"""The topics journal: one appended line for each change since topics.json was written.
 
     topics-<8 hex digits>.journal
         5f3a9c01 {"topics": {"clicks": {...}}, "deleting": {}}        created, or altered
         0c77e2b4 {"topics": {"clicks": null}, "deleting": {"clicks": {...}}}
 
 The number is the CRC-32 of the JSON after it, continued from the line before (for the first line, from crc32
-in topics.json), so that lines of another list, or in another order, are rejected. topics.json names its
-journal: the journal file is durable before topics.json is written.
+in topics.json), so lines of another topics.json, or in another order, are rejected. topics.json names its
+journal, which is durable before topics.json is written.
 
-Only the last line may be torn, by a crash while it was written, and is then ignored. Any other mismatch is
-damage.
+Only the last line may be torn, by a crash during its write; it is then ignored. Any other mismatch is damage.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def is_journal(name: object) -> bool:
 
 
 def apply_changes(data: bytes, crc: int, path: str, topics: dict[str, Any], deleting: dict[str, Any]) -> None:
-    """Bring topics.json's two tables up to date by a journal's bytes. Raises CorruptCheckpoint.
+    """Apply a journal's changes to topics.json's two tables. Raises CorruptCheckpoint.
 
     Args:
         crc: topics.json's.
@@ -55,7 +54,7 @@ def apply_changes(data: bytes, crc: int, path: str, topics: dict[str, Any], dele
 def change_between(
     before: Mapping[str, T], after: Mapping[str, T], entry: Callable[[T], dict[str, Any]]
 ) -> dict[str, dict[str, Any] | None]:
-    """What to set, and (None) what to remove, to turn one table into the other."""
+    """The entries to set, or to remove (None), to turn one table into the other."""
     found: dict[str, dict[str, Any] | None] = dict.fromkeys(before.keys() - after.keys())
     for name, topic in after.items():
         if before.get(name) is not topic:
@@ -71,7 +70,7 @@ def _changes(data: bytes, crc: int, path: str) -> Iterator[dict[str, Any]]:
         crc = crc32(body, crc)
         if end < 0 or stated != b"%08x " % crc:
             if end < 0 or (end + 1 == len(data) and 0 in data[pos:]):
-                return  # cut off, or partly zeros
+                return  # torn: incomplete, or partly zeros
             reason = "a change of the list of topics is damaged: restore it, with topics.json, from a backup"
             raise CorruptCheckpoint(reason, path=path, pos=pos)
         yield json.loads(body)
@@ -79,7 +78,7 @@ def _changes(data: bytes, crc: int, path: str) -> Iterator[dict[str, Any]]:
 
 
 class TopicsJournal:
-    """A journal that its writer appends to."""
+    """A journal, open for appending. Its writer takes turns."""
 
     def __init__(self, fs: FileSystem, directory: str) -> None:
         """Create an empty journal, durably. Raises OSError."""
@@ -92,7 +91,7 @@ class TopicsJournal:
         fs.sync_dir(directory)
 
     def append(self, change: Mapping[str, Mapping[str, object]]) -> None:
-        """Append a change durably. After an OSError it may or may not be there, and none may follow it."""
+        """Append a change, durably. After an OSError the change is uncertain, and none may follow it."""
         body = json.dumps(change).encode()
         crc = crc32(body, self.crc)
         line = b"%08x %s\n" % (crc, body)

@@ -1,20 +1,20 @@
-"""Which transactions of a partition are over, for a process that does not write it: read_committed.
+"""Aborted transactions of a partition, for read_committed readers in a process that does not write it.
 
-    |--- .txnindex files tell --------|--- the batches tell -----|
+    |------ .txnindex files ----------|------- batches ----------|
     ... records, markers ............ | ... records, markers ... |
-                                      last stable offset,        log end
-                                      as the writer published it
+                                      last stable offset         log end
+                                      as the writer states it
 
-Before the last stable offset that the writer publishes every transaction is over, and in a .txnindex if it
-was aborted. That is far enough most of the time: where no transaction is open it is the log's end, and
-nothing else is looked at. But it waits for the next flush after an abort, stays where it is for ever when the
-writer is killed, and a copied directory has none. A reader that gets there takes in the batches from there
-on, each once, into the same state as recovery (storage/producer_recovery.py). Where recovery would begin
-behind that offset, so does the reader: at the newest snapshot, or at the recovery point.
+Before the writer's last stable offset, every transaction has ended, and is in a .txnindex file if it was
+aborted. That usually suffices: if no transaction is open, the last stable offset is the log end. But it waits
+for the next flush after an abort, stays forever once the writer is killed, and a copied directory has none. A
+reader that reaches it replays the batches from there on, each once, into the same state as recovery
+(storage/producer_recovery.py). If recovery would start after that offset (at the newest snapshot or at the
+recovery point), so does the reader.
 
-Invariants: nothing past the end of a look is taken in. A state that knows nothing of what lies before a
-published last stable offset is as good as one that does: nothing that began there is open. The batches
-that count are checked by their CRC; where one is damaged, nothing behind it is taken for decided.
+Invariants: nothing past the end of a snapshot is replayed. A state that starts at a stated last stable offset
+is complete: no transaction from before is open. The CRC of each replayed batch is checked; after a damaged
+one, nothing counts as committed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 class TransactionIndex:
-    """What read_committed readers of one partition go by. Safe between threads."""
+    """Tells read_committed readers of one partition what to skip, and where to stop. Safe between threads."""
 
     def __init__(
         self, files: Files, directory: str, name: TopicPartition, recovery_point: Callable[[], int]
@@ -46,112 +46,115 @@ class TransactionIndex:
         self._recovery = ProducerRecovery(files, directory, name)
         self._recovery_point = recovery_point
         self._lock = threading.Lock()
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
-        self._look: LogSnapshot | None = None  # the last one
-        self._readable = True  # the .txnindex files and the snapshot; else the batches tell all
-        self._noted: list[AbortedTransaction] = []  # in .txnindex files, in the order of their markers
-        self._noted_from = -1  # the segment from whose .txnindex on there may be more by now
-        self._noted_up_to = -1  # the last stable offset when they were read
-        self._found: list[AbortedTransaction] = []  # by the batches
+    def _reset(self) -> None:
+        # All guarded by _lock.
+        self._snapshot: LogSnapshot | None = None  # the last one
+        self._readable = True  # the .txnindex files and the snapshot; else all comes from the batches
+        self._indexed: list[AbortedTransaction] = []  # from .txnindex files, in the order of their markers
+        self._indexed_from = -1  # from this segment on, .txnindex files may have grown
+        self._indexed_up_to = -1  # the last stable offset when they were read
+        self._replayed: list[AbortedTransaction] = []  # from the batches
         self._producers = ProducerState()  # before the record ...
-        self._next_offset = -1  # ... with this offset; -1 where there is none yet
-        self._place: tuple[Segment, int] | None = None  # its segment and byte, where they are known
+        self._next_offset = -1  # ... with this offset; -1 before the first replay
+        self._place: tuple[Segment, int] | None = None  # its segment and pos, if known
 
-    def committed(self, look: LogSnapshot, offset: int, *, compacted: bool) -> StableRange:
-        """How far read_committed may read from an offset on, with the aborted transactions from there on.
+    def committed(self, snapshot: LogSnapshot, offset: int, *, compacted: bool) -> StableRange:
+        """How far read_committed may read from an offset on, and the aborted transactions from there on.
 
-        `compacted`: segments may be replaced while we look. Raises CorruptRecord where damage at `offset`
-        keeps it from being known; OSError. Both may also mean that the files are not those of the look now.
+        `compacted`: segments may be replaced meanwhile. Raises CorruptRecord if damage at `offset` hides it;
+        OSError. Either may also mean that the files are no longer those of the snapshot.
         """
         with self._lock:
             try:
-                end = self._end(look, offset, compacted)
+                end = self._end(snapshot, offset, compacted)
             except CorruptCheckpoint as error:
-                logger.warning("reading all of %s for its transactions: %s", self._name, error)
-                self._forget()
-                self._look, self._readable = look, False
-                self._next_offset = look.segments[0].base_offset
-                end = self._last_stable_offset(look, offset)
-            first = bisect_left(self._noted, offset, key=_last_offset)
-            return StableRange(end, [*self._noted[first:], *self._found])
+                logger.warning("replaying all of %s for its transactions: %s", self._name, error)
+                self._reset()
+                self._snapshot, self._readable = snapshot, False
+                self._next_offset = snapshot.segments[0].base_offset
+                end = self._last_stable_offset(snapshot, offset)
+            first = bisect_left(self._indexed, offset, key=_last_offset)
+            return StableRange(end, [*self._indexed[first:], *self._replayed])
 
-    def _end(self, look: LogSnapshot, offset: int, compacted: bool) -> int:
-        same = self._look is not None and look.version == self._look.version
-        if not same and (compacted or self._look is None or not look.extends(self._look)):
-            self._forget()
-        stable = look.last_stable_offset if self._readable else -1
-        if self._readable and (not same or stable > self._noted_up_to):
-            self._note(look)
-        self._look = look
-        if stable > offset or stable >= look.high_watermark.offset:
+    def _end(self, snapshot: LogSnapshot, offset: int, compacted: bool) -> int:
+        same = self._snapshot is not None and snapshot.version == self._snapshot.version
+        if not same and (compacted or self._snapshot is None or not snapshot.extends(self._snapshot)):
+            self._reset()
+        stable = snapshot.last_stable_offset if self._readable else -1
+        if self._readable and (not same or stable > self._indexed_up_to):
+            self._read_indexes(snapshot)
+        self._snapshot = snapshot
+        if stable > offset or stable >= snapshot.high_watermark.offset:
             return stable
         if self._next_offset < 0:
-            self._start(look)
-        return max(stable, self._last_stable_offset(look, offset))
+            self._start(snapshot)
+        return max(stable, self._last_stable_offset(snapshot, offset))
 
-    def _note(self, look: LogSnapshot) -> None:
-        """Read the .txnindex files, or what they have more than when they were read."""
-        start = bisect_left(look.segments, self._noted_from, key=_base_offset)
-        known = len(self._noted) - bisect_left(self._noted, self._noted_from, key=_last_offset)
-        last = self._noted[-1].last_offset if self._noted else -1
-        added = self._recovery.aborted_in(look.segments[start:], skip=known)
-        self._noted += [transaction for transaction in added if transaction.last_offset > last]
-        self._noted_from = look.high_watermark.segment.base_offset
-        stable = look.last_stable_offset
-        if stable > self._noted_up_to:
-            self._noted_up_to = stable
-            self._found = [transaction for transaction in self._found if transaction.first_offset >= stable]
+    def _read_indexes(self, snapshot: LogSnapshot) -> None:
+        """Read the .txnindex files, or what was added to them since."""
+        start = bisect_left(snapshot.segments, self._indexed_from, key=_base_offset)
+        known = len(self._indexed) - bisect_left(self._indexed, self._indexed_from, key=_last_offset)
+        last = self._indexed[-1].last_offset if self._indexed else -1
+        added = self._recovery.aborted_in(snapshot.segments[start:], skip=known)
+        self._indexed += [transaction for transaction in added if transaction.last_offset > last]
+        self._indexed_from = snapshot.high_watermark.segment.base_offset
+        stable = snapshot.last_stable_offset
+        if stable > self._indexed_up_to:
+            self._indexed_up_to = stable
+            self._replayed = [
+                transaction for transaction in self._replayed if transaction.first_offset >= stable
+            ]
             if self._next_offset < stable:
                 self._next_offset = -1
 
-    def _start(self, look: LogSnapshot) -> None:
-        """Where to take in batches from, and the state there."""
-        stable = look.last_stable_offset
+    def _start(self, snapshot: LogSnapshot) -> None:
+        """Find where to start the replay, and the state there."""
+        stable = snapshot.last_stable_offset
         self._producers, self._next_offset, self._place = ProducerState(), stable, None
         point = self._recovery_point()  # before the snapshots: the newest one is then at least as new
         if point > stable:
-            producers, since = self._recovery.snapshot(look.high_watermark.offset)
+            producers, since = self._recovery.snapshot(snapshot.high_watermark.offset)
             if since > stable:
-                self._note(look)  # what had ended before the snapshot, if not when they were read
+                self._read_indexes(snapshot)  # transactions that ended before the snapshot
                 self._producers, self._next_offset = (
                     producers,
-                    max(since, min(point, look.high_watermark.offset)),
+                    max(since, min(point, snapshot.high_watermark.offset)),
                 )
 
-    def _last_stable_offset(self, look: LogSnapshot, offset: int) -> int:
-        """By the batches, as far as they can be read."""
+    def _last_stable_offset(self, snapshot: LogSnapshot, offset: int) -> int:
+        """The last stable offset according to the batches, as far as they can be read."""
         damage = None
         try:
-            self._take_in(look)
+            self._replay(snapshot)
         except CorruptRecord as error:
             damage = error
         unstable = self._producers.first_unstable_offset()
         if unstable is not None:
             return unstable
         if damage is None:
-            return look.high_watermark.offset
+            return snapshot.high_watermark.offset
         if offset >= self._next_offset:
             raise damage
         return self._next_offset
 
-    def _take_in(self, look: LogSnapshot) -> None:
-        """The batches up to the end of a look, from where the last one ended."""
-        if self._next_offset >= look.high_watermark.offset:
+    def _replay(self, snapshot: LogSnapshot) -> None:
+        """Replay the batches up to the end of a snapshot, from where the last replay ended."""
+        if self._next_offset >= snapshot.high_watermark.offset:
             return
-        number = max(bisect_right(look.segments, self._next_offset, key=_base_offset) - 1, 0)
-        for segment in look.segments[number:]:
-            end = look.end_of(segment)
+        number = max(bisect_right(snapshot.segments, self._next_offset, key=_base_offset) - 1, 0)
+        for segment in snapshot.segments[number:]:
+            end = snapshot.end_of(segment)
             if self._place is not None and self._place[0] is segment:
                 pos = self._place[1]
             else:
                 pos = segment.locate(self._next_offset, end)
             for header in segment.walk(pos, end):
-                self._take(segment, header)
-        self._next_offset = look.high_watermark.offset
+                self._replay_batch(segment, header)
+        self._next_offset = snapshot.high_watermark.offset
 
-    def _take(self, segment: Segment, header: BatchHeader) -> None:
+    def _replay_batch(self, segment: Segment, header: BatchHeader) -> None:
         if header.base_offset >= self._next_offset:
             if (header.is_transactional or header.producer_id >= 0) and not intact(segment, header):
                 raise CorruptRecord(
@@ -163,7 +166,7 @@ class TransactionIndex:
                 )
             ended = self._recovery.replay(segment, header, self._producers)
             if ended is not None:
-                self._found.append(ended)
+                self._replayed.append(ended)
             self._next_offset = header.next_offset
         self._place = segment, header.pos + header.size
 
