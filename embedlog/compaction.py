@@ -1,24 +1,24 @@
-"""Compaction: a log that keeps the last record of each key (Kafka 2.7 design, section 4.8; its LogCleaner).
+"""Compaction: keeps the last record of each key (Kafka 2.7 design, section 4.8; its LogCleaner).
 
     | segment | segment | segment | segment | segment | segment | active |
     '---------- clean ---------'---------- dirty -------'-- not yet -----'
     log start             first dirty           first uncleanable
 
-A round, which changes nothing for readers:
+A round, which readers do not notice:
 
-    1  The dirty part is read, and the last offset of each of its keys noted, in bounded memory: where
-       that is full, the round ends there, and the next one goes on.
-    2  Everything up to that offset is read again, group by group of neighbouring segments, and what is
-       to stay (storage/batch_cleaner.py) written into a new file.
-    3  The file takes the group's place (storage/segment_swap.py: safe against a kill at any step); the old
-       files are unlinked a while later.
+    1  Read the dirty part and map each key to its last offset, in bounded memory. If the map is full, the
+       round ends there, and the next one continues.
+    2  Read everything up to that offset again, in groups of neighbouring segments, and write the records to
+       keep (storage/batch_cleaner.py) to a new file.
+    3  Swap the file for the group (storage/segment_swap.py: safe against a kill at any step); unlink the old
+       files later.
 
-Not cleaned: the active segment; segments with records of open transactions; segments with records
-younger than min_compaction_lag_ms.
+Not compacted: the active segment; segments with records of open transactions; segments with records younger
+than min_compaction_lag_ms.
 
-Invariants: offsets stay; a key's last record stays; a group is replaced as a whole or not at all; damage
-ends the round with CorruptRecord, and stays as it is. A round that ends early, for whatever reason, may
-be repeated. Appends, reads, flushes and retention go on meanwhile.
+Invariants: offsets do not change; a key's last record is kept; a group is replaced as a whole or not at all;
+damage ends the round with CorruptRecord, and is left as it is. A round that ended early may be repeated.
+Appends, reads, flushes and retention continue meanwhile.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ _SEGMENTS_IN_GROUP: Final = 64  # their descriptors are held open during the swa
 class CompactionResult(NamedTuple):
     """What a round did.
 
-    first_dirty_offset is where the next round's map begins: it is to be remembered. bytes_read and
-    bytes_written are those of the segments that were cleaned. `finished` is False where the map was
-    full before the end of the dirty part, or the round was stopped or overtaken by retention.
+    first_dirty_offset is where the next round's map starts: remember it. bytes_read and bytes_written count
+    the segments that were cleaned. `finished` is False if the map was full before the end of the dirty part,
+    or the round was stopped or overtaken by retention.
     """
 
     first_dirty_offset: int
@@ -68,7 +68,7 @@ class CompactionResult(NamedTuple):
 def dirty_ratio(
     partition: Partition, first_dirty_offset: int, now_ms: int, settings: TopicSettings | None = None
 ) -> float:
-    """Which part of the bytes that could be compacted has not been yet: 0 to 1."""
+    """The fraction of the compactable bytes that were not compacted yet, 0 to 1."""
     sizes = _Sizes.of(partition, settings or partition.settings, now_ms, first_dirty_offset)
     return sizes.dirty / (sizes.clean + sizes.dirty) if sizes.dirty else 0.0
 
@@ -76,9 +76,9 @@ def dirty_ratio(
 def should_compact(
     partition: Partition, settings: TopicSettings, now_ms: int, first_dirty_offset: int
 ) -> bool:
-    """Is it worth a round, by min_cleanable_dirty_ratio, or due by max_compaction_lag_ms?
+    """Is a round worthwhile by min_cleanable_dirty_ratio, or due by max_compaction_lag_ms?
 
-    (Rolling the active segment when its records reach max_compaction_lag_ms is the caller's part.)
+    The caller rolls the active segment when its records reach max_compaction_lag_ms.
     """
     if not settings.compacts or partition.state is not PartitionState.ONLINE:
         return False
@@ -105,23 +105,23 @@ def compact(
     pace: Callable[[], None] | None = None,
     stopped: Callable[[], bool] | None = None,
 ) -> CompactionResult:
-    """One round of compaction.
+    """Run one round of compaction.
 
     Args:
-        partition: it goes on working meanwhile; a second round of the same partition waits for this one.
+        partition: stays in use meanwhile; a second round of the same partition waits for this one.
         settings: the topic's.
-        now_ms: decides which records are too young, and which tombstones have been kept long enough.
-        dedupe_buffer_bytes: memory for the keys (cleaning.BYTES_PER_KEY each).
+        now_ms: decides which records are too young, and which tombstones were kept long enough.
+        dedupe_buffer_bytes: memory for the keys (batch_cleaner.BYTES_PER_KEY each).
         throttle: called with the number of bytes after each read and write; may sleep.
-        first_dirty_offset: what the last round's result said; 0 if there was none. Where nothing is
-            dirty the round still drops tombstones whose time has come.
+        first_dirty_offset: the last round's result; 0 if there was none. If nothing is dirty, the round still
+            drops tombstones that were kept long enough.
         pace: called between small steps (runtime/throttle.py); may sleep.
-        stopped: asked between chunks; True ends the round, which then has done a part of its work.
+        stopped: called between chunks; True ends the round, with part of its work done.
 
-    Returns what was done. Every segment that was replaced is durable.
+    Returns what was done; every replaced segment is durable.
 
-    Raises CorruptRecord where a batch cannot be read; StorageError from the system (DiskFull where there
-    is no room for the new file). What was replaced before stays so, nothing else has changed.
+    Raises CorruptRecord if a batch cannot be read; StorageError from the system (DiskFull if there is no room
+    for the new file). Segments replaced before that stay replaced; nothing else has changed.
     """
     with partition.lifecycle.compaction_lock:
         round_ = _Round(partition, settings, now_ms, throttle, pace, stopped)
@@ -129,11 +129,11 @@ def compact(
 
 
 class _Stopped(Exception):
-    """The round is to end here."""
+    """Ends the round."""
 
 
 class _Sizes(NamedTuple):
-    """Bytes of the clean and of the dirty segments; where cleaning may begin and has to end."""
+    """Bytes of the clean and of the dirty segments; where cleaning may start and must end."""
 
     clean: int
     dirty: int
@@ -162,7 +162,7 @@ class _Sizes(NamedTuple):
         now_ms: int,
         first_dirty_offset: int,
     ) -> _Sizes:
-        # A position beyond the log is of records that a crash has taken: all has to be looked at again.
+        # An offset past the log end is of records lost in a crash: everything is dirty.
         if not log_start_offset <= first_dirty_offset <= state.segments[-1].next_offset:
             first_dirty_offset = log_start_offset
         sealed = state.segments[:-1]
@@ -185,7 +185,7 @@ class _Sizes(NamedTuple):
 
 
 class _Round:
-    """One round of compaction of one partition."""
+    """One round of compaction of one partition, in one thread."""
 
     def __init__(
         self,
@@ -228,9 +228,9 @@ class _Round:
                 self.clean_group(group, cleaner)
             reached = offsets.next_offset
         except _Stopped:
-            logger.debug("compaction of %s was stopped before its end", partition.name)
+            logger.debug("compaction of %s was stopped early", partition.name)
         except OSError as error:
-            # The segments may have been deleted while they were read; else it is the disk.
+            # Not an error if retention deleted the segments meanwhile.
             if all(segment in partition.segments() for segment in stable):
                 raise StorageError(f"{partition.name}: compaction failed: {error}") from error
         return CompactionResult(
@@ -243,7 +243,7 @@ class _Round:
         )
 
     def fill(self, offsets: OffsetMap, segments: Sequence[Segment], state: Cleanable) -> None:
-        """Take in the dirty part, as far as there is room."""
+        """Map the keys of the dirty part, as far as the map has room."""
         transactions = Transactions(state.aborted)
         first = offsets.next_offset
         for segment in segments:
@@ -254,11 +254,11 @@ class _Round:
                 records = decode(buffer, header, "", -1, max_bytes=MAX_BATCH_BYTES)
                 if not offsets.add(header, self.in_steps(records)):
                     return
-            # Where batches were cleaned away, the next segment tells where this one ended.
+            # If its last batches were compacted away, the next segment tells where this one ends.
             offsets.next_offset = segment.next_offset
 
     def groups(self, segments: Sequence[Segment]) -> Iterator[list[Segment]]:
-        """Neighbours that fit into one segment together."""
+        """Group neighbours that fit into one segment."""
         group: list[Segment] = []
         size = 0
         for segment in segments:
@@ -295,7 +295,7 @@ class _Round:
                 group[-1].next_offset,
                 self.settings.index_interval_bytes,
             )
-            # Its file gets its name only with the swap.
+            # The swap renames its file; until then, set what the file would tell.
             new.size = size
             new.created_ms, new.modified_ms = group[0].created_ms, group[-1].modified_ms
             with partition.lifecycle.upkeep_lock:
@@ -307,7 +307,7 @@ class _Round:
     def write(
         self, path: str, group: list[Segment], cleaner: BatchCleaner, indexes: IndexBuilder
     ) -> tuple[int, bool]:
-        """Write what is to stay of a group, and index it. (Bytes written, is anything different?)"""
+        """Write and index the records to keep of a group. Returns (bytes written, does anything differ)."""
         fs = self.partition.files.fs
         size = 0
         changed = False
@@ -344,7 +344,7 @@ class _Round:
         return size
 
     def batches(self, segment: Segment, pos: int) -> Iterator[tuple[bytes, BatchHeader]]:
-        """A sealed segment's batches, their CRCs checked, from byte `pos` on, one in each step."""
+        """Read a sealed segment's batches from `pos` on, one in each step; CRCs are checked."""
         want = _CHUNK
         while pos < segment.size:
             data = segment.pread(min(want, segment.size - pos), pos)
@@ -361,7 +361,7 @@ class _Round:
             pos += end
 
     def in_steps(self, records: list[Record]) -> Iterator[Record]:
-        """Records one by one, so many in each step."""
+        """Yield records, _RECORDS_AT_ONCE in each step."""
         for i in range(0, len(records), _RECORDS_AT_ONCE):
             self.step()
             yield from records[i : i + _RECORDS_AT_ONCE]

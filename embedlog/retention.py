@@ -1,22 +1,22 @@
-"""Which whole segments may go: delete policies by name, and applying them to a partition.
+"""Retention: deletes whole segments, from the oldest on, by policies with names.
 
     oldest                                             newest
     | segment | segment | segment | segment | active |
-    '---- expired ----'-'-- kept, even where an older rule would take one of them --'
+    '---- expired -----'----------- kept -----------'
 
-A policy looks at the segments, oldest first, and says how many of them may go: always the oldest ones,
-so that what is left is one stretch of the log. Of several policies any one suffices. Shipped:
+A policy gets the segments, oldest first, and returns how many of the oldest are expired, so the log stays
+contiguous. A segment is deleted if any of the topic's policies says so. Built in:
 
-    modification_time   the file was changed last more than retention_ms ago (Kafka 0.7 and 0.10 design)
+    modification_time   the file was last modified more than retention_ms ago (Kafka 0.7 and 0.10 design)
     record_timestamp    the largest timestamp of its records is more than retention_ms ago (Kafka 2.7)
-    bytes               without it at least retention_bytes are left (all of them)
+    bytes               at least retention_bytes are left without it
 
-Anything else is a function of your own, "package.module:function", of the shape of `DeletePolicy`. It is
-imported when the program itself names it (`name_policies`), never because topics.json does: a directory
-that came from elsewhere must not choose what code runs.
+Any other policy is a function of yours, "package.module:function", with the signature of `DeletePolicy`. It
+is imported if the program names it (`name_policies`), never because topics.json does: a directory from
+elsewhere must not choose what code runs.
 
-Invariants: with the default settings (-1) nothing is ever deleted; only a topic whose cleanup_policy has
-"delete" loses segments; the active segment goes only by being rolled first, and the log start is durable
+Invariants: with the default settings (-1) nothing is ever deleted; only topics with "delete" in their
+cleanup_policy lose segments; the active segment is rolled before it is deleted; the log start is durable
 before any file is renamed (storage/segment_lifecycle.py).
 """
 
@@ -37,10 +37,10 @@ from .synonyms import plain
 
 @dataclass(frozen=True, slots=True)
 class SegmentInfo:
-    """What a policy may know of a segment. Sizes in bytes, times in milliseconds.
+    """A segment as delete policies see it. Sizes in bytes, times in milliseconds.
 
-    `active` is the one that still grows. The times are looked up when they are asked for, in the file's
-    inode and its indexes: a policy does well to ask only as many segments as it has to.
+    `active`: it still grows. Reading a time costs a system call or an index lookup: ask no more segments than
+    necessary.
     """
 
     base_offset: int
@@ -52,17 +52,17 @@ class SegmentInfo:
 
     @property
     def modified_ms(self) -> int:
-        """When the file was changed last."""
+        """When the file was last modified."""
         return self._modified_ms()
 
     @property
     def largest_timestamp_ms(self) -> int:
-        """That of its records; -1 where none has a timestamp."""
+        """The largest timestamp of its records; -1 if none has one."""
         return self._largest_timestamp_ms()
 
 
 class DeletePolicy(Protocol):
-    """How many of the oldest segments may go. Called from a background thread; must not change anything."""
+    """Returns how many of the oldest segments to delete. Runs in a background thread; changes nothing."""
 
     def __call__(self, segments: Sequence[SegmentInfo], settings: TopicSettings, now_ms: int) -> int: ...
 
@@ -77,7 +77,7 @@ def by_modification_time(segments: Sequence[SegmentInfo], settings: TopicSetting
 def by_record_timestamp(segments: Sequence[SegmentInfo], settings: TopicSettings, now_ms: int) -> int:
     """Segments whose youngest record is older than retention_ms (Kafka 2.7 design, section 5.4, "Deletes").
 
-    One without timestamps is judged by its file's, as Kafka does.
+    A segment without timestamps counts by its file's modification time, as in Kafka.
     """
     if settings.retention_ms < 0:
         return 0
@@ -85,7 +85,7 @@ def by_record_timestamp(segments: Sequence[SegmentInfo], settings: TopicSettings
 
 
 def by_bytes(segments: Sequence[SegmentInfo], settings: TopicSettings, now_ms: int) -> int:
-    """Segments without which retention_bytes are still left. Never the active one."""
+    """Segments without which at least retention_bytes are left. Never the active one."""
     if settings.retention_bytes < 0:
         return 0
     surplus = sum(info.size for info in segments) - settings.retention_bytes
@@ -104,13 +104,14 @@ POLICIES: Final[dict[str, DeletePolicy]] = {
     "bytes": by_bytes,
 }
 
-_named: Final[dict[str, DeletePolicy]] = {}  # by the program, in this process
+_named: Final[dict[str, DeletePolicy]] = {}  # by this program; entries are only added, each in one step
 
 
 def name_policies(settings: Mapping[str, Any]) -> None:
-    """Import the delete policies among settings that the program gives: from now on logs may use them.
+    """Import the delete policies that the program's settings name, so that its logs may use them.
 
-    Raises InvalidSetting for an unknown name, or a "package.module:function" that cannot be had; InvalidType.
+    Raises InvalidSetting for an unknown name, or a "package.module:function" that cannot be loaded;
+    InvalidType.
     """
     for typed, value in settings.items():
         if plain(typed) == "delete_policy" and value is not None:
@@ -120,9 +121,9 @@ def name_policies(settings: Mapping[str, Any]) -> None:
 
 
 def policy_by_name(names: str) -> DeletePolicy:
-    """The policy that a `delete_policy` setting names; several, separated by commas: any of them suffices.
+    """The policy that a `delete_policy` setting names; of several, separated by commas, any one suffices.
 
-    Imports nothing. Raises InvalidSetting for a name that is neither shipped nor named by the program.
+    Imports nothing. Raises InvalidSetting for a name that is neither built in nor named by the program.
     """
     policies = [_known(name) for name in _split(names)]
 
@@ -133,10 +134,10 @@ def policy_by_name(names: str) -> DeletePolicy:
 
 
 def apply_retention(partition: Partition, now_ms: int) -> int:
-    """Delete the segments that the topic's delete_policy lets go; returns the bytes freed.
+    """Delete the segments that the topic's delete_policy says are expired. Returns the bytes freed.
 
-    Does nothing for a topic that is only compacted, and for a partition that has failed. Takes the
-    upkeep lock. Raises StorageError, OSError, InvalidSetting.
+    Does nothing if the topic is only compacted, or the partition has failed. Takes the upkeep lock.
+    Raises StorageError, OSError, InvalidSetting.
     """
     settings = partition.settings
     if not settings.deletes or _never_deletes(settings):
@@ -148,7 +149,7 @@ def apply_retention(partition: Partition, now_ms: int) -> int:
         segments = partition.segments()
         count = _expired(policy, partition, segments, now_ms)
         if count == len(segments) and segments[-1].size and partition.roll():
-            # Records that were appended since the policy looked are in the rolled segment: look again.
+            # The rolled segment may have got records since the policy saw it: ask again.
             segments = partition.segments()
             count = _expired(policy, partition, segments, now_ms)
         count = min(count, len(segments) - 1)
@@ -165,7 +166,7 @@ def _expired(policy: DeletePolicy, partition: Partition, segments: Sequence[Segm
 
 def _info(partition: Partition, segment: Segment, *, active: bool) -> SegmentInfo:
     def modified_ms() -> int:
-        # segment.modified_ms of an active segment, or of one just rolled, says nothing of its last append
+        # segment.modified_ms does not cover the last appends to an active or just rolled segment
         return partition.files.fs.stat(segment.path).st_mtime_ns // 1_000_000
 
     def largest_timestamp_ms() -> int:
@@ -177,7 +178,7 @@ def _info(partition: Partition, segment: Segment, *, active: bool) -> SegmentInf
 
 
 def _never_deletes(settings: TopicSettings) -> bool:
-    """Spares reading a thousand partitions' indexes for nothing: the shipped policies need a limit."""
+    """The built-in policies need a limit: without one, do not read a thousand partitions' indexes."""
     limited = settings.retention_ms >= 0 or settings.retention_bytes >= 0
     return not limited and all(name in POLICIES for name in _split(settings.delete_policy))
 
@@ -190,27 +191,27 @@ def _known(name: str) -> DeletePolicy:
     policy = POLICIES.get(name) or _named.get(name)
     if policy is None:
         raise InvalidSetting(
-            f"delete_policy {shown(name)} stands in topics.json, and this program has not named it: nothing "
-            "is deleted. To use it, give it to embedlog.open, create_topic or alter_topic; to be rid of it, "
+            f"delete_policy {shown(name)} is set in topics.json, but this program has not named it: nothing "
+            "is deleted. To use it, pass it to embedlog.open, create_topic or alter_topic; to remove it, "
             "alter_topic(..., delete_policy=None)"
         )
     return policy
 
 
 def _guarded(name: str, policy: DeletePolicy) -> DeletePolicy:
-    """A policy of the program's own, whose every failure is an InvalidSetting that names it."""
+    """Wrap a policy of the program: each of its failures becomes an InvalidSetting that names it."""
 
     def guarded(segments: Sequence[SegmentInfo], settings: TopicSettings, now_ms: int) -> int:
         try:
             count = policy(segments, settings, now_ms)
-        except Exception as error:  # whatever the function does
+        except Exception as error:  # the function may raise anything
             raise InvalidSetting(
-                f"delete_policy {shown(name)} raised {type(error).__name__}: {error}; none was deleted"
+                f"delete_policy {shown(name)} raised {type(error).__name__}: {error}; nothing was deleted"
             ) from error
         if not isinstance(count, int) or not 0 <= count <= len(segments):
             raise InvalidSetting(
-                f"delete_policy {shown(name)} must return how many of {len(segments)} segments may go, not "
-                f"{shown(count)}; none was deleted"
+                f"delete_policy {shown(name)} must return how many of {len(segments)} segments to delete, "
+                f"not {shown(count)}; nothing was deleted"
             )
         return count
 
@@ -226,7 +227,7 @@ def _imported(name: str) -> DeletePolicy:
         )
     try:
         found = getattr(importlib.import_module(module), function)
-    except Exception as error:  # whatever the module does when it is imported
+    except Exception as error:  # importing a module may raise anything
         raise InvalidSetting(f"delete_policy {shown(name)} cannot be loaded: {error}") from error
     if not callable(found):
         raise InvalidSetting(f"delete_policy {shown(name)} is {type(found).__name__}, not a function")
@@ -239,7 +240,7 @@ def _youngest_ms(info: SegmentInfo) -> int:
 
 
 def _leading(expired: Iterable[bool]) -> int:
-    """How many come before the first that has not expired."""
+    """How many are expired before the first that is not."""
     count = 0
     for each in expired:
         if not each:

@@ -388,7 +388,7 @@ def test_noise_is_no_log_file(tmp_path: Path, log: Log) -> None:
     put(tmp_path / "t-0", KAFKA, bytes(range(1, 256)) * 40)
     report = import_files(tmp_path / "t-0", log)
     assert read(log) == []
-    assert report.problems[0].reason == "no format that is known"
+    assert report.problems[0].reason == "unknown format"
     with pytest.raises(CorruptRecord):
         put(tmp_path / "t-0", "00000000000000000005.log", record_batch(rows(5, 5)))
         import_files(tmp_path / "t-0", log)

@@ -1,15 +1,15 @@
-"""What `embedlog import` reads: a log file of Kafka of any age, entry by entry, in whichever format it is.
+"""Reads log files of any Kafka version, entry by entry, for `embedlog import`.
 
-    Batch      a record batch (magic 2), as it stands
+    Batch      a record batch (magic 2), unchanged
     Messages   the records of a message (magic 0 and 1; 0.7), or of the compressed set in it
-    Problem    bytes that are neither: what ends a file, or damage with more behind it
+    Problem    bytes that are neither: a torn tail, or damage before further entries
 
-The format is told at the beginning, and told again where the magic changes: brokers that were upgraded went
-on in the same file. Behind damage the next entry is looked for: first where the damaged one's own length
-says, then byte by byte among those that look like the start of one.
+The format is detected at the start of the file, and again if the magic changes: upgraded brokers continued in
+the same file. After damage, the reader searches for the next entry: first at the end that the damaged entry's
+length gives, then at every byte that looks like the start of an entry.
 
-Invariants: files are opened for reading only; every byte of a file is in an entry or a problem; the cost of
-looking for an entry is bounded by a few times the bytes looked through.
+Invariants: files are opened for reading only; every byte of a file belongs to an entry or a problem; a search
+costs at most a few times the bytes searched.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Batch(NamedTuple):
 
 
 class Messages(NamedTuple):
-    """The records of one message of an older format, and its codec. 0.7's have no offsets (-1)."""
+    """The records of one message of an older format, and its codec. Records of 0.7 have no offsets (-1)."""
 
     pos: int
     format: str
@@ -66,7 +66,7 @@ class Messages(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """Bytes that hold no entry. `ends_file`: nothing follows, as behind a crash; `zeros`: only zeros."""
+    """Bytes that hold no entry. `ends_file`: nothing follows, as after a crash; `zeros`: only zeros."""
 
     path: str
     pos: int
@@ -83,7 +83,7 @@ Item: TypeAlias = Batch | Messages | Problem
 
 
 class _Parsed(NamedTuple):
-    """The entries at the start of a chunk, the pos behind them, and what is wrong there."""
+    """The entries at the start of a chunk, their end, and the error there."""
 
     items: list[Batch | Messages]
     end: int
@@ -91,7 +91,7 @@ class _Parsed(NamedTuple):
 
 
 def read_source(path: str, format: str | None = None) -> Iterator[Item]:
-    """Everything in a file, in order. `format` is one of FORMATS where it is not to be told by the bytes.
+    """Read a whole file in order. `format` is one of FORMATS; None detects it.
 
     Raises OSError.
     """
@@ -114,11 +114,11 @@ class _Reader:
         while pos < self._size:
             data = self._pread(min(want, self._size - pos), pos)
             if not data:
-                break  # it was shortened meanwhile
+                break  # the file was truncated meanwhile
             if self._format is None:
                 self._format = _BY_SNIFF.get(identify(data))
             if self._format is None:
-                parsed = _Parsed([], 0, CorruptRecord("no format that is known"))
+                parsed = _Parsed([], 0, CorruptRecord("unknown format"))
             else:
                 parsed = _PARSERS[self._format](data, pos)
             yield from parsed.items
@@ -132,23 +132,23 @@ class _Reader:
                 pos += problem.size
             elif parsed.end < len(data):
                 if pos + len(data) - parsed.end >= self._size:
-                    problem = self._problem(pos, "the last entry is cut short")
+                    problem = self._problem(pos, "the last entry is incomplete")
                     yield problem
                     pos += problem.size
                 elif not parsed.end:
                     want = 2 * len(data)
 
     def _changes(self, data: bytes) -> bool:
-        """Does another format begin here?"""
+        """Does another format start here? If so, go on in it."""
         found = _BY_SNIFF.get(identify(data))
         if self._forced is not None or found is None or found == self._format:
             return False
         if VERSION_07 in (found, self._format):
-            return False  # no broker ever wrote both into one file
+            return False  # no broker ever wrote both to one file
         self._format = found
         return True
 
-    # -- behind damage -----------------------------------------------------------------------------------
+    # -- after damage ------------------------------------------------------------------------------------
 
     def _problem(self, pos: int, reason: str) -> Problem:
         end = self._size if self._only_zeros(pos, self._size) else self._next_entry(pos)
@@ -166,9 +166,9 @@ class _Reader:
         return True
 
     def _next_entry(self, pos: int) -> int:
-        follower = self._follower(pos)
-        if follower is not None:
-            return follower
+        next_pos = self._entry_after(pos)
+        if next_pos is not None:
+            return next_pos
         start = pos + 1
         while start < self._size:
             data = self._pread(min(_WINDOW, self._size - start), start)
@@ -185,23 +185,23 @@ class _Reader:
             return (self._forced,)
         if self._format == VERSION_07:
             return (VERSION_07,)
-        # A damaged beginning does not tell which: but 0.7's headers say too little to be told from noise.
+        # A damaged start does not tell the format. Headers of 0.7 hold too little to be told from noise.
         return (MESSAGE_SET, BATCH)
 
-    def _follower(self, pos: int) -> int | None:
-        """Where the damaged entry's own length says that the next one is, if there is one."""
+    def _entry_after(self, pos: int) -> int | None:
+        """The next entry at the end that the damaged entry's length gives, if there is one."""
         head = self._pread(min(HEADER_SIZE, self._size - pos), pos)
         at = _LENGTH_AT[self._format or BATCH]
         if len(head) < at + _SIZE.size:
             return None
         (length,) = _SIZE.unpack_from(head, at)
-        follower = pos + at + _SIZE.size + length
-        if length <= 0 or not pos < follower < self._size:
+        next_pos = pos + at + _SIZE.size + length
+        if length <= 0 or not pos < next_pos < self._size:
             return None
-        start = self._pread(min(_CHUNK, self._size - follower), follower)
+        start = self._pread(min(_CHUNK, self._size - next_pos), next_pos)
         for kind in self._kinds():
             if _PARSERS[kind](start, 0).items:
-                return int(follower)
+                return int(next_pos)
         return None
 
     def _find(self, kind: str, data: bytes) -> int | None:
@@ -253,7 +253,7 @@ def _parse_07(data: bytes, pos: int) -> _Parsed:
     end = 0
     try:
         for message in iter_messages_07(data):
-            if message.offset >= end:  # not of the same compressed message as the one before
+            if message.offset >= end:  # of another compressed message than the one before
                 records = []
                 codec = _codec_07(data, message.offset)
                 items.append(Messages(pos + message.offset, VERSION_07, records, codec))
@@ -272,7 +272,7 @@ _PARSERS: Final = {BATCH: _parse_batches, MESSAGE_SET: _parse_message_set, VERSI
 
 
 def _find_message(data: bytes) -> int | None:
-    """Where the first valid message of magic 0 or 1 stands."""
+    """The pos of the first valid message of magic 0 or 1."""
     budget = _CRC_BUDGET * len(data)
     for match in _MESSAGE.finditer(data):
         at = match.start()
@@ -288,7 +288,7 @@ def _find_message(data: bytes) -> int | None:
 
 
 def _find_message_07(data: bytes) -> int | None:
-    """Where the first valid message of 0.7 with a payload stands."""
+    """The pos of the first valid message of 0.7 with a payload."""
     budget = _CRC_BUDGET * len(data)
     for match in _MESSAGE_07.finditer(data):
         at = match.start()

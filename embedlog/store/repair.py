@@ -1,23 +1,21 @@
-"""`embedlog repair`: the user's decision to go on without the records that are damaged.
+"""`embedlog repair`: removes damaged records, which only the user may decide.
 
-Recovery never cuts what was durable: a partition damaged before its recovery point refuses appends, and
-reading at the damage raises. Repair takes the damage out, so that reading and appending go on around it:
+Recovery never truncates what was durable: a partition damaged before its recovery point refuses appends, and
+reads at the damage raise. Repair removes the damage, so that reads and appends continue around it:
 
-    1  The partition is read from end to end, and each batch's records are decoded (scan/segment_scan.py);
-       what is wrong in each segment is planned.
-    2  Its topic is marked as one that may have gaps, the clean-shutdown note forgets the partition, the
-       recovery point comes down to what will be there, and the list of segments (storage/segment_manifest.py)
-       names those that exist and stay unchanged: all durable, before a byte is touched.
-    3  Each damaged stretch is copied into a *.cut file, fsynced. A missing one has nothing to set aside.
-    4  The segment without them is written to *.recovering, fsynced, and renamed over the old one. Never in
-       place: a backup may share the old file. A wrong base offset, leader epoch or largest timestamp of a
-       batch that is otherwise valid is put right on the way.
-    5  Its indexes are made anew; where the log's end came down, so does the leader-epoch history's.
+    1  Read the whole partition and decode each batch's records (scan/segment_scan.py); plan each segment.
+    2  Make durable, before a byte of a segment changes: the topic may have gaps; the clean-shutdown note
+       omits the partition; the recovery point is at most the new log end; the segment manifest
+       (storage/segment_manifest.py) lists the segments that exist and do not change.
+    3  Copy each damaged range to a *.cut file; fsync it. A missing segment has nothing to copy.
+    4  Write the segment without the damage to *.recovering, fsync it, rename it over the old one. Never in
+       place: a backup may share the old file. If a batch is valid but for its base offset, leader epoch or
+       largest timestamp, correct these.
+    5  Rebuild the indexes; if the log end went down, truncate the leader epochs.
 
-Killed at any step it is run again and ends the same: a *.cut file is never written over with other bytes,
-and *.recovering is garbage that recovery removes. Every byte taken out of a segment is in a *.cut file. The
-open that follows checks the tail as after a crash, and begins a new leader epoch, so that a consumer past
-the new end is told (LogTruncated).
+A killed repair is run again and ends the same: a *.cut file is never overwritten with other bytes, and
+recovery removes *.recovering. Every byte removed from a segment is in a *.cut file. The next open validates
+the tail as after a crash and starts a new leader epoch, so a consumer past the new end gets LogTruncated.
 """
 
 from __future__ import annotations
@@ -62,7 +60,7 @@ _CHUNK: Final = 1 << 20
 
 
 class SetAside(NamedTuple):
-    """Bytes taken out of a segment: where they were, and the file that keeps them."""
+    """Bytes removed from a segment: where they were, and the file that keeps them."""
 
     segment: str
     pos: int
@@ -74,7 +72,7 @@ class SetAside(NamedTuple):
 
 
 class Relabelled(NamedTuple):
-    """A batch whose base offset, leader epoch or largest timestamp was put right: its records are kept."""
+    """A batch whose base offset, leader epoch or largest timestamp was corrected; its records are kept."""
 
     segment: str
     pos: int
@@ -84,9 +82,11 @@ class Relabelled(NamedTuple):
 
 
 class RepairReport(NamedTuple):
-    """What was done, or with dry_run would be. `offsets_gone` are (first, last) of records that are lost;
-    `relisted` are (path, reason) of segments that were missing or had changed since they were sealed, and are
-    now listed as they are."""
+    """What was done or, with dry_run, would be.
+
+    `offsets_gone` are ranges (first, last) of lost records; `relisted` are (path, reason) of segments that
+    were missing, or had changed since they were sealed: the manifest now lists what there is.
+    """
 
     topic: str
     partition: int
@@ -106,13 +106,13 @@ class RepairReport(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """What one segment needs: its runs of good bytes, what is taken out, what is put right."""
+    """One segment's repair: the valid ranges, what is removed, what is corrected."""
 
     segment: Segment
     keep: list[tuple[int, int]]
     damage: list[Damage]
     labels: list[Mislabelled]
-    counts: list[tuple[int, int]]  # batches and records of each stretch
+    counts: list[tuple[int, int]]  # batches and records of each valid range
 
 
 def repair_partition(
@@ -123,17 +123,18 @@ def repair_partition(
     dry_run: bool = False,
     fs: FileSystem | None = None,
 ) -> RepairReport:
-    """Take damage out of a partition; the log must be closed.
+    """Remove the damage of a partition; the log must be closed.
 
     Args:
         path: the log's directory.
-        topic, partition: which partition.
-        dry_run: only say what would be done (the lock is taken all the same, so that it stays true).
+        topic, partition: the partition to repair.
+        dry_run: only report what would be done (takes the lock even so, so that the report stays true).
         fs: the system calls; for tests.
 
-    Returns what was set aside and which offsets are gone; durable on return. Running it again does nothing.
-    Raises DirectoryLocked, NotALog and their kin, TopicNotFound, PartitionNotFound, StorageError; after any
-    of them it may be run again.
+    Returns what was removed and which offsets are lost; durable on return. A second run does nothing.
+
+    Raises DirectoryLocked, NotALog and other DirectoryErrors, TopicNotFound, PartitionNotFound, StorageError;
+    after any of them it may run again.
     """
     check_flag("dry_run", dry_run)
     fs = fs or FileSystem()
@@ -151,7 +152,7 @@ def repair_partition(
         return _Repair(fs, catalog, topics, TopicPartition(topic, partition), dry_run).run()
     except OSError as error:
         raise StorageError(
-            f"{topic} {partition} cannot be repaired: {error}; once that is put right, run it again",
+            f"{topic} {partition} cannot be repaired: {error}; fix that, then run it again",
             path=catalog.path,
         ) from error
     finally:
@@ -159,7 +160,7 @@ def repair_partition(
 
 
 class _Repair:
-    """One partition's repair, under the writer's lock."""
+    """Repairs one partition under the writer's lock. Used by one thread, once."""
 
     def __init__(
         self, fs: FileSystem, catalog: Catalog, topics: dict[str, Topic], name: TopicPartition, dry_run: bool
@@ -205,7 +206,7 @@ class _Repair:
         missing = self._missing(segments, start)
         plans, end = self._planned(segments, missing, durable, start)
         if not history_lost and self._history_contradicts(plans):
-            # The records agree with each other: the file is wrong, not they.
+            # The records agree with each other: the file is wrong, not the records.
             history_lost = True
             self._history.entries = ()
             self._gone = []
@@ -242,12 +243,12 @@ class _Repair:
             relisted,
         )
 
-    # -- 1: what is wrong --------------------------------------------------------------------------------
+    # -- 1: the plan -------------------------------------------------------------------------------------
 
     def _planned(
         self, segments: list[Segment], missing: list[Missing], durable: int, start: int
     ) -> tuple[list[_Plan], int]:
-        """A plan for each segment, and the offset behind the last record that stays."""
+        """A plan for each segment, and one past the last offset that is kept."""
         if not segments:
             end = max(durable, start)
             self._lose(start, end)
@@ -291,14 +292,14 @@ class _Repair:
                         plan.damage.append(found)
                     self._lose(found.first_offset, found.last_offset + 1)
             if walk.superseded_at is not None:
-                reason = "the next segment stands for these bytes"
+                reason = "these bytes were moved to the next segment"
                 plan.damage.append(Damage(walk.superseded_at, segment.size, end, end - 1, reason))
             plans.append(plan)
             expected = walk.expected
         return plans, end
 
     def _missing(self, segments: list[Segment], start: int) -> list[Missing]:
-        """Read the list of segments; return those without a file."""
+        """Read the segment manifest; return the segments without a file."""
         if self._catalog.writer_lock.manifests_trusted():
             with contextlib.suppress(CorruptCheckpoint):  # the next open rebuilds it
                 self._manifest.load()
@@ -307,7 +308,7 @@ class _Repair:
     def _relisted(
         self, missing: list[Missing], plans: list[_Plan], rewrites: list[_Plan]
     ) -> tuple[tuple[str, str], ...]:
-        """(path, reason) of the segments that are not as listed."""
+        """(path, reason) of the segments that are not as the manifest lists them."""
         stem = self._files.layout.segment
         found = [(os.path.join(self._directory, stem(each.base_offset)), each.reason) for each in missing]
         summaries = self._manifest.summaries
@@ -323,15 +324,15 @@ class _Repair:
         return tuple(found)
 
     def _is_shared_end(self, plan: _Plan, plans: list[_Plan]) -> bool:
-        """Is it to be appended to again, and a file that a backup has too?"""
+        """Will it be appended to again, although a backup shares the file?"""
         return bool(self._gone) and plan is plans[-1] and self._fs.stat(plan.segment.path).st_nlink > 1
 
-    def _lose(self, first: int, behind: int) -> None:
-        if first < behind:
-            self._gone.append((first, behind - 1))
+    def _lose(self, first: int, end: int) -> None:
+        if first < end:
+            self._gone.append((first, end - 1))
 
     def _history_is_lost(self, segments: list[Segment]) -> bool:
-        """Read the leader-epoch history. Is there none, although there should be?"""
+        """Read the leader epochs. Is the file missing or invalid, although there are records?"""
         try:
             self._history.load()
         except CorruptCheckpoint:
@@ -339,7 +340,7 @@ class _Repair:
         return not self._history.entries and any(segment.size for segment in segments)
 
     def _history_contradicts(self, plans: list[_Plan]) -> bool:
-        """Do the leader epochs of the batches grow all along, and yet differ from the history?"""
+        """Do the batches' leader epochs never decrease, yet differ from the file?"""
         if not any(
             label.leader_epoch != label.header.leader_epoch for plan in plans for label in plan.labels
         ):
@@ -348,7 +349,7 @@ class _Repair:
         for plan in plans:
             labels = {label.pos: label for label in plan.labels}
             for start, stop in plan.keep:
-                # Where the offset is wrong a walk would end.
+                # A walk would end at a wrong base offset.
                 label = labels.get(start)
                 for header in [label.header] if label is not None else plan.segment.walk(start, stop):
                     if header.leader_epoch < latest:
@@ -362,7 +363,7 @@ class _Repair:
         except CorruptCheckpoint:
             return 0
 
-    # -- 2: what has to be known before a byte is touched ------------------------------------------------
+    # -- 2: before a segment changes ---------------------------------------------------------------------
 
     def _prepare(self, end: int, start: int, last_segment: int) -> None:
         topic = self._topics[self._name.topic]
@@ -377,7 +378,7 @@ class _Repair:
         self._write_checkpoint(RECOVERY_POINT_FILE, lambda offset: min(offset, last_segment, end))
         self._write_checkpoint(CLEANER_FILE, lambda offset: min(offset, end))
         self._write_checkpoint(LOG_START_FILE, lambda offset: max(offset, start))
-        # What the last writer published is about to be wrong.
+        # The edges that the last writer stated are about to be wrong.
         retract(self._fs, self._catalog.file(WRITER_STATE_FILE), self._name)
 
     def _write_checkpoint(self, file: str, change: Callable[[int], int]) -> None:
@@ -390,10 +391,10 @@ class _Repair:
         if offset != offsets.get(self._name, 0):
             write_offsets(self._fs, path, {**offsets, self._name: offset})
 
-    # -- 3 and 4: taking it out --------------------------------------------------------------------------
+    # -- 3 and 4: removal --------------------------------------------------------------------------------
 
     def _rewrite(self, plan: _Plan) -> None:
-        """The segment without its damage, in the place of the old one."""
+        """Replace a segment by one without the damage."""
         segment, fs = plan.segment, self._fs
         relabel = {label.pos: label for label in plan.labels}
         written = segment.path + RECOVERING
@@ -424,7 +425,7 @@ class _Repair:
         segment.was_rewritten(at)
 
     def _rebuild_history(self, plans: list[_Plan], end: int, lost: bool) -> None:
-        """Leader epochs: none begins past the log's end; where the file was lost, from the batches."""
+        """Truncate the leader epochs to the log end; rebuild them from the batches if the file was lost."""
         entries = self._history.entries
         if lost:
             found: list[tuple[int, int]] = []
@@ -434,7 +435,7 @@ class _Repair:
                         found.append((header.leader_epoch, header.base_offset))
             entries = tuple(found)
         if entries and entries[-1][1] > end:
-            # The last epoch stays, so that its number is not given again.
+            # The last epoch stays, so that its number is not used again.
             entries = (*(entry for entry in entries if entry[1] <= end), (entries[-1][0], end))
         if lost or entries != self._history.entries:
             self._history.replace(entries)
