@@ -18,7 +18,7 @@ from embedlog.codec import encode_control_batch, encode_values, scan
 from embedlog.config import LogSettings
 from embedlog.files.filesystem import FileSystem
 from embedlog.model import TopicPartition
-from embedlog.store import atomic_append as publication
+from embedlog.store import atomic_append
 from embedlog.store import staging as staged_module
 from embedlog.store.atomic_append import append_atomically, discard, last_batch_id, staging_directory, tidy
 from embedlog.store.store import Store
@@ -371,7 +371,7 @@ def test_an_intent_whose_files_are_gone_is_an_error_and_no_silent_loss(tmp_path:
 def test_transactions_of_one_publication_are_forgotten_in_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publication, "REMEMBERED", 3)
+    monkeypatch.setattr(atomic_append, "REMEMBERED", 3)
     make(tmp_path)
     store = Store(str(tmp_path), background=False)
     assert append_atomically(store, "stream", 7, {})
