@@ -239,7 +239,7 @@ def test_a_policy_that_takes_more_than_there_is_deletes_nothing(tmp_path: Path) 
     name_policies({"delete_policy": "test_retention:too_many"})
     with (
         bench_with_segments(tmp_path, [9, 8], delete_policy="test_retention:too_many") as bench,
-        pytest.raises(InvalidSetting, match="none was deleted"),
+        pytest.raises(InvalidSetting, match="nothing was deleted"),
     ):
         apply_retention(bench.partition, NOW_MS)
 
