@@ -227,12 +227,10 @@ class _Opening:
 
     # -- missing segments --------------------------------------------------------------------------------
 
-    def incomplete(
-        self, segments: list[Segment], missing: list[Missing], clean: CleanEnd | None
-    ) -> OpenedLog:
+    def incomplete(self, found: list[Segment], missing: list[Missing], clean: CleanEnd | None) -> OpenedLog:
         """Open with missing segments: nothing is changed or recovered; the others can be read."""
-        load_epochs(self.epochs, segments, self.name)
-        segments = with_missing(self.files, self.directory, segments, missing, self.settings)
+        load_epochs(self.epochs, found, self.name)
+        segments = with_missing(self.files, self.directory, found, missing, self.settings)
         last = segments[-1]
         if missing[-1].next_offset is None:
             end = max(self.recovery_point, last.base_offset)

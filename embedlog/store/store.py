@@ -461,10 +461,9 @@ class Store:
             ends: dict[TopicPartition, CleanEnd] = {}
             for partition in self.partitions():
                 if partition.close():
-                    active, end = partition.segments()[-1], partition.offsets().log_end_offset
-                    ends[partition.name] = CleanEnd(
-                        end, active.base_offset, active.size, active.created_ms, int(partition.log.new_epoch)
-                    )
+                    log, active = partition.log, partition.segments()[-1]
+                    end = partition.offsets().log_end_offset, active.base_offset, active.size
+                    ends[partition.name] = CleanEnd(*end, active.created_ms, int(log.new_epoch))
             try:
                 self.checkpointer.save_at_close()
                 self.catalog.fold_journal(self._topics)
