@@ -19,7 +19,7 @@ from embedlog import Log, LogFull, StorageError, TopicPartition
 from embedlog.codec import encode_batch
 from embedlog.config import LogSettings
 from embedlog.files.filesystem import FileSystem
-from embedlog.store.atomic_append import publish, staging_directory
+from embedlog.store.atomic_append import append_atomically, staging_directory
 from embedlog.store.disk_usage import measure, measure_others
 from embedlog.store.store import Store
 
@@ -124,7 +124,7 @@ def test_files_that_wait_to_be_published_count(path: Path) -> None:
         (Path(staging_directory(store_of(log))) / "job.1").write_bytes(batch)
         assert measure_others(store_of(log).fs, str(path)) > 700_000
         with pytest.raises(LogFull):  # for a while they are there twice
-            publish(store_of(log), "job", 1, {TopicPartition("t", 0): "job.1"})
+            append_atomically(store_of(log), "job", 1, {TopicPartition("t", 0): "job.1"})
         assert log.offsets("t")[0].log_end_offset == 0
 
 
