@@ -1,11 +1,9 @@
 """Changes a log from a process that does not have it open for writing.
 
     the log is not open    open it, which recovers it and completes interrupted work; execute the request;
-    close
-                           it. Another process that opens it meanwhile waits (store/catalog.py)
-    the log is open        leave a request (requests.py), which the owner's attendant executes. The owner may
-    be
-                           another process, a broker, or another handle in this process
+                           close it. A process that opens it meanwhile waits (store/catalog.py)
+    the log is open        leave a request (requests.py), which the owner's attendant executes. The owner
+                           may be another process, a broker, or another handle in this process
     the owner dies, or     the sender, which checks twice a second, opens the log itself and executes the
     closes the log         request: opening completes what the owner had begun, and nothing is done twice
     the owner does not     after TAKEN_WITHIN_S the request is withdrawn, with DirectoryLocked: the owner may

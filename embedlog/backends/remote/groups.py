@@ -43,7 +43,7 @@ from ...wire.error_codes import ErrorCode
 from .brokers import Brokers, check_code
 from .connection import NotKafka
 from .coordinators import Coordinators
-from .heartbeats import Heartbeats, Member
+from .heartbeats import Heartbeats, LocalMember
 from .metadata import Metadata
 from .settings import Address
 
@@ -64,7 +64,7 @@ class RemoteCoordinator:
         self._coordinators = Coordinators(brokers)
         settings = brokers.settings
         self._beat_ms = min(settings.request_timeout_ms, max(settings.session_timeout_ms // 3, 1))
-        self._joining: set[Member] = set()
+        self._joining: set[LocalMember] = set()
         self._heartbeats = Heartbeats(self._beat, self._leave, settings.heartbeat_interval_ms / 1000)
 
     # -- membership --------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ class RemoteCoordinator:
                 protocols=[JoinGroupRequestProtocol(name=name, metadata=data) for name, data in protocols],
             )
 
-        member = Member(
+        member = LocalMember(
             group, member_id, group_instance_id, session_timeout_ms / 1000, on_rebalance or _nobody
         )
 
@@ -181,13 +181,13 @@ class RemoteCoordinator:
             raise UnknownMember(f"{member_id!r} is no member of group {group!r}")
         self._leave(member)
 
-    def _member(self, group: str, member_id: str) -> Member:
+    def _member(self, group: str, member_id: str) -> LocalMember:
         member = self._heartbeats.get(group, member_id)
         if member is None:
             raise UnknownMember(f"{member_id!r} is no member of group {group!r}")
         return member
 
-    def _beat(self, member: Member) -> None:
+    def _beat(self, member: LocalMember) -> None:
         """One heartbeat. Raises what the coordinator answers."""
         request = HeartbeatRequest(
             group_id=member.group,
@@ -205,7 +205,7 @@ class RemoteCoordinator:
             timeout_ms=self._beat_ms,
         )
 
-    def _leave(self, member: Member) -> None:
+    def _leave(self, member: LocalMember) -> None:
         """Tell the coordinator, unless the member is static: it may come back as itself."""
         if member.instance_id is not None:
             return

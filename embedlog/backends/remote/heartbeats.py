@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(eq=False, slots=True)
-class Member:
+class LocalMember:
     """One member of one group, from its join to its leaving. `limit_s`: how long its client may stay away."""
 
     group: str
@@ -51,18 +51,18 @@ class Heartbeats:
     """
 
     def __init__(
-        self, beat: Callable[[Member], None], leave: Callable[[Member], None], interval_s: float
+        self, beat: Callable[[LocalMember], None], leave: Callable[[LocalMember], None], interval_s: float
     ) -> None:
         self._beat = beat
         self._leave = leave
         self._interval_s = interval_s
         self._lock = threading.Lock()
-        self._members: dict[tuple[str, str], Member] = {}
+        self._members: dict[tuple[str, str], LocalMember] = {}
         self._wakeup = Wakeup()
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    def add(self, member: Member) -> None:
+    def add(self, member: LocalMember) -> None:
         """Keep it alive from now on."""
         member.seen = time.monotonic()
         member.due = member.seen + self._interval_s
@@ -73,12 +73,12 @@ class Heartbeats:
                 self._thread.start()
         self._wakeup.signal()
 
-    def remove(self, group: str, member_id: str) -> Member | None:
+    def remove(self, group: str, member_id: str) -> LocalMember | None:
         """Let it go; what it was."""
         with self._lock:
             return self._members.pop((group, member_id), None)
 
-    def get(self, group: str, member_id: str) -> Member | None:
+    def get(self, group: str, member_id: str) -> LocalMember | None:
         """The member of that id, if there is one."""
         return self._members.get((group, member_id))
 
@@ -91,7 +91,7 @@ class Heartbeats:
         if member.error is not None:
             raise member.error.with_traceback(None)
 
-    def close(self) -> list[Member]:
+    def close(self) -> list[LocalMember]:
         """Keep nobody alive any more; who there was."""
         self._closed = True
         self._wakeup.signal()
@@ -119,7 +119,7 @@ class Heartbeats:
             left = next_due - time.monotonic()
             self._wakeup.sleep(None if left == _NEVER else max(left, 0))
 
-    def _keep(self, member: Member) -> None:
+    def _keep(self, member: LocalMember) -> None:
         member.due = time.monotonic() + self._interval_s
         try:
             if time.monotonic() - member.seen > member.limit_s:

@@ -32,7 +32,7 @@ from ..zookeeper import paths
 from ..zookeeper.client import ZooKeeper
 from ..zookeeper.contents import BLACK_LIST, STATIC, WHITE_LIST, Subscription
 from .connector_settings import ConnectorSettings
-from .member import Member
+from .member import ZooKeeperMember
 from .registry import now_ms
 from .streams import Decoder, MessageStream
 from .topic_filter import compiled
@@ -58,7 +58,7 @@ class ConsumerConnector:
         self.group_id = group_id
         self._guard = ThreadGuard()
         self._streams: dict[tuple[str | None, int], MessageStream] = {}
-        self._member: Member | None = None
+        self._member: ZooKeeperMember | None = None
         self._closed = False
         self._zookeeper = ZooKeeper(
             zookeeper_connect,
@@ -207,7 +207,7 @@ class ConsumerConnector:
                     is_current=self._is_current,
                 )
             static = subscription.pattern == STATIC
-            self._member = Member(
+            self._member = ZooKeeperMember(
                 self._zookeeper,
                 self.group_id,
                 subscription,

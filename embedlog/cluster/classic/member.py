@@ -57,7 +57,7 @@ _UNCONNECTED: Final = 0  # stands for the session's id meanwhile
 _logger = logging.getLogger(__name__)
 
 
-class Member:
+class ZooKeeperMember:
     """One consumer of a group, with its thread.
 
     Args:
