@@ -47,7 +47,7 @@ class _CheckpointFile:
             return {}
         with self.lock:
             self._names = offsets.keys()
-        return dict(offsets)  # the caller changes it
+        return offsets
 
     def may_name(self, names: Collection[TopicPartition]) -> bool:
         """Does the file name any of these partitions? True if in doubt. The caller holds `lock`."""
