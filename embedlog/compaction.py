@@ -65,14 +65,6 @@ class CompactionResult(NamedTuple):
     finished: bool
 
 
-def dirty_ratio(
-    partition: Partition, first_dirty_offset: int, now_ms: int, settings: TopicSettings | None = None
-) -> float:
-    """The fraction of the compactable bytes that were not compacted yet, 0 to 1."""
-    sizes = _Sizes.of(partition, settings or partition.settings, now_ms, first_dirty_offset)
-    return sizes.dirty / (sizes.clean + sizes.dirty) if sizes.dirty else 0.0
-
-
 def should_compact(
     partition: Partition, settings: TopicSettings, now_ms: int, first_dirty_offset: int
 ) -> bool:

@@ -32,7 +32,6 @@ from .fetch_decoder import Records, Sink, Values, decode_chunk
 
 T = TypeVar("T")
 
-IsolationLevel: TypeAlias = Literal["read_uncommitted", "read_committed"]
 Where: TypeAlias = Literal["earliest", "latest"] | int | datetime
 """A start or an end of reading: an edge of the log, an offset, or the first record at or after a time."""
 
