@@ -41,7 +41,7 @@ from collections.abc import Callable
 from .codec import scan
 from .config import TopicSettings
 from .errors import FlushFailed, InvalidArgument, StorageError
-from .fast_append import FastAppend
+from .fast_append import PartitionFields
 from .model import Appended, PartitionState, TopicPartition
 from .segment import Files, Segment, total_size
 from .storage.active_segment import ActiveSegment
@@ -56,7 +56,7 @@ from .storage.segment_lifecycle import SegmentLifecycle
 logger = logging.getLogger(__name__)
 
 
-class Partition:
+class Partition(PartitionFields):
     """One partition, open for writing. All public methods are safe between threads."""
 
     def __init__(
@@ -80,7 +80,7 @@ class Partition:
         self.reader = PartitionReader(log)
         self.lifecycle = SegmentLifecycle(log, self.appender, host)
         # Bound methods rather than methods that call them: some callers count every call.
-        self.fast_append: FastAppend = self.appender.fast_append
+        self.fast_append = self.appender.fast_append
         self.append = self.appender.append
         self.append_one = self.appender.append_one
         self.flush = self.appender.flush
@@ -97,15 +97,6 @@ class Partition:
         self.publish_through = log.publish_through
 
     # -- state -----------------------------------------------------------------------------------------
-
-    @property
-    def settings(self) -> TopicSettings:
-        """The topic's settings; the store changes them."""
-        return self.log.settings
-
-    @settings.setter
-    def settings(self, settings: TopicSettings) -> None:
-        self.log.settings = settings
 
     @property
     def may_have_gaps(self) -> bool:

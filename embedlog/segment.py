@@ -438,11 +438,11 @@ class Segment(SegmentFields):
         """Account for an append of `size` bytes that has been written at the end."""
         builder = self.builder
         assert builder is not None
-        pos = self.size
+        pos = self._size  # known: the segment has been measured before it grew
         if pos > builder.due_behind or max_timestamp_ms > builder.largest_timestamp_ms:
             builder.add(pos, last_offset, max_timestamp_ms)
         self.next_offset = last_offset + 1
-        self.size = pos + size
+        self._size = pos + size
 
     def shrink(self, size: int, next_offset: int) -> None:
         """Undo an interrupted append: go back to `size` bytes. Raises OSError."""

@@ -498,5 +498,6 @@ def test_producers_never_get_the_id_of_a_mirror(log: Log, there: Path) -> None:
         store = copy.backend.store  # type: ignore[attr-defined]
         assert store.partition("t", 0).log.largest_producer_id == -1
         assert all(
-            number >= FIRST_MIRROR_ID for number in store.partition(*TopicPartition("t", 0)).producers()
+            number >= FIRST_MIRROR_ID
+            for number in store.partition(*TopicPartition("t", 0)).log.known_producers()
         )

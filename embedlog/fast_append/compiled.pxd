@@ -120,6 +120,10 @@ cdef class FastAppend:
     cdef int _put(self, Data batch, Py_ssize_t size, int64_t count, int64_t timestamp_ms) except -1
 
 
+cdef class PartitionFields:
+    cdef public FastAppend fast_append
+
+
 cdef class FastPath:
     cdef dict _partitions
 

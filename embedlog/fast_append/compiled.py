@@ -1,11 +1,11 @@
-"""The short way of an append, compiled by Cython: the classes of `plain`, see there.
+"""The fast path of an append, compiled by Cython: the classes of `plain`, see there.
 
-What an append looks at and moves are fields of C structs, which the rest of the engine, in Python, sees as
-attributes. Between taking the append lock and letting go of it no Python code runs, but where an index entry
-is due and where a write was short: there everything is as it is on the long way, `_grow` to be precise.
+The fields that an append looks at and moves are fields of C structs; the rest of the engine, in Python, sees
+them as attributes. While an append holds the append lock no Python code runs, with two exceptions: adding an
+index entry, and completing a short write, which is left to `LogWriter.grow`.
 
-Invariants: the GIL is held, but for the system call; so what is moved after it is moved at once for all other
-threads, and Ctrl-C cannot come between.
+Invariant: the GIL is held except during the system call. So what is moved after it moves at once for all
+other threads, and Ctrl-C cannot come between.
 """
 
 from functools import wraps
@@ -313,7 +313,7 @@ class FastAppend:
         return 0
 
     def _is_ordinary(self, size, count):
-        """Append lock held. Is there nothing to be decided about a batch of so many bytes and records?"""
+        """Append lock held: is a batch of so many bytes and records to be written at the end, as it is?"""
         segment: SegmentFields = self._log.segments[len(self._log.segments) - 1]
         next_offset: int64_t = self._log.next_offset + count
         file: FileFields = self._file
@@ -332,7 +332,7 @@ class FastAppend:
         )
 
     def _put(self, batch, size, count, timestamp_ms):
-        """Append lock held: what `_grow` does."""
+        """Append lock held: as `LogWriter.grow`."""
         segment: SegmentFields = self._log.end_segment
         pos: int64_t = self._log.end_pos
         next_offset: int64_t = self._log.next_offset + count
@@ -340,16 +340,14 @@ class FastAppend:
         self._log.append_in_flight = True
         with cython.nogil:
             written: cython.Py_ssize_t = pwrite(fd, batch, size, pos)
-        if (
-            written != size or self._log.state is not _ONLINE
-        ):  # the disk is full, or a flush has failed meanwhile
+        if written != size or self._log.state is not _ONLINE:  # no room, or a flush has failed meanwhile
             copy = PyByteArray_FromStringAndSize(cython.cast(cython.p_char, batch), size)
             self._writer.grow(segment, copy, next_offset - 1, timestamp_ms)
             return 0
         return self._count_in(segment, size, count, timestamp_ms)
 
     def _put_several(self, batch, parts, are_pairs, sizes, timestamp_ms):
-        """Append lock held: all, or none and False. Nobody sees the first batch before the last is there."""
+        """Append lock held: writes all or none (False). Readers see the first batch only with the last."""
         segment: SegmentFields = self._log.end_segment
         fd: cython.int = self._file._fd
         pos: int64_t = self._log.end_pos
@@ -367,13 +365,11 @@ class FastAppend:
                 return False
             offset += len(part)
             pos += size
-        return (
-            self._count_in(segment, pos - self._log.end_pos, offset - self._log.next_offset, timestamp_ms)
-            == 0
-        )
+        count: int64_t = offset - self._log.next_offset
+        return self._count_in(segment, pos - self._log.end_pos, count, timestamp_ms) == 0
 
     def _count_in(self, segment, size, count, timestamp_ms):
-        """Append lock held: what has been written is part of the log from now on."""
+        """Append lock held: what was written is part of the log from now on."""
         file: FileFields = self._file
         index: IndexFields = segment.builder
         pos: int64_t = self._log.end_pos
@@ -392,6 +388,20 @@ class FastAppend:
 
 
 @cython.cclass
+class PartitionFields:
+    """See `plain`."""
+
+    @property
+    def settings(self):
+        """See `plain`."""
+        return self.fast_append._log._settings
+
+    @settings.setter
+    def settings(self, settings):
+        self.fast_append._log.settings = settings
+
+
+@cython.cclass
 class FastPath:
     """See `plain`."""
 
@@ -404,8 +414,8 @@ class FastPath:
         partitions = self._partitions.get(topic)
         if type(partitions) is not tuple or len(cython.cast(tuple, partitions)) != 1:
             return None
-        found: FastAppend = cython.cast(tuple, partitions)[0].fast_append
-        return None if found._log.compresses else found
+        partition: PartitionFields = cython.cast(tuple, partitions)[0]
+        return None if partition.fast_append._log.compresses else partition.fast_append
 
 
 def one_on_fast_path(ordinary):
@@ -469,7 +479,7 @@ def _total(records, are_pairs, payload):
 
 
 def _cut(records, are_pairs, room, alone):
-    """The records of each batch, as `appender` cuts them; None where one is too large even by itself."""
+    """The records of each batch, as clients/append.py cuts them; None if one is too large even by itself."""
     parts: list = []
     start: cython.Py_ssize_t = 0
     filled: int64_t = 0

@@ -294,17 +294,25 @@ class FastAppend:
         )
 
 
-class Routed(Protocol):
-    """A partition, as the fast path finds it."""
+class PartitionFields:
+    """What every append asks a partition for (partition.py)."""
+
+    fast_append: FastAppend
 
     @property
-    def fast_append(self) -> FastAppend: ...
+    def settings(self) -> TopicSettings:
+        """The topic's settings; the store changes them."""
+        return self.fast_append._log.settings
+
+    @settings.setter
+    def settings(self, settings: TopicSettings) -> None:
+        self.fast_append._log.settings = settings
 
 
 class FastPath:
     """From a topic's name straight to its only partition."""
 
-    def __init__(self, partitions: Mapping[str, Sequence[Routed]]) -> None:
+    def __init__(self, partitions: Mapping[str, Sequence[PartitionFields]]) -> None:
         """`partitions` maps each topic to its partitions, and changes with them."""
 
 

@@ -201,12 +201,12 @@ class Appender:
             writer.open_active()
         pos = segment.size
         try:
-            writer.write(segment, batches)
+            writer.write(segment, pos, batches)
             for batch_size, last_offset, timestamp_ms in placed:
                 segment.grow(batch_size, last_offset, timestamp_ms)
             if sequenced:
                 log.producers.note(batches, sequenced)
-            writer.commit(segment, next_offset)
+            writer.commit(segment, pos + size, next_offset)
         except BaseException:
             if not sequenced:
                 writer.take_back(segment, pos, base)

@@ -43,31 +43,31 @@ class LogWriter:
         """Write one batch and make it part of the log. Raises StorageError: nothing has changed."""
         pos, offset = segment.size, self._log.next_offset
         try:
-            self.write(segment, batch)
+            self.write(segment, pos, batch)
             segment.grow(len(batch), last_offset, timestamp_ms)
-            self.commit(segment, last_offset + 1)
+            self.commit(segment, pos + len(batch), last_offset + 1)
         except BaseException:
             self.take_back(segment, pos, offset)
             raise
 
-    def write(self, segment: Segment, batches: bytearray) -> None:
-        """Write batches after the segment's last byte; no reader sees them before `commit`."""
+    def write(self, segment: Segment, pos: int, batches: bytearray) -> None:
+        """Write batches at the segment's end, the byte `pos`; no reader sees them before `commit`."""
         log = self._log
         log.append_in_flight = True
         try:
-            self._active.write(batches, segment.size)
+            self._active.write(batches, pos)
         except OSError as error:
             try:
-                self._active.trim(segment.size)
+                self._active.trim(pos)
             except OSError as worse:
                 raise log.fail(f"an append could not be undone ({worse})") from worse
             log.append_in_flight = False
             raise append_error(log.name, error, segment.path) from error
 
-    def commit(self, segment: Segment, next_offset: int) -> None:
-        """What was written to the segment is part of the log from now on."""
+    def commit(self, segment: Segment, end_pos: int, next_offset: int) -> None:
+        """The segment's bytes before `end_pos` are part of the log from now on."""
         log = self._log
-        end = next_offset, segment.size, segment
+        end = next_offset, end_pos, segment
         # Three stores, and nothing between them where Ctrl-C could strike.
         log.next_offset, log.log_end, log.append_in_flight = next_offset, end, False
         if log.state is not PartitionState.ONLINE:  # a flush failed meanwhile: no reader may see this
