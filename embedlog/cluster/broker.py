@@ -5,10 +5,9 @@
 
     Broker("./data", broker_id=1, zookeeper="localhost:2181")       # one of a cluster
 
-The order of beginning: the port is bound (a taken one is an error before anything is opened), the directory
-is opened and recovered, the broker joins its cluster, and only then is anybody listened to. The order of
-ending is the reverse: no new connections, what was begun is answered, it leaves the cluster, groups and log
-are closed.
+Start: bind the port (a port in use is an error before anything is opened), open and recover the directory,
+join the cluster, and only then accept connections. Close is the reverse: no new connections, answer the
+requests that have begun, leave the cluster, close groups and log.
 """
 
 from __future__ import annotations
@@ -52,39 +51,38 @@ _OTHER_FILES: Final = 64  # descriptors of neither the log nor its clients
 _LAST_PORT: Final = 65_535
 _OPEN_TO_ALL: Final = "there is no authentication: whoever reaches the port reads and writes everything"
 
-# The logs that brokers of this process serve. Each gives out producer ids by itself: two on one log would
-# give the same one to two producers, and take the records of one for what the other sends again.
+# The logs that brokers of this process serve. Each broker assigns producer ids: two on one log would assign
+# the same id to two producers, and mistake the records of one for retries of the other.
 _served: Final[weakref.WeakSet[Store]] = weakref.WeakSet()
 _serving: Final = threading.Lock()
 
 
 class Broker(Closing):
-    """One broker. Starts when it is made; a context manager.
+    """One broker. The constructor starts it; a context manager.
 
     Args:
-        path: the log directory, made where it is not there; or an open `embedlog.Log` (mode "rw"), which is
-            served while its own process goes on using it; None for a temporary directory that is deleted when
-            the broker closes.
-        host: where to listen. Any other address than this machine's own needs allow_remote=True: nobody is
-            asked who they are.
+        path: the log directory, created if it does not exist; or an open `embedlog.Log` (mode "rw"), which
+            the process can go on using; None for a temporary directory that is deleted on close.
+        host: the address to listen on. Any but a loopback address needs allow_remote=True, as there is no
+            authentication.
         port: 0 takes a free one; see `port` and `bootstrap_servers`.
-        advertised_host, advertised_port: what clients are told to connect to, where that differs.
-        metrics_port: where GET /metrics (Prometheus) and GET /health are answered, on the same host; 0 takes
-            a free port, None answers nowhere. Needs prometheus-client (extra `cluster`).
+        advertised_host, advertised_port: the address that clients connect to, if it differs.
+        metrics_port: of GET /metrics (Prometheus) and GET /health, on the same host; 0 takes a free port,
+            None serves neither. Needs prometheus-client (extra `cluster`).
         zookeeper: "host:port,host:port/chroot" of the ZooKeeper through which brokers are a cluster; the
             directory joins it, with the topics that it has. None for a broker on its own. Needs kazoo (extra
             `cluster`). `settings` then has broker_id, another one for each broker.
-        zookeeper_auth: "user:password", where ZooKeeper wants to know who asks.
-        stop_timeout_s: how long closing waits for requests that have been begun.
+        zookeeper_auth: "user:password", if ZooKeeper requires authentication.
+        stop_timeout_s: how long `close` waits for requests that have begun.
         settings: of the broker (cluster.settings.BrokerSettings), the log and its topics, in Kafka's names.
 
     Raises:
-        BrokerIdInUse, ZooKeeperUnavailable, ZooKeeperError for what is in the way of joining a cluster;
+        BrokerIdInUse, ZooKeeperUnavailable, ZooKeeperError if the broker cannot join its cluster;
         AddressInUse; DirectoryLocked and whatever else `embedlog.open` raises; InvalidArgument for an address
         that is open to others, or not this machine's, and for a log that another Broker serves; InvalidType,
         UnknownSetting, InvalidSetting.
 
-    Safe between threads; `close` may be called twice.
+    Thread-safe; `close` is idempotent.
     """
 
     @also_named(BROKER_ARGUMENTS)
@@ -195,12 +193,12 @@ class Broker(Closing):
 
     @property
     def server(self) -> Server:
-        """The network half, for figures."""
+        """The network half, for its counters."""
         return self._server
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port that it listens on."""
         return self._server.port
 
     @property
@@ -210,7 +208,7 @@ class Broker(Closing):
 
     @property
     def metrics_port(self) -> int | None:
-        """Where metrics and health are answered; None where nowhere."""
+        """The port of metrics and health; None if there is none."""
         return None if self._metrics is None else self._metrics.port
 
     @property
@@ -224,9 +222,9 @@ class Broker(Closing):
             raise Closed("the broker is closed")
 
     def close(self) -> None:
-        """Close the port, answer what has been begun, leave the directory in order.
+        """Close the port, answer the requests that have begun, close the directory cleanly.
 
-        A log that was given open stays open.
+        A log that was passed open stays open.
         """
         if self._closed:
             return
@@ -237,7 +235,7 @@ class Broker(Closing):
 
 
 def _claim(store: Store) -> None:
-    """Raises InvalidArgument for a log that is served already."""
+    """Raises InvalidArgument if the log is served already."""
     with _serving:
         if store in _served:
             raise InvalidArgument(
@@ -250,7 +248,7 @@ def _claim(store: Store) -> None:
 def _registered(
     store: Store, address: BrokerAddress, settings: BrokerSettings, connect: str, auth: str | None
 ) -> Iterator[Coordination]:
-    """The broker in its cluster; it leaves at the end."""
+    """The broker's membership of its cluster."""
     try:
         from .coordination.registered import RegisteredBroker
         from .zookeeper.client import ZooKeeper
@@ -291,8 +289,7 @@ def _check_address(
 
 
 def _connections(settings: BrokerSettings, store: Store) -> int:
-    """How many there may be: beyond max.connections, or without descriptors left for the log, those that are
-    there would fail as well."""
+    """The limit of connections: max.connections, or fewer to leave descriptors for the log."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return settings.max_connections
@@ -300,7 +297,7 @@ def _connections(settings: BrokerSettings, store: Store) -> int:
 
 
 def _is_own(host: str) -> bool:
-    """Does only this machine reach an address?"""
+    """Whether an address is reachable from this machine only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -308,5 +305,5 @@ def _is_own(host: str) -> bool:
 
 
 def _named(host: str) -> str:
-    """What to tell clients of an address that means all of this machine's."""
+    """The advertised host of an address; of a wildcard address the machine's name."""
     return socket.gethostname() if host in ("", "0.0.0.0", "::") else host

@@ -106,10 +106,22 @@ class BrokerContext:
         check_epoch(partition, leader_epoch)
         return partition
 
+    def partition_to_append(self, topic: str, number: int) -> Partition:
+        """A partition that clients may append to here.
+
+        Raises TopicNotFound, PartitionNotFound, Closed, ApiError.
+        """
+        partition = self.store.partition(topic, number)
+        if topic in INTERNAL_TOPICS:
+            raise _internal(topic)
+        if not self.coordination.leads(partition.name):
+            raise _not_leader()
+        return partition
+
     def check_leads(self, partition: Partition) -> None:
         """Raises ApiError unless this broker leads the partition."""
         if not self.coordination.leads(partition.name):
-            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another broker leads this partition")
+            raise _not_leader()
 
     def leads(self, partition: TopicPartition) -> bool:
         """Whether this broker is the partition's leader."""
@@ -118,7 +130,7 @@ class BrokerContext:
     def check_not_internal(self, topic: str) -> None:
         """Raises ApiError for a topic that only the broker writes to."""
         if topic in INTERNAL_TOPICS:
-            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"only the broker writes to {topic}")
+            raise _internal(topic)
 
     def new_producer_id(self) -> int:
         """An unused producer id, from a block that is claimed at once. Raises StorageError."""
@@ -199,6 +211,14 @@ def check_epoch(partition: Partition, epoch: int) -> None:
         raise ApiError(ErrorCode.FENCED_LEADER_EPOCH, f"the leader epoch is {current}, not {epoch}")
     if epoch > current:
         raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"the leader epoch is {current}, not {epoch} yet")
+
+
+def _not_leader() -> ApiError:
+    return ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another broker leads this partition")
+
+
+def _internal(topic: str) -> ApiError:
+    return ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"only the broker writes to {topic}")
 
 
 def _decode_topic_id(text: str) -> bytes:

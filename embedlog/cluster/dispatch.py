@@ -102,6 +102,7 @@ class Dispatcher:
             **GroupAdminHandlers(broker, self._groups).handlers(),
         }
         self._broker = broker
+        self._coordination = broker.coordination
         self._meter = broker.meter
         self._stale_session_log = LogThrottle()
         self._routes = {
@@ -124,7 +125,8 @@ class Dispatcher:
 
     def handle(self, connection: Connection, frame: memoryview) -> EncodedResponse:
         """See `connection.Application`."""
-        self._check_current()
+        if not self._coordination.is_current:
+            raise self._no_session()
         last = connection.application_state
         if isinstance(last, LastProduce) and last.template is not None:
             matched = last.template.records_of(frame)
@@ -185,7 +187,8 @@ class Dispatcher:
         context.connection.client_id = context.client_id
         result = self._produce.append_one(context, last.request, index, records)
         if isinstance(result, PartitionProduceResponse):
-            self._check_current()
+            if not self._coordination.is_current:
+                raise self._no_session()
             if self._meter is not None:
                 self._meter.count_request(_PRODUCE, None, time.perf_counter() - began)
             return (template.response(correlation_id, result),)
@@ -204,19 +207,22 @@ class Dispatcher:
         self._fetch.on_half_close(connection)
 
     def _encode(self, header: RequestHeader, response: Response | None, began: float) -> Sequence[Chunk]:
-        self._check_current()
+        if not self._coordination.is_current:
+            raise self._no_session()
         if self._meter is not None:
             self._meter.count_request(header.api_key, response, time.perf_counter() - began)
         return _encode_response(response, header.api_version, header.correlation_id)
 
-    def _check_current(self) -> None:
-        """Checked before each request and before each response: this process may have been suspended in
-        between while the cluster went on. Raises CloseConnection, so that the client asks another broker."""
-        if not self._broker.coordination.is_current:
-            reason = "this broker has no ZooKeeper session"
-            if count := self._stale_session_log.count():
-                logger.warning("%s: connections are closed (%d since the last message)", reason, count)
-            raise CloseConnection(reason, logging.DEBUG)
+    def _no_session(self) -> CloseConnection:
+        """Closes the connection, so that the client asks another broker.
+
+        The session is checked before each request and before each response: this process may have been
+        suspended in between while the cluster went on.
+        """
+        reason = "this broker has no ZooKeeper session"
+        if count := self._stale_session_log.count():
+            logger.warning("%s: connections are closed (%d since the last message)", reason, count)
+        return CloseConnection(reason, logging.DEBUG)
 
     def _reject_version(self, key: int, version: int, correlation_id: int) -> EncodedResponse:
         if key == _API_VERSIONS:

@@ -1,23 +1,22 @@
-"""Between the message sets of old clients and the record batches of the log.
+"""Converts between the message sets of old clients and the record batches of the log.
 
     Produce before version 3    message set, magic 0 or 1  ->  batches        as_batches
     Fetch before version 4      batches  ->  message set, magic 0 or 1        as_message_set
     Fetch before version 10     batches, but none compressed with zstd        size_before_zstd
 
-Up: messages that stand alone are put together, those of a wrapper stay compressed as they were; none of it in
-batches of more than `_BATCH_BYTES`, so that a conversion holds no more than that as objects. A producer's
-offsets mean nothing. Magic 0 has no timestamps: -1 is kept, as Kafka keeps it. A set whose end is missing is
-refused whole: Kafka appends the rest and says nothing.
+Up: single messages are combined into batches; those of a wrapper keep its codec. A batch has at most
+`_BATCH_BYTES`, which bounds the objects that a conversion holds. A producer's offsets are ignored. Magic 0
+has no timestamps: -1 is stored, as in Kafka. A truncated set is rejected as a whole: Kafka appends the rest
+silently.
 
-Down: offsets stay, with the gaps of compaction; what a message cannot say (headers, producers, epochs) is
-left out, and so are control batches. A compressed batch becomes wrappers of the same codec, one for each
-piece that it is decompressed in. The set is cut off at the bytes that the client asked for, within a message
-most often: that is how it learns that there is more, and where nothing else is there, that it has to ask for
-more bytes. No old client knows zstd: what stands before such a batch is given, and a fetch that begins at one
-fails.
+Down: offsets stay, with the gaps of compaction. What a message cannot hold (headers, producers, epochs) is
+dropped, and so are control batches. A compressed batch becomes wrappers of the same codec, one for each piece
+that it is decompressed in. The set is cut off at the bytes that the client asked for, usually within a
+message: that tells the client that there is more, or, if it is the only message, to ask for more bytes. Old
+clients do not know zstd: a response ends before such a batch, and a fetch that begins at one fails.
 
-What one answer converts is bounded (`Conversion`), however much the client asks for. Conversion ends early
-once the client has disconnected or the broker stops; the answer is what has been converted by then.
+One response converts a bounded amount (`Conversion`), however much the client asks for. Conversion ends early
+once the client has disconnected or the broker stops; the response has what was converted by then.
 
 Source: Kafka 2.7 implementation, section 5.4 (old message format); KIP-32 (timestamps), KIP-74 (one whole
 message at least, from Fetch 3 on), KIP-110 (zstd).
@@ -45,9 +44,9 @@ from .batch_validation import decompresses_to_more
 _BATCH_BYTES: Final = MIB
 _RECORD_OVERHEAD: Final = 32  # of a record in a batch, at most: its length, deltas, lengths of key and value
 _CHUNK_BYTES: Final = MIB
-_CONVERTED_BYTES: Final = 4 * MIB  # of decompressed records, for one answer
-_UNSENT_BYTES: Final = 64 * MIB  # while that much is unsent, an answer is one piece
-_OBJECT_BYTES: Final = 64  # overhead of a record: many small ones cost more than few large ones
+_CONVERTED_BYTES: Final = 4 * MIB  # of decompressed records, for one response
+_UNSENT_BYTES: Final = 64 * MIB  # with that much unsent, a response is one piece
+_OBJECT_BYTES: Final = 64  # overhead of a record
 _WINDOW_BYTES: Final = 64 << 10
 _LENGTH: Final = struct.Struct(">i")
 _LENGTH_POS: Final = 8
@@ -59,7 +58,7 @@ _TO_ATTRIBUTES: Final = ATTRIBUTES_POS + _ATTRIBUTES.size
 
 
 def as_batches(message_set: bytes, settings: TopicSettings, now_ms: int, max_bytes: int) -> bytearray:
-    """The batches that a producer's set is appended as; its wrappers together may decompress to max_bytes.
+    """The batches to append for a producer's set; its wrappers together may decompress to max_bytes.
 
     Raises ApiError.
     """
@@ -85,7 +84,7 @@ def as_batches(message_set: bytes, settings: TopicSettings, now_ms: int, max_byt
 
 
 class _Batches:
-    """Batches being made of messages, one after the other."""
+    """Builds batches from messages."""
 
     def __init__(self, settings: TopicSettings, now_ms: int) -> None:
         self._settings = settings
@@ -97,7 +96,7 @@ class _Batches:
         self._limit = min(_BATCH_BYTES, settings.max_message_bytes)
 
     def check_size(self, size: int) -> None:
-        """May a message or a batch be so large?"""
+        """Raises ApiError for a message or batch that is too large."""
         if size > self._settings.max_message_bytes:
             raise ApiError(
                 ErrorCode.MESSAGE_TOO_LARGE,
@@ -105,13 +104,13 @@ class _Batches:
             )
 
     def begin(self, codec: int) -> None:
-        """The next messages come under this codec."""
+        """The next messages have this codec."""
         if codec or codec != self._codec:
             self._end()
         self._codec = codec
 
     def add(self, key: bytes | None, value: bytes | None, timestamp_ms: int) -> None:
-        """One more message."""
+        """Add a message."""
         if key is None and self._settings.compacts:
             raise ApiError(ErrorCode.INVALID_RECORD, "a compacted topic takes records with keys only")
         size = _RECORD_OVERHEAD + len(key or b"") + len(value or b"")
@@ -121,7 +120,7 @@ class _Batches:
         self._bytes += size
 
     def finished(self) -> bytearray:
-        """All of them."""
+        """All batches."""
         self._end()
         return self._made
 
@@ -143,11 +142,11 @@ class _Batches:
 
 
 class Conversion:
-    """The conversion for one answer: how much is done, and whether to go on. It is at least one piece.
+    """The progress of one response's conversion, which is at least one piece.
 
     Args:
-        unsent_bytes: of other answers, held in memory until their clients read them.
-        is_over: has the client disconnected, or is the broker stopping? Asked between two pieces.
+        unsent_bytes: of other responses, in memory until their clients read them.
+        is_over: whether the client has disconnected or the broker is stopping; called between pieces.
     """
 
     def __init__(self, unsent_bytes: int = 0, is_over: Callable[[], bool] = bool) -> None:
@@ -156,7 +155,7 @@ class Conversion:
         self._used = 0
 
     def convert(self, records: Sequence[Record], header: BatchHeader, magic: int) -> bytes:
-        """Records of one batch as messages: one wrapper, if the batch is compressed."""
+        """Records of one batch as messages; as one wrapper if the batch is compressed."""
         self._used += sum(_OBJECT_BYTES + len(r.key or b"") + len(r.value or b"") for r in records)
         return encode_message_set(
             [(r.key, r.value, (), r.timestamp_ms) for r in records],
@@ -168,7 +167,7 @@ class Conversion:
 
     @property
     def ends(self) -> bool:
-        """Is what has been converted so far the answer?"""
+        """Whether the response is complete."""
         return self._used >= self._room or (self._used > 0 and self._is_over())
 
 
@@ -184,7 +183,7 @@ def as_message_set(
 ) -> bytes:
     """The records of offset..end_offset as messages, cut off at max_bytes, or fewer if `conversion` ends.
 
-    With at_least_one the first message is whole, however large. Memory: one batch as it is in the log, or a
+    With at_least_one the first message is complete, however large. Memory: one batch as in the log, or a
     chunk of small ones, and one piece of its records. Raises ApiError if the first batch is compressed with
     zstd; else as `ReadablePartition.fetch`.
     """
@@ -199,7 +198,7 @@ def as_message_set(
             if len(made) >= limit or conversion.ends:
                 break
     except EmbedlogError:
-        if not made:  # else the next fetch begins there
+        if not made:  # otherwise the next fetch begins there
             raise
     return bytes(made[:limit])
 
@@ -237,9 +236,9 @@ def _batches(
 
 
 def size_before_zstd(segment: Segment, pos: int, size: int) -> int:
-    """How many of these bytes stand before the first batch that is compressed with zstd.
+    """The number of bytes before the first batch that is compressed with zstd.
 
-    Raises ApiError where it is the very first; OSError.
+    Raises ApiError if it is the first batch; OSError.
     """
     at = pos
     window, window_pos = b"", pos
@@ -259,7 +258,7 @@ def size_before_zstd(segment: Segment, pos: int, size: int) -> int:
 
 
 def no_zstd() -> ApiError:
-    """What a client is told that cannot know zstd."""
+    """The error for a client that does not know zstd."""
     return ApiError(
         ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
         "zstd needs version 10 of Fetch: read this topic with a newer client",

@@ -1,11 +1,11 @@
-"""Prometheus metrics and health, over HTTP, at a port of their own.
+"""Prometheus metrics and health over HTTP, on a port of their own.
 
-    GET /metrics    what the meter counted, and the state of the log and the server at that moment
+    GET /metrics    the meter's counters, and current values of the log, the server and background work
     GET /health     200 and {"status": "ok"}; 503 and the reason if partitions refuse appends, max_bytes
                     leaves no room for them, or background work fails
 
-Nothing is worked out between two scrapes. Needs prometheus-client (extra `cluster`), imported here when it is
-used: a broker without a metrics port works without it.
+Nothing is computed between scrapes. Needs prometheus-client (extra `cluster`), which is imported on use: a
+broker without a metrics port works without it.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_PATIENCE_S: Final = 10.0  # for a client that does not say what it wants
+_REQUEST_TIMEOUT_S: Final = 10.0
 _BACKLOG: Final = 16
-_MOST_AT_ONCE: Final = 16
-_LOOK_S: Final = 0.2  # how long a stop may take to be noticed
+_MAX_CONCURRENT: Final = 16
+_POLL_S: Final = 0.2  # until a stop is noticed
 
 
 class Collector:
-    """Makes Prometheus' metrics of what a broker knows; called for each scrape."""
+    """Collects a broker's metrics for Prometheus; called for each scrape."""
 
     def __init__(self, broker: BrokerContext, meter: Meter, server: Server) -> None:
         self._broker = broker
@@ -56,7 +56,7 @@ class Collector:
 
         requests = CounterMetricFamily(
             "embedlog_requests",
-            "Requests answered, by the first error in the answer.",
+            "Requests answered, by the first error in the response.",
             labels=("api", "error"),
         )
         for (api, error), count in self._meter.requests().items():
@@ -64,7 +64,7 @@ class Collector:
         yield requests
         seconds = HistogramMetricFamily(
             "embedlog_request_seconds",
-            "From a request's arrival to its answer; Fetch waits for records, JoinGroup for members.",
+            "From a request's arrival to its response; Fetch waits for records, JoinGroup for members.",
             labels=("api",),
         )
         for api, times in self._meter.durations().items():
@@ -77,42 +77,42 @@ class Collector:
 
     def _of_connections(self) -> Iterator[Metric]:
         server = self._server
-        yield _gauge("embedlog_connections", "Connections that are open.", server.connections)
+        yield _gauge("embedlog_connections", "Open connections.", server.connections)
         yield _counter("embedlog_connections_accepted", "Connections accepted.", server.accepted)
-        yield _counter("embedlog_connections_refused", "Connections refused by a limit.", server.rejected)
+        yield _counter("embedlog_connections_refused", "Connections rejected by a limit.", server.rejected)
         slow = sum(processor.too_slow for processor in server.processors)
         yield _counter(
-            "embedlog_connections_too_slow", "Connections closed because a request came too slowly.", slow
+            "embedlog_connections_too_slow", "Connections closed because a request arrived too slowly.", slow
         )
         held = sum(processor.frame_memory.held_bytes for processor in server.processors)
-        yield _gauge("embedlog_arriving_bytes", "Memory held by large requests that are arriving.", held)
+        yield _gauge("embedlog_arriving_bytes", "Memory of large requests that are arriving.", held)
         received = sum(processor.bytes_in for processor in server.processors)
         yield _counter("embedlog_received_bytes", "Bytes received from clients.", received)
         sent = sum(processor.bytes_out for processor in server.processors)
         yield _counter("embedlog_sent_bytes", "Bytes sent to clients.", sent)
         unsent = sum(processor.unsent_bytes for processor in server.processors)
-        yield _gauge(
-            "embedlog_unsent_bytes", "Memory held by answers that clients have not read yet.", unsent
-        )
+        yield _gauge("embedlog_unsent_bytes", "Memory of responses that clients have not read yet.", unsent)
 
     def _of_records(self) -> Iterator[Metric]:
         meter = self._meter
         yield _counter("embedlog_produced_batches", "Batches appended for clients.", meter.produced_batches)
         yield _counter("embedlog_produced_records", "Records appended for clients.", meter.produced_records)
-        yield _counter("embedlog_produced_bytes", "Bytes of those batches.", meter.produced_bytes)
         yield _counter(
-            "embedlog_fetched_bytes", "Bytes of batches for clients that fetch.", meter.fetched_bytes
+            "embedlog_produced_bytes", "Bytes of batches appended for clients.", meter.produced_bytes
         )
+        yield _counter("embedlog_fetched_bytes", "Bytes of batches fetched by clients.", meter.fetched_bytes)
 
     def _of_partitions(self) -> Iterator[Metric]:
         from prometheus_client.core import GaugeMetricFamily
 
         labels = ("topic", "partition")
-        start = GaugeMetricFamily(
-            "embedlog_log_start_offset", "The first offset that is there.", labels=labels
+        start = GaugeMetricFamily("embedlog_log_start_offset", "Offset of the first record.", labels=labels)
+        end = GaugeMetricFamily(
+            "embedlog_log_end_offset", "One past the offset of the last record.", labels=labels
         )
-        end = GaugeMetricFamily("embedlog_log_end_offset", "The next offset to be given.", labels=labels)
-        flushed = GaugeMetricFamily("embedlog_flushed_offset", "The first offset not durable.", labels=labels)
+        flushed = GaugeMetricFamily(
+            "embedlog_flushed_offset", "One past the last durable offset.", labels=labels
+        )
         size = GaugeMetricFamily("embedlog_log_bytes", "Bytes of the segments.", labels=labels)
         failed = 0
         for partition in self._broker.store.partitions():
@@ -128,27 +128,27 @@ class Collector:
         store = self._broker.store
         yield _gauge(
             "embedlog_flush_age_seconds",
-            "For how long the oldest record that is not durable has waited.",
+            "Age of the oldest record that is not durable.",
             store.flusher.unflushed_ms() / 1000,
         )
         failing = len(store.background.failures.reasons())
         yield _gauge("embedlog_background_failures", "Background tasks whose last attempt failed.", failing)
         if store.quota.bounded:
-            yield _gauge("embedlog_disk_bytes", "Bytes that the log takes on disk.", store.quota.used())
-            yield _gauge("embedlog_max_bytes", "Bytes that the log may take on disk.", store.quota.limit)
+            yield _gauge("embedlog_disk_bytes", "Size of the log on disk.", store.quota.used())
+            yield _gauge("embedlog_max_bytes", "Limit of the size of the log on disk.", store.quota.limit)
 
     def _of_cluster(self) -> Iterator[Metric]:
         coordination, own = self._broker.coordination, self._broker.coordination.node_id
         leaders = Counter(
             coordination.placement(partition.name).leader for partition in self._broker.store.partitions()
         )
-        yield _gauge("embedlog_cluster_brokers", "Brokers that are alive.", len(coordination.brokers()))
+        yield _gauge("embedlog_cluster_brokers", "Live brokers.", len(coordination.brokers()))
         is_controller = coordination.controller_id() == own
-        yield _gauge("embedlog_cluster_controller", "1 where this broker decides who leads.", is_controller)
+        yield _gauge("embedlog_cluster_controller", "1 if this broker is the controller.", is_controller)
         is_current = coordination.is_current
-        yield _gauge("embedlog_cluster_current", "0 where this broker may answer nobody.", is_current)
+        yield _gauge("embedlog_cluster_current", "0 while this broker must not answer clients.", is_current)
         yield _gauge("embedlog_partitions_led", "Partitions that this broker leads.", leaders[own])
-        yield _gauge("embedlog_partitions_leaderless", "Partitions that nobody leads.", leaders[-1])
+        yield _gauge("embedlog_partitions_leaderless", "Partitions without a leader.", leaders[-1])
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:
@@ -167,9 +167,9 @@ class MetricsServer:
     """Answers GET /metrics and GET /health.
 
     Args:
-        host, port: where to listen; port 0 takes a free one.
+        host, port: the address to listen on; port 0 takes a free one.
 
-    Raises AddressInUse, InvalidArgument; EmbedlogError where prometheus-client is not installed.
+    Raises AddressInUse, InvalidArgument; EmbedlogError if prometheus-client is not installed.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -179,7 +179,7 @@ class MetricsServer:
             raise EmbedlogError("metrics need prometheus-client: pip install 'embedlog[cluster]'") from error
         self.registry: CollectorRegistry = prometheus_client.CollectorRegistry()
         self._http = _Http((host, port), _Handler, bind_and_activate=False)
-        self._http.server_close()  # its socket, which is of IPv4
+        self._http.server_close()  # its IPv4 socket
         self._http.socket = bind(host, port)
         self._http.owner = self
         self.port: int = self._http.socket.getsockname()[1]
@@ -187,14 +187,14 @@ class MetricsServer:
         self._thread = threading.Thread(target=self._serve, name="embedlog-metrics", daemon=True)
 
     def start(self, broker: BrokerContext, meter: Meter, server: Server) -> None:
-        """Begin to answer. Raises AddressInUse."""
+        """Begin to serve requests. Raises AddressInUse."""
         self._broker = broker
         self.registry.register(Collector(broker, meter, server))
         listen(self._http.socket, _BACKLOG)
         self._thread.start()
 
     def _serve(self) -> None:
-        self._http.serve_forever(_LOOK_S)
+        self._http.serve_forever(_POLL_S)
 
     def stop(self) -> None:
         """Close the port."""
@@ -204,7 +204,7 @@ class MetricsServer:
         self._http.server_close()
 
     def health(self) -> tuple[int, dict[str, Any]]:
-        """An HTTP status, and what is to be said."""
+        """An HTTP status and the body."""
         assert self._broker is not None
         try:
             self._broker.store.check_open()
@@ -218,23 +218,23 @@ class MetricsServer:
         if failing := store.background.failures.reasons():
             return 503, {"status": "failing", "why": "background work fails", "background": failing}
         if store.quota.is_full:
-            told = {"disk_bytes": store.quota.used(), "max_bytes": store.quota.limit}
-            return 503, {"status": "full", "why": "max_bytes leaves no room for appends", **told}
+            sizes = {"disk_bytes": store.quota.used(), "max_bytes": store.quota.limit}
+            return 503, {"status": "full", "why": "max_bytes leaves no room for appends", **sizes}
         return 200, {"status": "ok", "partitions": len(self._broker.store.partitions())}
 
 
 class _Http(ThreadingHTTPServer):
-    """A thread a request, and not more than some at once: who comes then is sent away."""
+    """One thread per request, up to a limit; further connections are closed."""
 
     daemon_threads = True
     owner: MetricsServer
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._room = threading.Semaphore(_MOST_AT_ONCE)
+        self._slots = threading.Semaphore(_MAX_CONCURRENT)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._room.acquire(blocking=False):
+        if self._slots.acquire(blocking=False):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
@@ -243,14 +243,14 @@ class _Http(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._room.release()
+            self._slots.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         logger.debug("%s: a scrape failed", client_address[0], exc_info=True)
 
 
 class _Handler(BaseHTTPRequestHandler):
-    timeout: ClassVar[float] = _PATIENCE_S
+    timeout: ClassVar[float] = _REQUEST_TIMEOUT_S
     server_version = "embedlog"
     sys_version = ""
 
@@ -263,10 +263,10 @@ class _Handler(BaseHTTPRequestHandler):
             encode, kind = choose_encoder(self.headers.get("Accept", ""))
             self._answer(200, kind, encode(owner.registry))
         elif path == "/health":
-            status, told = owner.health()
-            self._answer(status, "application/json", json.dumps(told).encode() + b"\n")
+            status, body = owner.health()
+            self._answer(status, "application/json", json.dumps(body).encode() + b"\n")
         else:
-            self._answer(404, "text/plain", b"there are /metrics and /health\n")
+            self._answer(404, "text/plain", b"try /metrics or /health\n")
 
     def _answer(self, status: int, kind: str, body: bytes) -> None:
         self.send_response(status)

@@ -29,6 +29,9 @@ _LAST_ID: Final = (1 << 63) - 1
 class SingleBroker:
     """Implements `port.Coordination` over a store. Thread-safe."""
 
+    is_current = True
+    consumer_offsets = None
+
     def __init__(self, store: Store, address: BrokerAddress) -> None:
         self._store = store
         self._address = address
@@ -48,10 +51,6 @@ class SingleBroker:
 
     def controller_id(self) -> int:
         return self._address.node_id
-
-    @property
-    def is_current(self) -> bool:
-        return True
 
     def placement(self, partition: TopicPartition) -> Placement:
         own = self._address.node_id
@@ -75,10 +74,6 @@ class SingleBroker:
 
     def catch_up(self, topics: Iterable[str]) -> None:
         pass  # there is no other broker
-
-    @property
-    def consumer_offsets(self) -> None:
-        return None
 
     # -- topics ----------------------------------------------------------------------------------------
 

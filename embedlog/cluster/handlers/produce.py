@@ -140,9 +140,7 @@ class ProduceHandlers:
                 )
             if request.transactional_id is not None:
                 raise ApiError(ErrorCode.INVALID_TXN_STATE, "transactions are not supported yet")
-            partition = self._broker.partition(topic, index)
-            self._broker.check_not_internal(topic)
-            self._broker.check_leads(partition)
+            partition = self._broker.partition_to_append(topic, index)
             settings = partition.settings
             if context.version >= FIRST_WITH_BATCHES:
                 summary = read_plain_batch(records, settings)
