@@ -1,4 +1,4 @@
-"""Appends over the wire: acks=all, and idempotent, so that one that is tried again is there once.
+"""Appends over the wire: acks=all and idempotent, so that a retried batch is in the log once.
 
     append --sequence numbers--> batches --Produce, up to five on their way--> offsets
 
@@ -41,7 +41,7 @@ from ...wire.apis.produce import (
     TopicProduceData,
 )
 from ...wire.error_codes import ErrorCode
-from .brokers import Again, Brokers, check_code
+from .brokers import Brokers, Retry, check_code
 from .connection import NotKafka
 from .metadata import Metadata
 
@@ -55,7 +55,7 @@ _MOST_NEW_EPOCHS: Final = 3  # in one append
 
 
 class Stamp:
-    """Who a partition's producer is. For its lock's holder."""
+    """A partition's producer id, epoch and next sequence number. The holder of its lock uses it."""
 
     __slots__ = ("epoch", "lock", "next_sequence", "of_its_own", "producer_id")
 
@@ -67,7 +67,7 @@ class Stamp:
         self.next_sequence = 0
 
     def renew(self, *, fenced: bool = False) -> None:
-        """Begin a new epoch; become another producer when there are none left, or somebody else has one."""
+        """Begin a new epoch; take a new producer id if epochs are used up or it was fenced."""
         self.next_sequence = 0
         self.epoch += 1
         if fenced or self.epoch > _LAST_EPOCH:
@@ -75,12 +75,12 @@ class Stamp:
 
 
 class Appending:
-    """Appends to all partitions of a cluster. Safe between threads."""
+    """Appends to all partitions of a cluster. Thread-safe."""
 
     def __init__(
         self, brokers: Brokers, metadata: Metadata, appended: Callable[[TopicPartition], None]
     ) -> None:
-        """`appended` is told of each partition that has grown."""
+        """`appended` is called for each partition that has grown."""
         self._brokers = brokers
         self._metadata = metadata
         self._appended = appended
@@ -108,7 +108,7 @@ class Appending:
         return done[0] if len(done) == 1 else AppendedInPieces.of(done)
 
     def producer_id(self, deadline: float, *, fresh: bool) -> int:
-        """The id of this handle's appends, or a fresh one."""
+        """This handle's producer id, or a fresh one."""
         with self._lock:
             if self._producer_id >= 0 and not fresh:
                 return self._producer_id
@@ -151,7 +151,7 @@ class RemoteAppender:
 
 
 def check_asked(flush: bool, expected_offset: int | None) -> None:
-    """Raises UnsupportedByBackend for what a produce request cannot ask for."""
+    """Raises UnsupportedByBackend for options that a produce request does not have."""
     if flush:
         raise UnsupportedByBackend(
             "flush=True: brokers are not asked to fsync by a request; set flush_messages=1 for the topic, or "
@@ -165,7 +165,7 @@ def check_asked(flush: bool, expected_offset: int | None) -> None:
 
 
 class _Refused(Exception):
-    """A broker will not append a batch, and has not."""
+    """A broker has rejected a batch without appending it."""
 
     def __init__(self, error: EmbedlogError) -> None:
         super().__init__(str(error))
@@ -173,7 +173,7 @@ class _Refused(Exception):
 
 
 class _Delivery:
-    """One append: its batches, and how far it has come. The stamp's lock is held."""
+    """One append: its batches and its progress. The producer's lock is held."""
 
     def __init__(
         self,
@@ -198,7 +198,7 @@ class _Delivery:
         self._unanswered = 0  # of the first so many batches the fate is unknown: sent, without an answer
 
     def run(self) -> list[Appended]:
-        """Deliver them all, tried again while there is time. Raises _Refused, and what `retried` does."""
+        """Deliver all batches, retrying until the deadline. Raises _Refused, and as `retried`."""
         try:
             while len(self._done) < len(self._headers):
                 self._brokers.retried(self._attempt, self._brokers.settings.delivery_timeout_ms)
@@ -213,16 +213,16 @@ class _Delivery:
             raise
 
     def _attempt(self, deadline: float) -> None:
-        """Send what has not been appended yet. Where it comes some way, it returns; else it raises."""
+        """Send the unappended batches. Returns if at least one was appended; otherwise raises."""
         before = len(self._done)
         try:
             self._send(deadline)
-        except (Again, BrokerUnavailable):
+        except (Retry, BrokerUnavailable):
             if len(self._done) == before:
                 raise
 
     def _send(self, deadline: float) -> None:
-        """Send what has not been appended yet, and go through the answers in order."""
+        """Send the unappended batches, and handle the responses in order."""
         leader = self._metadata.leader(self._name, deadline)
         self._number(deadline)
         limit = self._brokers.limit(deadline)
@@ -249,7 +249,7 @@ class _Delivery:
             self._failed(failed, sent_before=len(self._done) < unanswered)
 
     def _number(self, deadline: float) -> None:
-        """Write into each batch that has not been appended yet of whom it is and its sequence number."""
+        """Write producer id, epoch and sequence number into each unappended batch."""
         if self._numbered:
             return
         stamp = self._stamp
@@ -284,7 +284,7 @@ class _Delivery:
         self._stamp.next_sequence = _behind(self._stamp.next_sequence, header)
 
     def _failed(self, answer: PartitionProduceResponse, *, sent_before: bool) -> None:
-        """Raises Again if that may help; else _Refused, or an error where it may have been appended."""
+        """Raises Retry if that may help; else _Refused, or an error if it may have been appended."""
         if answer.error_code in _STALE:
             self._metadata.forget(self._name.topic)
         try:
@@ -298,8 +298,8 @@ class _Delivery:
                 raise
             self._stamp.renew(fenced=isinstance(error, InvalidProducerEpoch))
             self._numbered = False
-            raise Again(error) from None
-        except Again:
+            raise Retry(error) from None
+        except Retry:
             raise
         except EmbedlogError as error:
             raise _Refused(error) from None
@@ -329,5 +329,5 @@ def _headers(batches: bytearray) -> list[BatchHeader]:
 
 
 def _behind(sequence: int, header: BatchHeader) -> int:
-    """The sequence number behind a batch; behind 2**31-1 comes 0."""
+    """The sequence number after a batch; after 2**31-1 comes 0."""
     return (sequence + header.last_offset_delta + 1) & _SEQUENCES

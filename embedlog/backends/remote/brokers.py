@@ -1,11 +1,11 @@
-"""The brokers of a cluster: where they are, connections to them, and asking again.
+"""The brokers of a cluster: their addresses, connections to them, and retries.
 
 A request has a connection to itself for as long as it takes; idle connections wait to be used again. So what
-waits for long (a fetch, a join) keeps nobody else waiting.
+waits for long (a fetch, a join) delays no other request.
 
 What may succeed later is tried again, after a pause that doubles up to a second, until its time is over:
-connections that broke, and error codes that Kafka calls retriable (`Again`). Whoever asks for something that
-must not be done twice sees to that himself.
+connections that broke, and error codes that Kafka calls retriable (`Retry`). A caller whose
+request must not be executed twice has to ensure that itself.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _LONGEST_PAUSE_S: Final = 1.0
 _CONNECT_S: Final = 10.0
 
 
-class Again(Exception):
-    """It did not succeed, and may later; `error` is what to raise when there is no later."""
+class Retry(Exception):
+    """An attempt failed and may be retried; `error` is raised when the time is over."""
 
     def __init__(self, error: EmbedlogError) -> None:
         super().__init__(str(error))
@@ -39,14 +39,14 @@ class Again(Exception):
 
 
 def check_code(code: int, what: str, said: str | None = None) -> None:
-    """Raises Again for a retriable code, the error that it stands for otherwise; nothing for 0.
+    """Raises Retry for a retriable code, the code's error for any other; nothing for 0.
 
     `what` was asked; `said` is the broker's own message.
     """
     if code:
         error = error_of(code, what, said)
         if code in _KNOWN and ErrorCode(code).retriable:
-            raise Again(error)
+            raise Retry(error)
         raise error
 
 
@@ -54,7 +54,7 @@ _KNOWN: Final = frozenset(map(int, ErrorCode))
 
 
 class Brokers:
-    """Connections to the brokers of one cluster. Safe between threads."""
+    """Connections to the brokers of one cluster. Thread-safe."""
 
     def __init__(self, path: str, bootstrap: Iterable[Address], settings: RemoteSettings) -> None:
         self.path = path
@@ -71,35 +71,35 @@ class Brokers:
     # -- who is there ------------------------------------------------------------------------------------
 
     def learn(self, nodes: dict[int, Address]) -> None:
-        """These brokers are there, and no others."""
+        """Set the cluster's brokers."""
         if nodes:
             self._nodes = nodes
 
     def node(self, node_id: int) -> Address:
-        """Where a broker is. Raises Again."""
+        """A broker's address. Raises Retry."""
         address = self._nodes.get(node_id)
         if address is None:
-            raise Again(BrokerUnavailable(f"{self.path}: broker {node_id} is not there"))
+            raise Retry(BrokerUnavailable(f"{self.path}: broker {node_id} is not there"))
         return address
 
     def nodes(self) -> list[Address]:
-        """All brokers of the cluster, as far as it has told."""
+        """All known brokers of the cluster."""
         return list(self._nodes.values())
 
     def addresses(self) -> list[Address]:
-        """The brokers that are known, and those of the beginning."""
+        """The known brokers and the bootstrap servers."""
         return list(dict.fromkeys([*self._nodes.values(), *self._bootstrap]))
 
     # -- asking ------------------------------------------------------------------------------------------
 
     def ask(self, address: Address, request: Request, response: type[R], deadline: float) -> R:
-        """One request to one broker, once; it has request_timeout_ms. Raises as `Connection.exchange`."""
+        """Send a request to a broker, once, within request_timeout_ms. Raises as `Connection.exchange`."""
         limit = self.limit(deadline)
         with self.connection(address, limit) as connection:
             return connection.exchange(request, response, limit)
 
     def ask_any(self, request: Request, response: type[R], deadline: float) -> R:
-        """One request to the first broker that answers. Raises BrokerUnavailable."""
+        """Send a request to the first broker that answers. Raises BrokerUnavailable."""
         failures = []
         for address in self.addresses():
             try:
@@ -113,7 +113,7 @@ class Brokers:
         raise kind(f"{self.path}: no broker answers: {'; '.join(map(str, failures))}") from failures[0]
 
     def retried(self, attempt: Callable[[float], T], timeout_ms: int | None = None) -> T:
-        """What attempt(deadline) returns, tried again while it raises Again or BrokerUnavailable.
+        """The result of attempt(deadline), retried while it raises Retry or BrokerUnavailable.
 
         timeout_ms: how long in all, default_api_timeout_ms by default. Raises the last error.
         """
@@ -128,7 +128,7 @@ class Brokers:
             except NotKafka:
                 self.check_open()
                 raise
-            except Again as again:
+            except Retry as again:
                 error = again.error
             except BrokerUnavailable as lost:
                 error = lost
@@ -143,14 +143,14 @@ class Brokers:
         self._closing.wait(seconds)
 
     def limit(self, deadline: float) -> float:
-        """Until when a request that is sent now may take."""
+        """The deadline of a request that is sent now."""
         return min(deadline, time.monotonic() + self.settings.request_timeout_ms / 1000)
 
     # -- connections -------------------------------------------------------------------------------------
 
     @contextmanager
     def connection(self, address: Address, deadline: float) -> Iterator[Connection]:
-        """A connection to a broker for its user alone. After an exception it is closed."""
+        """Exclusive use of a connection to a broker. It is closed after an exception."""
         connection = self._take(address, deadline)
         try:
             yield connection
@@ -170,7 +170,7 @@ class Brokers:
             raise Closed(f"the log {self.path} is closed")
 
     def close(self) -> None:
-        """Close all connections; who waits in one fails."""
+        """Close all connections; pending requests fail."""
         if self._forked:
             return
         self._closing.set()
@@ -179,13 +179,13 @@ class Brokers:
             self._idle.clear()
             busy = list(self._busy)
         for connection in busy:
-            connection.abort()  # who uses it closes it
+            connection.abort()  # its user closes it
         for connection in idle:
             connection.abort()
             connection.close()
 
     def abandon(self) -> None:
-        """In a forked child: close our copies of the sockets, wait for no lock."""
+        """In a forked child: close the copies of the sockets without waiting for a lock."""
         self._forked = True
         self._lock = threading.Lock()
         for connection in (*self._busy, *(each for idle in self._idle.values() for each in idle)):

@@ -1,4 +1,4 @@
-"""A connection to a broker: requests go out, their responses come back in the same order.
+"""A connection to a broker: responses arrive in the order of requests.
 
 It begins by asking which versions the broker has (ApiVersions, down from the newest); each request then goes
 in the highest version that both know. Topics go by their names here, so versions that know them by ids alone
@@ -63,11 +63,11 @@ _FIRST_PIECE_BYTES: Final = 1 << 20  # of a large frame, until as much has come
 
 
 class NotKafka(BrokerUnavailable):
-    """Whoever answers there does not speak Kafka's protocol: asking again will not help."""
+    """The peer does not speak Kafka's protocol: a retry will not help."""
 
 
 class Connection:
-    """Connects when it is made. Raises BrokerUnavailable, NotKafka, UnsupportedByBackend."""
+    """The constructor connects. Raises BrokerUnavailable, NotKafka, UnsupportedByBackend."""
 
     def __init__(self, address: Address, settings: RemoteSettings, deadline: float) -> None:
         self.address = address
@@ -127,7 +127,7 @@ class Connection:
     def send(
         self, request: Request, deadline: float, *, version: int | None = None, client_id: str | None = None
     ) -> None:
-        """Send a request; `receive` will give its response."""
+        """Send a request; `receive` returns its response."""
         if version is None:
             version = self.version_of(request)
         self._next_id = correlation_id = (self._next_id + 1) & 0x7FFFFFFF
@@ -142,7 +142,7 @@ class Connection:
             raise self._failed(error) from error
 
     def receive(self, response: type[R], deadline: float) -> R:
-        """The response to the oldest request that has none yet.
+        """The response to the oldest pending request.
 
         Records in it are views of bytes that are its own.
         """
@@ -164,7 +164,7 @@ class Connection:
             ) from error
 
     def version_of(self, request: Request) -> int:
-        """The version in which a request goes out. Raises UnsupportedByBackend."""
+        """The version to send a request in. Raises UnsupportedByBackend."""
         api = request.api
         low, high = SPOKEN[api.name]
         there = self._versions.get(api.key)
@@ -179,14 +179,14 @@ class Connection:
         return version
 
     def has(self, request: type[Request], version: int) -> bool:
-        """Whether the broker has a request in a version."""
+        """Whether the broker supports a version of a request."""
         low, high = self._versions.get(request.api.key, (0, -1))
         return low <= version <= high
 
     # -- its end -----------------------------------------------------------------------------------------
 
     def is_usable(self) -> bool:
-        """Whether nothing came, the end of the stream neither, while nobody waited for anything."""
+        """Whether nothing arrived while idle, neither data nor the end of the stream."""
         if self._expected or self._received:
             return False
         try:
@@ -199,14 +199,14 @@ class Connection:
         return False
 
     def abort(self) -> None:
-        """Wake who waits in it: it fails at once. From any thread, never for long."""
+        """Make a pending request fail at once. From any thread; does not block."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass  # it is closed already
 
     def close(self) -> None:
-        """Let go of the socket. Does not shut the connection down: a forked child closes its copy."""
+        """Close the socket without shutting the connection down: a forked child closes its copy."""
         self._socket.close()
 
     # -- inside ------------------------------------------------------------------------------------------

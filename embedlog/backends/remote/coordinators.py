@@ -21,7 +21,7 @@ _MOVED: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_
 
 
 class Coordinators:
-    """The coordinators of a cluster's groups. Safe between threads."""
+    """The coordinators of a cluster's groups. Thread-safe."""
 
     def __init__(self, brokers: Brokers) -> None:
         self._brokers = brokers
@@ -38,7 +38,7 @@ class Coordinators:
         wait_ms: int = 0,
         client_id: str | None = None,
     ) -> T:
-        """What `checked` makes of the coordinator's answer; asked again while it raises Again.
+        """What `checked` makes of the coordinator's answer; asked again while it raises Retry.
 
         Args:
             timeout_ms: how long in all, default_api_timeout_ms by default.
@@ -70,7 +70,7 @@ class Coordinators:
         check_code(code, what)
 
     def find(self, group: str, deadline: float) -> Address:
-        """Ask who coordinates a group. For an attempt: raises Again."""
+        """Ask who coordinates a group. For an attempt: raises Retry."""
         request = FindCoordinatorRequest(key=group, key_type=_GROUP)
         answer = self._brokers.ask_any(request, FindCoordinatorResponse, deadline)
         check_code(answer.error_code, f"group {group!r}: its coordinator", answer.error_message)

@@ -24,7 +24,7 @@ from ...model import NO_EPOCH, AbortedTransaction, Fetched, TopicPartition
 from ...wire.apis.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from ...wire.error_codes import ErrorCode
 from ..port import Interrupt
-from .brokers import Again, Brokers, check_code
+from .brokers import Brokers, Retry, check_code
 from .connection import Connection, NotKafka
 from .lookups import Lookups
 from .metadata import Metadata
@@ -46,7 +46,7 @@ class _Arrived(NamedTuple):
 
 
 class Fetching:
-    """Fetches from all partitions of a cluster. Safe between threads."""
+    """Fetches from all partitions of a cluster. Thread-safe."""
 
     def __init__(self, brokers: Brokers, metadata: Metadata, lookups: Lookups) -> None:
         self._brokers = brokers
@@ -97,7 +97,7 @@ class Fetching:
             try:
                 if self._wait_once(positions, until, read_committed, interrupt):
                     return True
-            except (Again, BrokerUnavailable) as error:
+            except (Retry, BrokerUnavailable) as error:
                 self._brokers.check_open()
                 if isinstance(error, NotKafka):
                     raise
@@ -133,7 +133,7 @@ class Fetching:
     def _fetched(
         self, name: TopicPartition, offset: int, data: PartitionData, read_committed: bool
     ) -> Fetched:
-        """Raises Again, OffsetOutOfRange, LogTruncated, and what else a code means."""
+        """Raises Retry, OffsetOutOfRange, LogTruncated, and what else a code means."""
         code = data.error_code
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             raise self._out_of_range(name, offset)
@@ -161,7 +161,7 @@ class Fetching:
                 AbortedTransaction(each.producer_id, each.first_offset, ANY_OFFSET, data.last_stable_offset)
                 for each in aborted
             ),
-            may_have_gaps=True,  # who knows what was compacted, and when
+            may_have_gaps=True,  # the brokers may compact at any time
         )
 
     def _out_of_range(self, name: TopicPartition, offset: int) -> OffsetOutOfRange:
@@ -188,7 +188,7 @@ class Fetching:
         read_committed: bool,
         interrupt: Interrupt,
     ) -> bool:
-        """One long fetch from each leader; True when the first of them has something."""
+        """One long poll of each leader; True when the first of them has records."""
         deadline = time.monotonic() + self._brokers.settings.request_timeout_ms / 1000
         by_leader: dict[Address, dict[TopicPartition, int]] = {}
         for name, offset in positions.items():
@@ -220,7 +220,7 @@ class Fetching:
     def _keep(
         self, answers: list[FetchResponse], positions: Mapping[TopicPartition, int], read_committed: bool
     ) -> bool:
-        """Keep what came for the fetches that follow; whether anything did."""
+        """Keep the records for later fetches. Returns whether there were any."""
         now = time.monotonic()
         something = False
         for answer in answers:
@@ -278,7 +278,7 @@ class _Unfinished(Exception):
 
 
 def _first_answers(asked: Sequence[Connection], limit: float) -> list[FetchResponse]:
-    """The answers of those who answer first. Raises BrokerUnavailable."""
+    """The first responses to arrive. Raises BrokerUnavailable."""
     ready = asked
     if len(asked) > 1:
         poll = select.poll()

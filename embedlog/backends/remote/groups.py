@@ -1,4 +1,4 @@
-"""Consumer groups over the wire: joining and leaving them, and their offsets.
+"""Consumer groups over the wire: membership and offsets.
 
 Joins and syncs wait for the other members of the group, so each has a thread of its own for as long as it
 takes, and a connection to itself. heartbeats.py keeps members alive in between; the session timeout that the
@@ -56,7 +56,7 @@ _JOINS: Final = 3  # the first is answered with the id to join with
 
 
 class RemoteCoordinator:
-    """Implements `port.GroupAdmin` over the coordinators of a cluster. Safe between threads."""
+    """Implements `port.GroupAdmin` over the coordinators of a cluster. Thread-safe."""
 
     def __init__(self, brokers: Brokers, metadata: Metadata) -> None:
         self._brokers = brokers
@@ -188,7 +188,7 @@ class RemoteCoordinator:
         return member
 
     def _beat(self, member: LocalMember) -> None:
-        """One heartbeat. Raises what the coordinator answers."""
+        """Send one heartbeat. Raises the coordinator's error."""
         request = HeartbeatRequest(
             group_id=member.group,
             generation_id=member.generation,
@@ -206,7 +206,7 @@ class RemoteCoordinator:
         )
 
     def _leave(self, member: LocalMember) -> None:
-        """Tell the coordinator, unless the member is static: it may come back as itself."""
+        """Leave the group, unless the member is static: it may rejoin under its instance id."""
         if member.instance_id is not None:
             return
         request = LeaveGroupRequest(
@@ -336,7 +336,7 @@ class RemoteCoordinator:
         return self._brokers.retried(attempt)
 
     def coordinator_of(self, group: str) -> Address:
-        """Where the group is coordinated now. Raises BrokerUnavailable where nobody does."""
+        """The address of the group's coordinator. Raises BrokerUnavailable if there is none."""
         return self._brokers.retried(lambda deadline: self._coordinators.find(group, deadline))
 
     def describe_group(self, group: str) -> GroupDescription:
@@ -388,7 +388,7 @@ class RemoteCoordinator:
                     self._leave(member)
 
     def abandon(self) -> None:
-        """In a forked child: the members are the parent's."""
+        """In a forked child: forget the parent's members."""
         self._heartbeats.abandon()
 
 
@@ -404,7 +404,7 @@ def _state(name: str) -> State:
 
 
 def _in_a_thread(work: Callable[[], T]) -> Future[T]:
-    """Its result, from a thread of its own."""
+    """Run it in a thread of its own."""
     future: Future[T] = Future()
     future.set_running_or_notify_cancel()
 

@@ -1,4 +1,4 @@
-"""The members of groups that live in this process, and the thread that keeps them alive.
+"""The group members of this process, and the thread that sends their heartbeats.
 
 A member is alive to its coordinator as long as this thread says so, every heartbeat_interval_ms; and to this
 thread as long as its client comes by (`Membership.advance` asks at every turn) within the time that it was
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(eq=False, slots=True)
 class LocalMember:
-    """One member of one group, from its join to its leaving. `limit_s`: how long its client may stay away."""
+    """One member of one group. `limit_s`: the time within which its client must poll."""
 
     group: str
     member_id: str
@@ -42,7 +42,7 @@ class LocalMember:
 
 
 class Heartbeats:
-    """Keeps members alive. Safe between threads.
+    """Keeps members alive. Thread-safe.
 
     Args:
         beat: sends one heartbeat; raises what the coordinator answers.
@@ -63,7 +63,7 @@ class Heartbeats:
         self._closed = False
 
     def add(self, member: LocalMember) -> None:
-        """Keep it alive from now on."""
+        """Send heartbeats for the member from now on."""
         member.seen = time.monotonic()
         member.due = member.seen + self._interval_s
         with self._lock:
@@ -74,16 +74,16 @@ class Heartbeats:
         self._wakeup.signal()
 
     def remove(self, group: str, member_id: str) -> LocalMember | None:
-        """Let it go; what it was."""
+        """Stop its heartbeats. Returns the member."""
         with self._lock:
             return self._members.pop((group, member_id), None)
 
     def get(self, group: str, member_id: str) -> LocalMember | None:
-        """The member of that id, if there is one."""
+        """The member with this id, if any."""
         return self._members.get((group, member_id))
 
     def visit(self, group: str, member_id: str) -> None:
-        """Its client came by. Raises what its coordinator said since; UnknownMember."""
+        """Record a poll of its client. Raises the coordinator's last error; UnknownMember."""
         member = self.get(group, member_id)
         if member is None:
             raise UnknownMember(f"{member_id!r} is no member of group {group!r}")
@@ -92,7 +92,7 @@ class Heartbeats:
             raise member.error.with_traceback(None)
 
     def close(self) -> list[LocalMember]:
-        """Keep nobody alive any more; who there was."""
+        """Stop all heartbeats. Returns the members."""
         self._closed = True
         self._wakeup.signal()
         with self._lock:
@@ -100,7 +100,7 @@ class Heartbeats:
         return list(members.values())
 
     def abandon(self) -> None:
-        """In a forked child: the members are the parent's."""
+        """In a forked child: forget the parent's members."""
         self._closed = True
         self._lock = threading.Lock()
         self._members = {}

@@ -1,4 +1,4 @@
-"""Offsets looked up over the wire: a partition's edges, and offsets by time (ListOffsets)."""
+"""Lookups of offsets over the wire (ListOffsets): a partition's edges, and offsets by time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _STALE: Final = frozenset(
 
 
 class RemoteOffsets(PartitionOffsets):
-    """A partition's edges as brokers tell them: flushed_offset is not among them."""
+    """A partition's edges from a broker, which does not report flushed_offset."""
 
     @property
     def flushed_offset(self) -> int:
@@ -50,7 +50,7 @@ class RemoteOffsets(PartitionOffsets):
 
 
 class Lookups:
-    """Looks up offsets in a cluster. Implements `port.Splits`. Safe between threads."""
+    """Looks up offsets in a cluster. Implements `port.Splits`. Thread-safe."""
 
     def __init__(self, brokers: Brokers, metadata: Metadata) -> None:
         self._brokers = brokers
@@ -72,7 +72,7 @@ class Lookups:
 
     def offset_for_time(self, name: TopicPartition, time_ms: int) -> OffsetAndTimestamp | None:
         """See `Backend.offset_for_time`."""
-        wanted = min(max(time_ms, 0), MAX_INT64)  # below 0 lie the names of edges
+        wanted = min(max(time_ms, 0), MAX_INT64)  # negative values are special timestamps
 
         def attempt(deadline: float) -> OffsetAndTimestamp | None:
             leader = self._metadata.leader(name, deadline)
@@ -139,7 +139,7 @@ class Lookups:
         timestamps: Sequence[int],
         deadline: float,
     ) -> list[dict[int, ListOffsetsPartitionResponse]]:
-        """For each timestamp what the leader says of each partition; all are asked at once."""
+        """The offset of each partition for each timestamp; the leaders are asked in parallel."""
         limit = self._brokers.limit(deadline)
         with self._metadata.asking(topic), self._brokers.connection(leader, limit) as connection:
             for timestamp in timestamps:

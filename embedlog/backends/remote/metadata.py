@@ -1,4 +1,4 @@
-"""What a cluster tells of its topics: their partitions, who leads them, and their settings.
+"""A cluster's metadata: partitions of topics, their leaders, and settings.
 
 It is kept for metadata_max_age_ms (settings, which are asked for by themselves, for ten times as long), and
 let go of where an answer shows that it is out of date: then whoever got that answer asks again.
@@ -38,7 +38,7 @@ from ...wire.apis.metadata import (
 )
 from ...wire.error_codes import ErrorCode
 from ...wire.schema import NO_UUID
-from .brokers import Again, Brokers, check_code
+from .brokers import Brokers, Retry, check_code
 from .settings import Address
 
 TOPIC: Final = 2
@@ -48,7 +48,7 @@ _SETTINGS_AT_ONCE: Final = 1_000  # topics in one request
 
 
 class View(NamedTuple):
-    """A topic as it was at a time (of time.monotonic). `leaders` by partition, -1 where there is none."""
+    """A topic's metadata at a time (of time.monotonic). `leaders` by partition, -1 if there is none."""
 
     name: str
     topic_id: str
@@ -58,7 +58,7 @@ class View(NamedTuple):
 
 
 class TopicConfig(NamedTuple):
-    """A topic's settings: all of them, and those of its own."""
+    """A topic's settings: all of them, and its own."""
 
     settings: TopicSettings
     own: dict[str, object]
@@ -76,7 +76,7 @@ class ClusterDescription(NamedTuple):
 
 
 class Metadata:
-    """The topics of a cluster. Safe between threads."""
+    """The topics of a cluster. Thread-safe."""
 
     def __init__(self, brokers: Brokers) -> None:
         self._brokers = brokers
@@ -86,12 +86,12 @@ class Metadata:
         self.cluster_id = ""  # empty where brokers tell none
 
     def connect(self) -> None:
-        """Find a broker that answers, once. Raises BrokerUnavailable."""
+        """Connect to a broker, without retries. Raises BrokerUnavailable."""
         deadline = time.monotonic() + self._brokers.settings.default_api_timeout_ms / 1000
         self._asked([], deadline)
 
     def names(self) -> list[str]:
-        """All topics there are, sorted."""
+        """All topics, sorted."""
         found = self._brokers.retried(lambda deadline: self._asked(None, deadline))
         return sorted(topic.name for topic in found.topics if topic.name is not None and not topic.error_code)
 
@@ -115,7 +115,7 @@ class Metadata:
         return self._brokers.retried(lambda deadline: self._looked(topic, deadline)) if view is None else view
 
     def leader(self, name: TopicPartition, deadline: float) -> Address:
-        """Who leads a partition. For an attempt: raises Again, and what `view` raises; PartitionNotFound."""
+        """A partition's leader. For an attempt: raises Retry, PartitionNotFound, and as `view`."""
         view = self._kept(name.topic) or self._looked(name.topic, deadline)
         if not 0 <= name.partition < len(view.leaders):
             view = self._looked(name.topic, deadline)
@@ -123,7 +123,7 @@ class Metadata:
         return self._leading(view, name.partition)
 
     def leaders(self, topic: str, deadline: float) -> dict[Address, list[int]]:
-        """The partitions of a topic by who leads them. For an attempt: raises as `leader`."""
+        """The partitions of a topic by leader. For an attempt: raises as `leader`."""
         view = self._kept(topic) or self._looked(topic, deadline)
         found: dict[Address, list[int]] = {}
         for partition in range(len(view.leaders)):
@@ -131,14 +131,14 @@ class Metadata:
         return found
 
     def controller(self, deadline: float) -> Address:
-        """Who makes topics. For an attempt: raises Again."""
+        """The controller's address. For an attempt: raises Retry."""
         if self._controller < 0:
             self._asked([], deadline)
         return self._brokers.node(self._controller)
 
     @contextlib.contextmanager
     def asking(self, topic: str) -> Iterator[None]:
-        """While a partition's leader is asked: where that fails, there may be another one."""
+        """Forget the topic if a request to a leader fails: there may be another one."""
         try:
             yield
         except BrokerUnavailable:
@@ -146,16 +146,16 @@ class Metadata:
             raise
 
     def forget(self, topic: str) -> None:
-        """What is known of a topic is out of date."""
+        """Discard a topic's metadata, which is out of date."""
         if isinstance(topic, str):
             self._views.pop(topic, None)
 
     def forget_controller(self) -> None:
-        """There is another one."""
+        """Discard the controller's address, which is out of date."""
         self._controller = -1
 
     def forget_settings(self, topic: str) -> None:
-        """They have been changed."""
+        """Discard settings, which have changed."""
         self._configs.pop(topic, None)
 
     def check_partition(self, view: View, partition: int) -> None:
@@ -174,7 +174,7 @@ class Metadata:
         return TopicDescription(view.name, view.topic_id, len(view.leaders), dict(own), view.internal)
 
     def config(self, topic: str) -> TopicConfig:
-        """A topic's settings; the defaults where the broker tells none. Raises as `view`."""
+        """A topic's settings; the defaults if the broker reports none. Raises as `view`."""
         config = self._kept_config(topic)
         if config is None:
             self.view(topic)
@@ -187,7 +187,7 @@ class Metadata:
         return None if config is None or config.at < oldest else config
 
     def _config(self, topic: str, deadline: float) -> TopicConfig:
-        """Ask for a topic's settings, and for those of others that are known and have none."""
+        """Request a topic's settings, and those of other known topics without cached ones."""
         others = {name for name in list(self._views) if name != topic and self._kept_config(name) is None}
         now = time.monotonic()
         request = DescribeConfigsRequest(
@@ -221,7 +221,7 @@ class Metadata:
         return self._brokers.settings.metadata_max_age_ms / 1000
 
     def _kept(self, topic: object) -> View | None:
-        """What is known of a topic, unless it is too old."""
+        """A topic's cached metadata, unless it is too old."""
         view = self._views.get(topic) if isinstance(topic, str) else None
         if view is None:
             self._brokers.check_open()
@@ -230,7 +230,7 @@ class Metadata:
         return view if time.monotonic() - view.at < self._max_age_s else None
 
     def _looked(self, topic: str, deadline: float) -> View:
-        """A topic as it is now. Raises TopicNotFound, Again."""
+        """A topic's current metadata. Raises TopicNotFound, Retry."""
         answer = self._asked([topic], deadline)
         for found in answer.topics:
             if found.name != topic:
@@ -240,10 +240,10 @@ class Metadata:
                 raise TopicNotFound(f"no topic {topic!r} at {self._brokers.path}; create_topic makes one")
             check_code(found.error_code, f"topic {topic!r}")
             return self._views[topic]
-        raise Again(BrokerUnavailable(f"{self._brokers.path} says nothing of topic {topic!r}"))
+        raise Retry(BrokerUnavailable(f"{self._brokers.path} says nothing of topic {topic!r}"))
 
     def _asked(self, topics: Sequence[str] | None, deadline: float) -> MetadataResponse:
-        """Ask any broker; all topics for None. What it says is remembered."""
+        """Request metadata from any broker and cache it; None for all topics."""
         wanted = None if topics is None else [MetadataRequestTopic(name=topic) for topic in topics]
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
         answer = self._brokers.ask_any(request, MetadataResponse, deadline)
@@ -260,10 +260,10 @@ class Metadata:
         node = view.leaders[partition]
         if node < 0:
             self.forget(view.name)
-            raise Again(BrokerUnavailable(f"{view.name} {partition} has no leader now"))
+            raise Retry(BrokerUnavailable(f"{view.name} {partition} has no leader now"))
         try:
             return self._brokers.node(node)
-        except Again:
+        except Retry:
             self.forget(view.name)
             raise
 
@@ -282,7 +282,7 @@ def _as_config(result: DescribeConfigsResult, now: float) -> TopicConfig:
 
 
 def _parsed(given: dict[str, str | None]) -> dict[str, Any]:
-    """Settings as a broker writes them; what embedlog has no such setting for is left out."""
+    """Parse a broker's settings; those that embedlog does not have are omitted."""
     found: dict[str, Any] = {}
     for name, value in given.items():
         if value is not None:

@@ -1,4 +1,4 @@
-"""An address of brokers, and how patiently and how much at a time they are asked."""
+"""The addresses of brokers, and the timeouts and limits of requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Address: TypeAlias = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class RemoteSettings(Settings):
-    """How brokers are asked, in Kafka's names for the settings of its clients. Times in milliseconds."""
+    """The settings of a client, under Kafka's names. Times are in milliseconds."""
 
     rules: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "connections_max_idle_ms": {"low": 1, "high": MAX_INT32},
@@ -44,7 +44,7 @@ class RemoteSettings(Settings):
 
 
 def shown_address(address: Address) -> str:
-    """host:port, as people write it."""
+    """host:port; an IPv6 address is in brackets."""
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 

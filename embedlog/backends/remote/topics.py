@@ -1,4 +1,4 @@
-"""Topics made, altered and deleted over the wire, and records deleted from their beginning.
+"""Administration over the wire: creates, alters and deletes topics, and deletes records.
 
 What embedlog has a setting for is checked here, so that mistakes have the same errors as with a directory;
 what it has none for goes to the broker as it is, which may know it.
@@ -63,7 +63,7 @@ _REMOVE: Final = 1
 
 
 class Topics:
-    """Implements `port.TopicAdmin`. Safe between threads."""
+    """Implements `port.TopicAdmin`. Thread-safe."""
 
     def __init__(self, brokers: Brokers, metadata: Metadata, lookups: Lookups) -> None:
         self._brokers = brokers
@@ -216,7 +216,7 @@ class Topics:
         )
 
     def _check(self, code: int, said: str | None, name: str, settings: Mapping[str, Any]) -> None:
-        """Raises Again, or what a code means."""
+        """Raises Retry, or the code's error."""
         if code == ErrorCode.NOT_CONTROLLER:
             self._metadata.forget_controller()
         try:
@@ -226,7 +226,7 @@ class Topics:
             raise (UnknownSetting(str(error)) if unknown else error) from None
 
     def _there(self, name: str, partitions: int) -> TopicDescription:
-        """The topic, once every broker that is asked knows of it and its partitions have leaders."""
+        """The topic, once the brokers know it and its partitions have leaders."""
 
         def known() -> bool:
             self._metadata.forget(name)
@@ -241,7 +241,7 @@ class Topics:
         return self._metadata.describe(name)
 
     def _until(self, known: Callable[[], bool]) -> None:
-        """Wait for the cluster to know something, a while at most: the change itself has been made."""
+        """Wait a limited time until the cluster shows a change that has been made."""
         until = time.monotonic() + self._brokers.settings.request_timeout_ms / 1000
         while not known() and time.monotonic() < until:
             self._brokers.pause(self._brokers.settings.retry_backoff_ms / 1000)
@@ -252,7 +252,7 @@ class Topics:
 
 
 def _of(results: list[Any], name: str) -> list[Any]:
-    """The one that is about a topic. Raises NotKafka."""
+    """The result for a topic. Raises NotKafka."""
     found = [each for each in results if each.name == name]
     if len(found) != 1:
         raise NotKafka(f"a broker was asked about topic {name!r}, and answered {len(found)} times")
@@ -260,7 +260,7 @@ def _of(results: list[Any], name: str) -> list[Any]:
 
 
 def _own_name(typed: str) -> str:
-    """The setting's own name; a name that embedlog does not know is left to the brokers."""
+    """The setting's own name; an unknown name is left to the brokers."""
     found = TopicSettings.resolved(typed, None)
     return plain(typed) if found is None else found[0]
 
@@ -270,7 +270,7 @@ def _dotted(name: str) -> str:
 
 
 def _written(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Settings as the wire has them. Raises InvalidSetting, InvalidType."""
+    """Encode settings for the wire. Raises InvalidSetting, InvalidType."""
     written = {}
     for typed, value in settings.items():
         name = _own_name(typed)

@@ -1,7 +1,7 @@
-"""The clients of the design documents, over the wire.
+"""The clients of the Kafka design documents, over the wire.
 
 SimpleConsumer (simple_consumer.py) reads one broker's partitions from offsets that its user keeps.
-ConsumerConnector (consumer_connector.py) shares topics with its group by ZooKeeper, and keeps its place.
+ConsumerConnector (consumer_connector.py) shares topics with its group through ZooKeeper and commits.
 Producer (producer.py) finds brokers by ZooKeeper or in a list, and sends to them at once or from a queue.
 """
 
@@ -35,7 +35,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """What needs kazoo is imported when it is asked for: SimpleConsumer works without it."""
+    """Import what needs kazoo on use: SimpleConsumer works without it."""
     if name == "ConsumerConnector":
         from .consumer_connector import ConsumerConnector
 

@@ -1,12 +1,12 @@
-"""One connection to one broker, blocking: a request, its answer, then the next.
+"""A blocking connection to one broker: one request at a time.
 
     ask(request) -> connect if there is no connection -> send -> read the size, then so many bytes -> decode
 
-The time of an exchange is limited as a whole, however slowly the bytes drip. After whatever goes wrong the
-connection is closed, since nobody knows what would come on it next; the next request makes a new one.
-Nothing is sent twice by itself.
+The timeout covers a whole exchange, however slowly its bytes arrive. After any error the connection is closed,
+since its state is unknown; the next request opens a new one. No request is retried here.
 
-Invariants: an answer takes memory as it arrives, never as its length claims; one exchange at a time.
+Invariants: memory for a response grows with the bytes received, never to what the length claims; there is one
+exchange at a time.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ R = TypeVar("R", bound=Response)
 
 
 class Channel:
-    """A connection to host:port, made when it is needed. Safe between threads.
+    """A connection to host:port, opened on use. Thread-safe.
 
     Args:
         timeout_s: for connecting, and for each exchange.
-        client_id: what the broker is told of who asks.
+        client_id: sent to the broker.
     """
 
     def __init__(self, host: str, port: int, *, timeout_s: float, client_id: str) -> None:
@@ -57,32 +57,30 @@ class Channel:
         return f"{self.host}:{self.port}"
 
     def ask(self, request: Request, kind: type[R], versions: range, *, wait_s: float = 0.0) -> R:
-        """The answer to a request, in the highest of these versions that the broker has.
+        """The response to a request, in the highest of these versions that the broker has.
 
-        `wait_s` is how long the broker may keep it for good reason. Raises BrokerUnavailable,
-        RequestTimedOut, BrokerError where the broker has none of the versions.
+        `wait_s` is how long the broker may delay the response on purpose. Raises BrokerUnavailable,
+        RequestTimedOut, BrokerError if the broker has none of the versions.
         """
         with self._asking(request, wait_s) as deadline:
             return self._exchange(request, kind, self._choose(request, versions), deadline)
 
     def tell(self, request: Request, versions: range) -> None:
-        """Send a request that gets no answer, in the highest of these versions that the broker has.
+        """Send a request without a response, in the highest of these versions that the broker has.
 
-        Raises as `ask`; what the broker makes of it nobody hears.
+        Raises as `ask`; the broker's errors are not reported.
         """
         with self._asking(request, 0.0) as deadline:
             self._send(request, self._choose(request, versions), deadline)
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         with self._lock:
             self._disconnect()
 
-    # -- inside ----------------------------------------------------------------------------------------
-
     @contextmanager
     def _asking(self, request: Request, wait_s: float) -> Iterator[float]:
-        """The connection to oneself, until the time that this gives. Raises as `ask`."""
+        """Exclusive use of the connection; yields the deadline. Raises as `ask`."""
         with self._lock:
             try:
                 deadline = time.monotonic() + self._timeout_s + wait_s

@@ -1,4 +1,4 @@
-"""The documents' high-level consumer: streams of records that a group shares, coordinated by ZooKeeper.
+"""The design documents' high-level consumer: a group shares streams of records, coordinated by ZooKeeper.
 
     with ConsumerConnector("localhost:2181", "billing", auto_offset_reset="smallest") as connector:
         (stream,) = connector.create_message_streams({"clicks": 1})["clicks"]
@@ -9,7 +9,7 @@
                               MessageStream the application's end, one thread each            streams.py
 
 It is Kafka's consumer from before there were group coordinators: members find their partitions each for
-itself, and ZooKeeper says who owns what. Brokers are read with the first versions of Fetch, which those that
+itself, and ZooKeeper records the owners. Brokers are read with the first versions of Fetch, which those that
 have a ZooKeeper know: no headers, no zstd, see SimpleConsumer. Who needs no ZooKeeper has `Log.consumer`.
 
 Source: Kafka 0.7 and 0.10 implementation, "High-level API"; Kafka's ZookeeperConsumerConnector.
@@ -39,7 +39,7 @@ from .topic_filter import compiled
 
 
 class ConsumerConnector:
-    """A consumer of a group. A context manager, which shuts it down. Safe between threads.
+    """A consumer of a group. A context manager, which shuts it down. Thread-safe.
 
     Args:
         zookeeper_connect: "host:port,host:port/chroot" of the cluster's ZooKeeper.
@@ -54,7 +54,9 @@ class ConsumerConnector:
         check_text("zookeeper_connect", zookeeper_connect)
         check_group(group_id)
         self._settings = ConnectorSettings().with_changes(settings)
-        paths.consumer(group_id, self._settings.consumer_id or "any")  # what ZooKeeper cannot name is refused
+        paths.consumer(
+            group_id, self._settings.consumer_id or "any"
+        )  # rejects ids that cannot be znode names
         self.group_id = group_id
         self._guard = ThreadGuard()
         self._streams: dict[tuple[str | None, int], MessageStream] = {}
@@ -71,11 +73,11 @@ class ConsumerConnector:
 
     @property
     def consumer_id(self) -> str:
-        """What the registry calls this consumer; "" before it has streams. Another one in each session."""
+        """This consumer's id in the registry; "" before it has streams. Each session has a new one."""
         return self._member.consumer_id if self._member is not None else ""
 
     def owned(self) -> dict[TopicPartition, int]:
-        """The partitions that this consumer owns now, each with the number of its stream."""
+        """The partitions that this consumer owns, each with its stream's number."""
         return self._member.owned() if self._member is not None else {}
 
     def create_message_streams(
@@ -141,7 +143,7 @@ class ConsumerConnector:
     def commit_offsets(self) -> None:
         """Commit what was consumed: all that streams gave out, but for what other threads still work at.
 
-        Returns when it is stored. Raises ZooKeeperUnavailable, BrokerUnavailable, BrokerError; Closed.
+        Returns when they are stored. Raises ZooKeeperUnavailable, BrokerUnavailable, BrokerError; Closed.
         """
         self._check_process()
         for stream in self._streams.values():
@@ -178,8 +180,6 @@ class ConsumerConnector:
         traceback: TracebackType | None,
     ) -> None:
         self.shutdown()
-
-    # -- inside ----------------------------------------------------------------------------------------
 
     def _start(
         self,

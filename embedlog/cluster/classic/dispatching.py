@@ -1,4 +1,4 @@
-"""From messages to requests: which broker gets what, what it said, and what is tried again.
+"""From messages to requests: groups messages by broker, handles the responses, and retries.
 
     messages -> by (broker, partition) -> batches -> for each broker a request with a batch for each partition
                                                      -> those that did not go: again, or an error
@@ -51,8 +51,8 @@ _ELSEWHERE: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNO
 _Messages = Mapping[tuple[str, int], Sequence[Event]]
 
 
-class Asking(NamedTuple):
-    """How brokers are asked to append."""
+class ProduceOptions(NamedTuple):
+    """The options of produce requests."""
 
     acks: int
     timeout_ms: int
@@ -60,7 +60,7 @@ class Asking(NamedTuple):
 
 
 class _Failed(NamedTuple):
-    """Messages that were not appended, or of which nobody said that they were."""
+    """Messages that were not appended, or whose append was not acknowledged."""
 
     messages: Sequence[Event]
     error: EmbedlogError
@@ -74,14 +74,14 @@ class _Failed(NamedTuple):
 
 
 class ZooKeeperSender:
-    """Implements Sender: to the brokers that the registries name, tried again where that may help."""
+    """Implements Sender: sends to the registered brokers, and retries what may succeed later."""
 
     def __init__(
         self,
         partitions: ZooKeeperPartitions,
         pool: ProducerPool,
         partitioner: Partitioner,
-        asking: Asking,
+        asking: ProduceOptions,
         *,
         num_retries: int,
         retry_backoff_s: float,
@@ -137,7 +137,7 @@ class ZooKeeperSender:
         return failed
 
     def _begin(self, topic: str) -> list[BrokerPartition]:
-        """Have a topic created, and wait at most request_timeout_ms until its partitions have leaders.
+        """Create a topic, and wait at most request_timeout_ms until its partitions have leaders.
 
         Raises TopicNotFound if brokers do not create topics, BrokerUnavailable, BrokerError.
         """
@@ -172,9 +172,9 @@ class ZooKeeperSender:
 
 
 class ListSender:
-    """Implements Sender: each call to one broker of a list, at random, and to a partition that it takes."""
+    """Implements Sender: sends each call to a random broker of a list, and to a partition that it accepts."""
 
-    def __init__(self, pool: ProducerPool, asking: Asking) -> None:
+    def __init__(self, pool: ProducerPool, asking: ProduceOptions) -> None:
         self._pool = pool
         self._asking = asking
         self._lock = threading.Lock()
@@ -222,13 +222,13 @@ class ListSender:
 
 
 class _Taken(NamedTuple):
-    """The partitions of a topic that the broker behind a connection takes, as far as is known."""
+    """The partitions of a topic that a connection's broker is known to accept."""
 
     partitions: list[int]
     at: float
 
 
-def produce(channel: Channel, messages: _Messages, asking: Asking) -> list[_Failed]:
+def produce(channel: Channel, messages: _Messages, asking: ProduceOptions) -> list[_Failed]:
     """Send messages to one broker, by (topic, partition); what failed. Of those of a partition the first ones
     may have been appended all the same.
 
@@ -252,7 +252,7 @@ def produce(channel: Channel, messages: _Messages, asking: Asking) -> list[_Fail
 
 
 def _batch(messages: Sequence[Event], compression: int) -> tuple[int, bytearray]:
-    """As many of the messages as make a batch, and the batch."""
+    """The number of messages that fit into one batch, and the batch."""
     rows: list[tuple[bytes | None, bytes | None, tuple[()], int]] = []
     size = 0
     now_ms = time.time_ns() // 1_000_000
@@ -266,7 +266,7 @@ def _batch(messages: Sequence[Event], compression: int) -> tuple[int, bytearray]
 
 
 def _request(
-    channel: Channel, batches: Mapping[tuple[str, int], bytearray], asking: Asking
+    channel: Channel, batches: Mapping[tuple[str, int], bytearray], asking: ProduceOptions
 ) -> dict[tuple[str, int], EmbedlogError]:
     topics: dict[str, TopicProduceData] = {}
     for (topic, partition), batch in batches.items():
@@ -292,7 +292,7 @@ def _request(
 
 
 def _leaders(channel: Channel, topic: str) -> list[BrokerPartition]:
-    """A topic's partitions with their leaders (-1: none now); the broker creates it if there is none.
+    """A topic's partitions with their leaders (-1: none); the broker creates a missing topic.
 
     Raises TopicNotFound, BrokerUnavailable, BrokerError.
     """

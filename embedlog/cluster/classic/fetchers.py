@@ -1,4 +1,4 @@
-"""Fetchers: a thread for each broker that leads partitions of ours, and one that finds out who leads.
+"""Fetchers: a thread for each broker that leads owned partitions, and one that finds the leaders.
 
     homeless claims --> the finder asks where their leaders are --> the fetcher of that broker
          ^                                                              |  multifetch -> streams
@@ -63,24 +63,24 @@ class Fetchers:
         self._finder.start()
 
     def add(self, claims: Collection[Claim]) -> None:
-        """Fetch these, from where they are."""
+        """Fetch these from their positions."""
         with self.changed:
             self._homeless.update(claims)
             self.wake()
 
     def wake(self) -> None:
-        """There is room, or a claim has ended, or the brokers have changed: look again."""
+        """Check again: a stream has room, a claim has ended, or the brokers have changed."""
         with self.changed:
             self._woken = True
             self.changed.notify_all()
 
     def brokers(self) -> list[BrokerAddress]:
-        """Which brokers are connected to."""
+        """The brokers with a connection."""
         with self.changed:
             return sorted(self._fetchers)
 
     def close(self) -> None:
-        """Stop; fetches under way end by themselves, and bring nothing any more."""
+        """Stop. Pending fetches end, and their records are dropped."""
         with self.changed:
             self._closed = True
             self._homeless.clear()
@@ -92,12 +92,12 @@ class Fetchers:
     # -- for fetchers ----------------------------------------------------------------------------------
 
     def give_back(self, claims: Iterable[Claim]) -> None:
-        """Their broker is not the one: find another. Under the lock."""
+        """Their broker is no longer the leader: find it. The lock is held."""
         self._homeless.update(claims)
         self.changed.notify_all()
 
     def ended(self, fetcher: _Fetcher) -> None:
-        """It has nothing to do any more. Under the lock."""
+        """It has no claims left. The lock is held."""
         if self._fetchers.get(fetcher.address) is fetcher:
             del self._fetchers[fetcher.address]
 
@@ -173,7 +173,7 @@ class _Fetcher(threading.Thread):
                 except EmbedlogError as error:
                     _logger.info("Broker %d: %s", self.address.node_id, error)
                     gone = claims
-                except Exception:  # a mistake of ours: the partitions are not to wait for a dead thread
+                except Exception:  # a defect: the partitions must not wait for a dead thread
                     _logger.exception("Broker %d", self.address.node_id)
                     gone = claims
                 if gone:
@@ -183,7 +183,7 @@ class _Fetcher(threading.Thread):
                         self._fetchers.give_back(gone)
 
     def _ready(self) -> list[Claim] | None:
-        """What to fetch next, waiting until there is something; None when this fetcher has ended."""
+        """Wait for claims to fetch. Returns None when this fetcher has ended."""
         with self._fetchers.changed:
             while True:
                 self.claims = {claim for claim in self.claims if claim.alive}
@@ -196,14 +196,14 @@ class _Fetcher(threading.Thread):
                 self._fetchers.changed.wait()
 
     def _pause(self) -> None:
-        """Before others are asked who leads: they may not know yet."""
+        """Wait before asking for the leader: other brokers may not know it yet."""
         with self._fetchers.changed:
             self._fetchers.changed.wait_for(
                 lambda: self.closed, self._settings.refresh_leader_backoff_ms / 1000
             )
 
     def _fetch(self, claims: list[Claim]) -> list[Claim]:
-        """One round: what it brings goes to the streams. Returns the claims that are not this broker's."""
+        """Fetch once and deliver to the streams. Returns the claims that this broker does not lead."""
         gone = [claim for claim in claims if claim.fetch_offset is None and not self._begin(claim)]
         asked = {claim.name: claim for claim in claims if claim.fetch_offset is not None}
         if not asked:
@@ -222,7 +222,7 @@ class _Fetcher(threading.Thread):
         return gone
 
     def _take(self, claim: Claim, answer: MessageSet) -> bool:
-        """Hand on what came; False where it is that another broker is to be asked."""
+        """Deliver a response. Returns False if another broker leads the partition."""
         error = answer.error
         if error is None:
             if not answer.records or claim.stream.put(claim, answer.records):
@@ -239,7 +239,7 @@ class _Fetcher(threading.Thread):
         return True
 
     def _begin(self, claim: Claim) -> bool:
-        """Find the offset where a claim begins. False where another broker is to be asked."""
+        """Find a claim's first offset. Returns False if another broker leads the partition."""
         time_ms = _RESETS.get(self._settings.auto_offset_reset)
         if time_ms is None:
             self._fail(
@@ -257,7 +257,7 @@ class _Fetcher(threading.Thread):
         return True
 
     def _fail(self, claim: Claim, error: EmbedlogError) -> None:
-        """Tell the application, and fetch it no more."""
+        """Report the error to the application, and stop fetching the partition."""
         claim.stream.put(claim, (), error)
         with self._fetchers.changed:
             self.claims.discard(claim)

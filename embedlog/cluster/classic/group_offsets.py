@@ -1,4 +1,4 @@
-"""Where a group's offsets are kept: in ZooKeeper, in Kafka's __consumer_offsets, or in both while they move.
+"""A group's offsets: stored in ZooKeeper, in Kafka's __consumer_offsets, or in both during a migration.
 
     offsets_storage  dual_commit_enabled   committed to        resumed from
     zookeeper        no                    ZooKeeper           ZooKeeper
@@ -9,11 +9,10 @@ A commit covers all partitions that a consumer owns: a coordinator deletes an of
 again within offsets_retention_minutes. During a migration the larger of the two offsets is written to both
 places as soon as a partition is claimed, so the new place has all of them even if no record arrives.
 
-A commit by somebody who is not the owner any more is refused. ZooKeeper does that itself: the offset is
-written in a transaction that checks the owner's node. Kafka knows nothing of owners in ZooKeeper, so the
-ownership is checked just before; a commit that is then held up on its way for longer than the session lives
-is taken in late. What it says was consumed was consumed: nothing is skipped by it, at worst something is read
-again.
+A commit by a former owner is rejected. ZooKeeper does that itself: the offset is
+written in a transaction that checks the owner's node. Kafka does not know ZooKeeper's owners, so
+ownership is checked just before; a commit that is then delayed until after the end of the session
+is accepted late. Its records were consumed: nothing is skipped, at worst some are read again.
 
 Source: Kafka 0.10 implementation, "Consumer Offset Tracking", "Migrating offsets from ZooKeeper to Kafka".
 """
@@ -67,7 +66,7 @@ class GroupOffsets:
         return found
 
     def commit(self, consumer: str, offsets: Mapping[TopicPartition, int]) -> set[TopicPartition]:
-        """Store offsets of partitions that a consumer owns. Returns those that were refused: it does not.
+        """Store offsets of partitions that a consumer owns. Returns the rejected ones, which it does not own.
 
         Raises ZooKeeperUnavailable, BrokerUnavailable, BrokerError: some may be stored.
         """
@@ -84,15 +83,13 @@ class GroupOffsets:
         return refused
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         if self._coordinator is not None:
             self._coordinator.close()
             self._coordinator = None
 
-    # -- inside ----------------------------------------------------------------------------------------
-
     def _asked(self, ask: Callable[[SimpleConsumer], T]) -> T:
-        """Ask the group's coordinator, again after a pause where it has moved, or is not ready."""
+        """Ask the group's coordinator; retry after a pause if it has moved or is not ready."""
         for left in range(self._settings.offsets_commit_max_retries, -1, -1):
             try:
                 return ask(self._found())
@@ -105,7 +102,7 @@ class GroupOffsets:
         raise AssertionError("there is a last attempt")
 
     def _found(self) -> SimpleConsumer:
-        """The coordinator, by asking any broker."""
+        """A connection to the coordinator, found by asking any broker."""
         if self._coordinator is not None:
             return self._coordinator
         failed: BrokerUnavailable | BrokerError = BrokerUnavailable(

@@ -1,4 +1,4 @@
-"""A consumer's life in its group: one thread that registers, rebalances and commits.
+"""A consumer as a member of its group: one thread that registers, rebalances and commits.
 
     register    1 our id into /consumers/[group]/ids, with what we read
                 2, 3, 4 watches: the group's ids, the brokers' ids, the topics (set by reading them)
@@ -58,7 +58,7 @@ _logger = logging.getLogger(__name__)
 
 
 class ZooKeeperMember:
-    """One consumer of a group, with its thread.
+    """One consumer of a group and its thread.
 
     Args:
         subscription: what it reads.
@@ -107,21 +107,21 @@ class ZooKeeperMember:
 
     @property
     def consumer_id(self) -> str:
-        """What the registry calls it now."""
+        """Its current id in the registry."""
         return self._id
 
     @property
     def is_current(self) -> bool:
-        """Whether what it owns is certainly not others' by now."""
+        """Whether it certainly still owns its partitions."""
         return self._lease.is_valid
 
     def start(self) -> None:
-        """Begin, and wait for the first rebalance. Raises RebalanceFailed, and what else it came to."""
+        """Start, and wait for the first rebalance. Raises RebalanceFailed, or its other errors."""
         self._thread.start()
         self._settled.result()
 
     def owned(self) -> dict[TopicPartition, int]:
-        """The partitions it reads, and with which stream it reads each."""
+        """The partitions that it reads, each with its stream's number."""
         reading = tuple(self._claims)
         return {name: number for name, number in self._registered.copy().items() if name in reading}
 
@@ -130,19 +130,19 @@ class ZooKeeperMember:
         self._fetchers.wake()
 
     def look(self) -> None:
-        """Something in ZooKeeper has changed."""
+        """Something has changed in ZooKeeper."""
         with self._changed:
             self._look = True
             self._changed.notify_all()
 
     def commit_soon(self) -> None:
-        """There is an offset that should not wait to be stored."""
+        """Request a commit soon."""
         with self._changed:
             self._commit_soon = True
             self._changed.notify_all()
 
     def commit(self) -> None:
-        """Commit what was consumed. Raises what that came to; Closed."""
+        """Commit the consumed offsets. Raises the commit's error; Closed."""
         done: Future[None] = Future()
         with self._changed:
             if self._closing:
@@ -152,7 +152,7 @@ class ZooKeeperMember:
         done.result()
 
     def close(self) -> None:
-        """Give up everything, leave the group, end the thread."""
+        """Release all partitions, leave the group, end the thread."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -170,13 +170,13 @@ class ZooKeeperMember:
             except EmbedlogError as error:
                 _logger.warning("Consumer %s: %s", self._id or "(not registered)", error)
                 self._failed(commits, error)
-            except Exception as error:  # a mistake of ours: the group is not to wait for a dead thread
+            except Exception as error:  # a defect: the group must not wait for a dead thread
                 _logger.exception("Consumer %s", self._id)
                 self._failed(commits, error)
         self._end()
 
     def _wait(self) -> list[Future[None]] | None:
-        """Until there is something to do: who waits for a commit. None at the end."""
+        """Wait for work. Returns the futures of requested commits; None at the end."""
         with self._changed:
             while not self._closing:
                 now = time.monotonic()
@@ -217,7 +217,7 @@ class ZooKeeperMember:
             self._try_again(None)
 
     def _failed(self, commits: list[Future[None]], error: Exception) -> None:
-        """Something did not succeed, and may the next time."""
+        """An attempt failed and will be retried."""
         for each in commits:
             if not each.done():
                 each.set_exception(error)
@@ -271,7 +271,7 @@ class ZooKeeperMember:
         _logger.info("Consumer %s is in group %s", consumer, self._registry.group)
 
     def _rebalance(self) -> bool:
-        """One attempt; False where not all that should be ours is ours."""
+        """One attempt. Returns False if other members still own some of the assigned partitions."""
         members = self._registry.members()
         if self._id not in members:
             _logger.warning("Consumer %s is not in the registry any more", self._id)
@@ -311,7 +311,7 @@ class ZooKeeperMember:
         ]
 
     def _take(self, wanted: Mapping[TopicPartition, int]) -> set[TopicPartition]:
-        """Claim partitions and begin to fetch them. Returns those that did not become ours."""
+        """Claim partitions and begin to fetch them. Returns those that could not be claimed."""
         self._registered.update(wanted)  # in case that the answer does not come
         claimed = self._registry.claim(self._id, wanted)
         for name in set(wanted) - claimed:
@@ -329,7 +329,7 @@ class ZooKeeperMember:
         return set(wanted) - claimed
 
     def _give_up(self, names: Collection[TopicPartition], handover_ms: int) -> None:
-        """Stop reading partitions, commit them, release them.
+        """Stop reading partitions, commit their offsets, and release them.
 
         Where they cannot be committed they stay ours, unread, until the next attempt; not forever, though.
         """
@@ -355,7 +355,7 @@ class ZooKeeperMember:
             self._registered.pop(name, None)
 
     def _drop_all(self) -> None:
-        """The session is over: whatever was ours may be others' by now."""
+        """The session has ended: other members may own the partitions by now."""
         _logger.warning("Consumer %s: the session with ZooKeeper is over, everything is dropped", self._id)
         for stream in self._streams:
             stream.drop(self._claims.values())
@@ -387,7 +387,7 @@ class ZooKeeperMember:
                 each.set_result(None)
 
     def _store(self, claims: Collection[Claim]) -> None:
-        """Commit the consumed offset of each of these."""
+        """Commit the consumed offsets of these claims."""
         refused = self._offsets.commit(
             self._id, {claim.name: claim.consumed for claim in claims if claim.consumed is not None}
         )
@@ -400,7 +400,7 @@ class ZooKeeperMember:
             self._lose([claim for claim in claims if claim.name in refused])
 
     def _lose(self, claims: Collection[Claim]) -> None:
-        """They are not ours, whoever took them away: read them no more, and see whether they should be."""
+        """Stop reading partitions that are no longer owned, and rebalance."""
         for stream in self._streams:
             stream.drop(claims)
         for claim in claims:
@@ -413,7 +413,7 @@ class ZooKeeperMember:
     # -- the session -----------------------------------------------------------------------------------
 
     def _is_current(self) -> bool:
-        """Whether what we own is ours, for all that can be known here."""
+        """Whether the session, and so the ownership, is certainly valid."""
         return (
             not self._over
             and self._zookeeper.session_id in (self._session, _UNCONNECTED)

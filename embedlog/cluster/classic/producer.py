@@ -1,4 +1,4 @@
-"""The producer of the design documents: brokers by ZooKeeper or from a list, synchronous or with a queue.
+"""The design documents' producer: finds brokers in ZooKeeper or a list; synchronous, or with a queue.
 
     with Producer(zk_connect="localhost:2181") as producer:
         producer.send(ProducerData("clicks", [b"one", b"two"], key="user-7"))
@@ -30,7 +30,7 @@ from ...files.names import check_topic_name
 from ...runtime.closing import Closing
 from ...synonyms import PRODUCER_ARGUMENTS
 from ...validation import also_named, as_seconds, check_choice, check_int, check_text, is_several
-from .dispatching import Asking, ListSender, ZooKeeperSender
+from .dispatching import ListSender, ProduceOptions, ZooKeeperSender
 from .producer_data import (
     CallbackHandler,
     DefaultEncoder,
@@ -56,7 +56,7 @@ T = TypeVar("T")
 
 
 class Producer(Closing):
-    """Sends to the brokers of a cluster. Safe between threads; a context manager.
+    """Sends to the brokers of a cluster. Thread-safe; a context manager.
 
     Args:
         zk_connect: "host:port,host:port/chroot": brokers and topics are found there, and followed.
@@ -116,7 +116,7 @@ class Producer(Closing):
         check_int("acks", acks, low=-1, high=1)
         forever = queue_enqueue_timeout_ms == _FOREVER
         waits = None if forever else as_seconds("queue_enqueue_timeout_ms", queue_enqueue_timeout_ms)
-        asking = Asking(acks, request_timeout_ms, codec_number(compression_codec))
+        asking = ProduceOptions(acks, request_timeout_ms, codec_number(compression_codec))
         queue_time_s = as_seconds("queue_time_ms", queue_time_ms)
         backoff_s = as_seconds("retry_backoff_ms", retry_backoff_ms)
         self._encoder: Encoder = _with("encoder", encoder, "to_message") or DefaultEncoder()
@@ -177,7 +177,7 @@ class Producer(Closing):
             self._queue.put(event)
 
     def close(self) -> None:
-        """Send what is in the queue, and let go of the connections. Safe to call twice."""
+        """Send the queued events, and close the connections. Idempotent."""
         with self._lock:
             if self._closed:
                 return
@@ -195,7 +195,7 @@ class Producer(Closing):
 
 
 def _events(given: object) -> list[Event]:
-    """One for each value. Raises InvalidType, InvalidTopicName."""
+    """One event for each value. Raises InvalidType, InvalidTopicName."""
     several = [given] if isinstance(given, ProducerData) else given
     if not is_several(several):
         raise InvalidType(f"send takes a ProducerData, or several, not {shown(given)}")

@@ -1,4 +1,4 @@
-"""What the documents' producer is given, and what its user may plug into it.
+"""The input of the design documents' producer, and the interfaces of its plug-ins.
 
     ProducerData     a topic, a key, one value or several
     Encoder          to_message(data) -> the bytes that are sent
@@ -29,7 +29,7 @@ class ProducerData(NamedTuple):
 
 
 class Event(NamedTuple):
-    """One value, on its way through the queue."""
+    """One value to send."""
 
     topic: str
     data: Any
@@ -37,14 +37,14 @@ class Event(NamedTuple):
 
 
 class BrokerPartition(NamedTuple):
-    """A partition, and the broker that takes records for it."""
+    """A partition and the broker that accepts its records."""
 
     broker: int
     partition: int
 
 
 class Encoder(Protocol):
-    """Makes a message of a value."""
+    """Encodes a value as a message."""
 
     def to_message(self, data: Any) -> bytes | None: ...
 
@@ -57,7 +57,7 @@ class Partitioner(Protocol):
 
 
 class Sender(Protocol):
-    """What an EventHandler sends with."""
+    """Sends the events of an EventHandler."""
 
     def send(self, messages: Sequence[Event]) -> None:
         """Send events whose data are bytes or None, each to the partition of its key."""
@@ -102,7 +102,7 @@ class CallbackHandler:
         return []
 
     def close(self) -> None:
-        """Nothing more will come."""
+        """No more calls follow."""
 
 
 class DefaultEncoder:

@@ -1,4 +1,4 @@
-"""Connections to brokers, as many as are needed at a time, which follow the brokers as they come and go.
+"""A pool of connections to brokers, which follows the brokers as they come and go.
 
 A connection is lent for one exchange. Several threads that send to one broker at a time get one each; a few
 are kept when they come back. When a broker goes, or comes back at another address, those to where it was are
@@ -19,7 +19,7 @@ _KEPT: Final = 4
 
 
 class ProducerPool:
-    """Safe between threads."""
+    """Thread-safe."""
 
     def __init__(self, *, timeout_s: float, client_id: str) -> None:
         self._timeout_s = timeout_s
@@ -30,7 +30,7 @@ class ProducerPool:
         self._closed = False
 
     def follow(self, brokers: Mapping[int, tuple[str, int]]) -> None:
-        """These are the brokers now, by their ids."""
+        """Set the current brokers, by id."""
         with self._lock:
             gone = [
                 channel
@@ -48,18 +48,18 @@ class ProducerPool:
             channel.close()
 
     def brokers(self) -> list[int]:
-        """The ids of those that there are, sorted."""
+        """The ids of the current brokers, sorted."""
         with self._lock:
             return sorted(self._addresses)
 
     def idle(self) -> dict[int, int]:
-        """How many connections are kept, by broker."""
+        """The number of idle connections by broker."""
         with self._lock:
             return {broker: len(channels) for broker, channels in self._idle.items() if channels}
 
     @contextmanager
     def lent(self, broker: int) -> Iterator[Channel]:
-        """A connection to a broker. Raises BrokerUnavailable where there is no such broker, Closed."""
+        """A connection to a broker. Raises BrokerUnavailable for an unknown broker, Closed."""
         with self._lock:
             if self._closed:
                 raise Closed("the producer is closed")

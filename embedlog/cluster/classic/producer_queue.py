@@ -1,4 +1,4 @@
-"""The queue of an asynchronous producer, and the thread that empties it.
+"""The queue of an asynchronous producer, and its sender thread.
 
     put -> before_enqueue -> queue -> after_enqueue
            the thread: after_dequeuing, until batch_size events are there or queue_time_ms are over
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class ProducerQueue:
-    """Safe between threads.
+    """Thread-safe.
 
     Args:
         send: sends a batch, in the queue's own thread.
@@ -56,7 +56,7 @@ class ProducerQueue:
         self._thread.start()
 
     def put(self, event: Event) -> None:
-        """Raises BufferExhausted where there is no room in time, Closed."""
+        """Raises BufferExhausted if there is no room in time, Closed."""
         event = self._callbacks.before_enqueue(event)
         with self._lock:
             room = self._left.wait_for(self._has_room, self._enqueue_timeout_s)
@@ -73,7 +73,7 @@ class ProducerQueue:
             )
 
     def close(self) -> None:
-        """Send what there is, and end."""
+        """Send the queued events, and end the thread."""
         with self._lock:
             self._closed = True
             self._came.notify_all()
@@ -92,7 +92,7 @@ class ProducerQueue:
         self._deliver(self._gather_last)
 
     def _gather(self, batch: list[Event]) -> bool:
-        """Fill the next batch; whether there may be more."""
+        """Fill the next batch. Returns whether more events may follow."""
         until = time.monotonic() + self._queue_time_s
         while len(batch) < self._batch_size:
             event, over = self._take(until)
@@ -108,7 +108,7 @@ class ProducerQueue:
         return False
 
     def _take(self, until: float) -> tuple[Event | None, bool]:
-        """The next event; None when the time is over, or nothing comes any more."""
+        """The next event; None on a timeout or at the end."""
         with self._lock:
             self._came.wait_for(lambda: self._events or self._closed, max(until - time.monotonic(), 0))
             if not self._events:
@@ -118,7 +118,7 @@ class ProducerQueue:
             return event, False
 
     def _deliver(self, gather: Callable[[list[Event]], bool]) -> bool:
-        """Send a batch, if there is one. What fails on the way is told of: the thread goes on."""
+        """Send a batch, if there is one. Errors are reported, and the thread continues."""
         batch: list[Event] = []
         events: Sequence[Event] = batch
         error: Exception | None = None

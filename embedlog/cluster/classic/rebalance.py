@@ -1,4 +1,4 @@
-"""Who of a group reads which partition, by the documents' algorithm: a function that every member computes.
+"""The design documents' assignment of partitions to a group's consumers: a pure function that all compute.
 
     for each topic T that a consumer Ci reads
         PT  T's partitions, sorted by (broker, number): those of a broker stand together
@@ -37,7 +37,7 @@ INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"}
 
 
 class ConsumerThread(NamedTuple):
-    """A stream of a consumer, as the registry of owners names it."""
+    """A consumer's stream, as it is named in the registry of owners."""
 
     consumer: str
     number: int
@@ -71,7 +71,7 @@ def by_broker(replicas: Mapping[int, Sequence[int]]) -> list[int]:
 
 
 def dealt(partitions: Sequence[int], threads: Iterable[ConsumerThread]) -> dict[int, ConsumerThread]:
-    """The stream of each partition, given PT and, in any order, CG; nothing where there are no streams."""
+    """The stream of each partition, given PT and, in any order, CG; empty if there are no streams."""
     streams = sorted(threads, key=lambda thread: str(thread).encode("utf-16-be"))  # as Java's compareTo
     if not streams:
         return {}

@@ -1,4 +1,4 @@
-"""A group in ZooKeeper, as one of its consumers sees and changes it.
+"""A group's registries in ZooKeeper, as one of its consumers reads and changes them.
 
     /consumers/[group]/ids/[consumer]                 who is in the group: read, watched, our own written
     /consumers/[group]/owners/[topic]/[partition]     who reads which partition: claimed and released
@@ -53,10 +53,10 @@ _logger = logging.getLogger(__name__)
 
 
 class Registry:
-    """One group. Safe between threads.
+    """One group. Thread-safe.
 
     Args:
-        on_change: called, in kazoo's thread, when something that was read has changed, or may have.
+        on_change: called in kazoo's thread when something that was read may have changed.
     """
 
     def __init__(self, zookeeper: ZooKeeper, group: str, on_change: Callable[[], None]) -> None:
@@ -70,16 +70,16 @@ class Registry:
     # -- who is there ----------------------------------------------------------------------------------
 
     def register(self, consumer: str, subscription: Subscription) -> None:
-        """Step 1: this consumer is in the group, by an id that nobody had."""
+        """Step 1: register this consumer under a new id."""
         self._ensure(paths.consumers(self.group), paths.BROKER_IDS, paths.TOPICS)
         self.zookeeper.create(paths.consumer(self.group, consumer), subscription.encode(), ephemeral=True)
 
     def unregister(self, consumer: str) -> None:
-        """It has left. What it owns it should have released before."""
+        """Remove the consumer's id. It should have released its partitions before."""
         self.zookeeper.delete(paths.consumer(self.group, consumer))
 
     def members(self) -> dict[str, Subscription]:
-        """Step 2: who is in the group, and what they read; watched.
+        """Step 2: the group's members and their subscriptions; watched.
 
         An id's subscription never changes, so each is read once.
         """
@@ -92,15 +92,15 @@ class Registry:
         return dict(self._members)
 
     def watch_brokers(self) -> list[str]:
-        """Step 3: the ids of the brokers that are alive; watched."""
+        """Step 3: the ids of the live brokers; watched."""
         return self.zookeeper.children(paths.BROKER_IDS, self._watch) or []
 
     def topics(self) -> list[str]:
-        """Step 4, for a filter: all topics that there are; watched."""
+        """Step 4, for a filter: all topics; watched."""
         return self.zookeeper.children(paths.TOPICS, self._watch) or []
 
     def partitions(self, topics: Iterable[str]) -> dict[str, Mapping[int, Any]]:
-        """The partitions of those topics that are there, with their brokers; watched, also for coming."""
+        """The partitions of existing topics with their brokers; watched, also for the topics' creation."""
         names = list(topics)
         found: dict[str, Mapping[int, Any]] = {}
         where = [paths.topic(name) for name in names]
@@ -121,7 +121,7 @@ class Registry:
         return found
 
     def leaders(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, BrokerAddress]:
-        """Where the leaders of partitions are, of those that have one that is alive."""
+        """The addresses of the leaders, of partitions that have a live one."""
         names = list(partitions)
         leaders: dict[TopicPartition, int] = {}
         for name, state in zip(
@@ -136,7 +136,7 @@ class Registry:
         return {name: there[leader] for name, leader in leaders.items() if leader in there}
 
     def brokers(self) -> list[BrokerAddress]:
-        """The brokers that are alive."""
+        """The live brokers."""
         ids = self.zookeeper.children(paths.BROKER_IDS) or []
         return list(self._addresses({int(each) for each in ids if each.isdecimal()}).values())
 
@@ -159,7 +159,7 @@ class Registry:
             if isinstance(read, KazooException):
                 free.append(name)
             elif read[0] == nodes[name]:
-                own.add(name)  # by an attempt whose answer did not come
+                own.add(name)  # by an attempt whose response was lost
         refused = self._transact(
             consumer,
             free,
@@ -169,13 +169,13 @@ class Registry:
             lambda part: self._ensure(*{paths.owners(self.group, name.topic) for name in part}),
         )
         if refused:
-            self._on_change()  # somebody was faster, a moment ago: look again, and watch him
+            self._on_change()  # another consumer was faster: read again, and watch its node
         own |= set(free) - refused
         self._own.update((consumer, name) for name in own)
         return own
 
     def release(self, consumer: str, partitions: Iterable[TopicPartition]) -> None:
-        """Step 8: give up what this consumer owns. What it may have claimed, or not, is looked at first."""
+        """Step 8: release this consumer's partitions. Claims of unknown outcome are checked first."""
         names = set(partitions)
         certain = {name for name in names if (consumer, name) in self._own}
         mine = sorted([*certain, *self._owned_by(consumer, names - certain)])
@@ -198,18 +198,18 @@ class Registry:
         self.unregister(consumer)
 
     def lost(self, consumer: str, partitions: Iterable[TopicPartition]) -> None:
-        """The consumer has these no more, as a refused commit has shown."""
+        """Forget partitions that the consumer no longer owns, as a rejected commit has shown."""
         self._own.difference_update((consumer, name) for name in partitions)
 
     def still_owned(self, consumer: str, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
-        """Those of the partitions that are the consumer's at this moment."""
+        """The partitions that the consumer owns at this moment."""
         names = [name for name in partitions if (consumer, name) in self._own]
         return set(names) - self._transact(consumer, names, self._check_owner)
 
     # -- offsets ---------------------------------------------------------------------------------------
 
     def offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The group's offsets, where there are any."""
+        """The group's offsets, of partitions that have one."""
         names = list(partitions)
         found = {}
         for name, read in zip(
@@ -220,7 +220,7 @@ class Registry:
         return found
 
     def commit(self, consumer: str, offsets: Mapping[TopicPartition, int]) -> set[TopicPartition]:
-        """Store the group's offsets of partitions that the consumer owns. Returns those it does not own."""
+        """Store offsets of partitions that the consumer owns. Returns those that it does not own."""
         names = [name for name in offsets if (consumer, name) in self._own]
         where = {name: paths.offset(self.group, *name) for name in names}
 
@@ -242,8 +242,6 @@ class Registry:
         self._made.update(where[name] for name in names if name not in refused)
         return refused | (set(offsets) - set(names))
 
-    # -- inside ----------------------------------------------------------------------------------------
-
     def _watch(self, event: object) -> None:
         self._on_change()
 
@@ -254,7 +252,7 @@ class Registry:
                 self._made.add(path)
 
     def _ask(self, how: Callable[[Any, T], Any], several: Iterable[T]) -> list[Any]:
-        """The same of several, sent together."""
+        """Pipeline one request for each of several."""
 
         def request(each: T) -> Callable[[Any], Any]:
             return lambda kazoo: how(kazoo, each)
@@ -280,7 +278,7 @@ class Registry:
         return found
 
     def _owned_by(self, consumer: str, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Those of the partitions whose owner's node says that they are the consumer's.
+        """The partitions whose owner's node names the consumer.
 
         It is asked where it is not certain what has become of an earlier request: of a server that has caught
         up with whatever that was.
@@ -342,7 +340,7 @@ class Registry:
 
 
 def now_ms() -> int:
-    """For a registration's timestamp."""
+    """The timestamp of a registration."""
     return time.time_ns() // 1_000_000
 
 

@@ -1,4 +1,4 @@
-"""The documents' SimpleConsumer: one broker, and no state but a connection.
+"""The design documents' SimpleConsumer: reads one broker, and has no state but a connection.
 
     with SimpleConsumer("localhost", 9092) as consumer:
         (offset,) = consumer.get_offsets_before("clicks", 0, EARLIEST_TIME, 1)
@@ -73,7 +73,7 @@ _COMMITTED: Final = {"zookeeper": range(1), "kafka": range(1, 2)}
 
 
 class FetchRequest(NamedTuple):
-    """Read a partition from an offset on, about max_bytes (without: the consumer's buffer_size)."""
+    """Read about max_bytes (default: the consumer's buffer_size) of a partition from an offset on."""
 
     topic: str
     partition: int
@@ -105,13 +105,13 @@ class MessageSet:
 
 
 class SimpleConsumer(Closing):
-    """Reads one broker's partitions. A context manager; safe between threads, one request at a time.
+    """Reads one broker's partitions. A context manager; thread-safe, one request at a time.
 
     Args:
         host, port: the broker. It is connected to when it is needed, and again after an error.
         so_timeout_ms: how long the broker may take for an answer (beside max_wait_ms).
         buffer_size: bytes a fetch asks for at first.
-        client_id: what the broker is told of who asks.
+        client_id: sent to the broker.
         max_buffer_size: bytes a fetch asks for at most, before it gives up.
 
     Raises InvalidArgument, InvalidType. Every method may raise BrokerUnavailable, RequestTimedOut,
@@ -145,7 +145,7 @@ class SimpleConsumer(Closing):
     # -- reading ---------------------------------------------------------------------------------------
 
     def fetch(self, request: FetchRequest, *, max_wait_ms: int = 0, min_bytes: int = 1) -> MessageSet:
-        """The records from an offset on, none where the log ends.
+        """The records from an offset on; none at the end of the log.
 
         Waits at most max_wait_ms for min_bytes. Raises OffsetOutOfRange, TopicNotFound; RecordTooLarge for a
         message that does not fit into max_buffer_size; CorruptRecord.
@@ -203,7 +203,7 @@ class SimpleConsumer(Closing):
     # -- offsets of a group ----------------------------------------------------------------------------
 
     def find_coordinator(self, group: str) -> BrokerAddress:
-        """The broker that keeps a group's offsets: they are committed and fetched there."""
+        """The group's coordinator, which stores its offsets."""
         check_group(group)
         answer = self._channel.ask(FindCoordinatorRequest(key=group), FindCoordinatorResponse, _COORDINATOR)
         _check(answer.error_code, f"coordinator of {group!r}", answer.error_message)
@@ -253,7 +253,7 @@ class SimpleConsumer(Closing):
     def fetch_offsets(
         self, group: str, partitions: Iterable[TopicPartition], *, storage: str = "kafka"
     ) -> dict[TopicPartition, CommittedOffset | None]:
-        """What a group has committed for these partitions in that storage, or None."""
+        """A group's committed offsets of these partitions in that storage, or None."""
         check_group(group)
         check_choice("storage", storage, tuple(_COMMITTED))
         topics: dict[str, OffsetFetchRequestTopic] = {}
@@ -280,10 +280,8 @@ class SimpleConsumer(Closing):
         return found
 
     def close(self) -> None:
-        """Close the connection. The next request would make another."""
+        """Close the connection. A later request opens another."""
         self._channel.close()
-
-    # -- inside ----------------------------------------------------------------------------------------
 
     def _checked(self, request: FetchRequest) -> FetchRequest:
         if not isinstance(request, FetchRequest):
@@ -331,7 +329,7 @@ class SimpleConsumer(Closing):
     def _message_set(
         self, asked: FetchRequest, sent: FetchRequest, answer: PartitionData | None
     ) -> MessageSet | None:
-        """What an answer says; None where it takes more bytes to say anything."""
+        """The records of a response; None if not even the first fits into the bytes that were requested."""
         name = f"{asked.topic} {asked.partition}"
         if answer is None:
             error = error_of(

@@ -1,4 +1,4 @@
-"""Message streams: iterators of records, each for one thread, over the partitions that its consumer owns.
+"""Message streams: iterators of records, each for one thread, over partitions that the consumer owns.
 
     fetchers --> put(claim, records) --> chunks, in the order of their coming --> next() --> the application
     connector -> drop(claims), settle(claims, ...)      before their partitions are given up
@@ -35,7 +35,7 @@ _LOOK_S: Final = 0.05
 
 
 class Claim:
-    """A partition that a consumer owns, from when it has it until it gives it up.
+    """A consumer's ownership of a partition, from its claim to its release.
 
     `fetch_offset` is where its fetcher goes on, None where that is for `auto_offset_reset` to say; `consumed`
     the offset of the next record to read, None where that is not known yet.
@@ -51,7 +51,7 @@ class Claim:
         self.alive = True
 
     def begin(self, offset: int) -> None:
-        """It is known where to fetch. Where nothing was consumed yet, that is where consuming begins."""
+        """Set the first offset to fetch; it is also the consumed offset if there is none yet."""
         self.fetch_offset = offset
         if self.consumed is None:
             self.consumed = offset
@@ -61,7 +61,7 @@ class Claim:
 
 
 class _Chunk:
-    """What a fetch brought, as far as it has not been given out; then the error that ended it, if any."""
+    """A fetch's undelivered records; then the error that ended it, if any."""
 
     __slots__ = ("claim", "error", "next", "records")
 
@@ -123,11 +123,11 @@ class MessageStream:
     # -- for the connector -----------------------------------------------------------------------------
 
     def has_room(self) -> bool:
-        """Whether fetchers may ask for more."""
+        """Whether fetchers may fetch more."""
         return len(self._chunks) < self._max_chunks
 
     def put(self, claim: Claim, records: Sequence[Record], error: EmbedlogError | None = None) -> bool:
-        """What a fetcher brings; False where nobody wants it any more."""
+        """Add a fetcher's records. Returns False if the claim has ended."""
         with self._changed:
             if not claim.alive:
                 return False
@@ -136,13 +136,13 @@ class MessageStream:
             return True
 
     def come_back(self) -> None:
-        """This thread does something else with the connector: what it got here, it has consumed."""
+        """This thread calls the connector: the record that it got here is consumed."""
         with self._changed:
             if self._taker == threading.get_ident():
                 self._lay_down()
 
     def stop(self, claims: Collection[Claim]) -> None:
-        """Give out nothing more of these; what is in hand may still come back."""
+        """Deliver no more of these; the record in the application's hands may still be consumed."""
         with self._changed:
             for claim in claims:
                 claim.alive = False
@@ -150,7 +150,7 @@ class MessageStream:
             self._changed.notify_all()
 
     def settle(self, claims: Collection[Claim], until: float) -> bool:
-        """Wait, until a time of time.monotonic(), for the application to have none of these in hand."""
+        """Wait until the application holds no record of these, or until a time of time.monotonic()."""
         with self._changed:
             while self._in_hand is not None and self._in_hand[0] in claims:
                 left = until - time.monotonic()
@@ -160,7 +160,7 @@ class MessageStream:
             return True
 
     def drop(self, claims: Collection[Claim]) -> None:
-        """They are somebody else's: what is in hand of them does not count any more."""
+        """Forget lost partitions: a record that the application holds is not counted as consumed."""
         self.stop(claims)
         with self._changed:
             if self._in_hand is not None and self._in_hand[0] in claims:
@@ -172,8 +172,6 @@ class MessageStream:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-
-    # -- inside ----------------------------------------------------------------------------------------
 
     def _next(self) -> Record:
         until = None if self._timeout_s is None else time.monotonic() + self._timeout_s
@@ -210,7 +208,7 @@ class MessageStream:
         return None
 
     def _lay_down(self) -> None:
-        """What was given out is consumed."""
+        """Count the delivered record as consumed."""
         if self._in_hand is not None:
             claim, offset = self._in_hand
             claim.consumed = offset + 1

@@ -98,7 +98,7 @@ def compiled(expression: str) -> re.Pattern[str]:
 
 
 class _Refused(Exception):
-    """What is wrong with the expression."""
+    """The expression is rejected, for the reason given."""
 
 
 def _unquoted(text: str) -> str:
@@ -139,7 +139,7 @@ class _Translation:
     # -- reading ---------------------------------------------------------------------------------------
 
     def _next_is(self, text: str) -> bool:
-        """Step over it, if it comes next."""
+        """Consume the text if it comes next."""
         found = self._text.startswith(text, self._pos)
         if found:
             self._pos += len(text)
@@ -165,7 +165,7 @@ class _Translation:
     # -- expressions -----------------------------------------------------------------------------------
 
     def _alternatives(self) -> str:
-        """Read up to the ) that closes the group, or to the end. Flags set inside end with the group."""
+        """Read to the ) that closes the group, or to the end. Flags set inside end with the group."""
         self._nested += 1
         if self._nested > _MOST_NESTED:
             raise _Refused(f"groups and classes lie more than {_MOST_NESTED} deep")
@@ -181,7 +181,7 @@ class _Translation:
         return "".join(out)
 
     def _atom(self) -> str:
-        """Something that may be repeated; '' where flags are set."""
+        """Something that may be repeated; '' if only flags were set."""
         char = self._take("an expression")
         if char == "(":
             return self._group()
@@ -279,7 +279,7 @@ class _Translation:
     # -- sets of characters ----------------------------------------------------------------------------
 
     def _escaped(self) -> frozenset[str]:
-        r"""What a backslash and what follows it stand for, in a class and outside."""
+        r"""The characters of an escape, inside a class or outside."""
         char = self._take("an escaped character")
         if char.lower() in _CLASSES and char.isascii():
             found = _CLASSES[char.lower()]
@@ -294,7 +294,7 @@ class _Translation:
         return self._cases({self._single()})
 
     def _single(self) -> str:
-        """The character that an escape stands for; a backslash was before it."""
+        """The character of an escape, after its backslash."""
         char = self._take("an escaped character")
         if char in _CONTROLS:
             return _CONTROLS[char]
@@ -361,7 +361,7 @@ class _Translation:
         return _NAME_CHARACTERS - found if negated else found
 
     def _operand(self, *, first: bool) -> tuple[frozenset[str], bool]:
-        """What stands between [, && and ]: its characters, and whether it contains no class."""
+        """An operand between [, && and ]: its characters, and whether it contains no class."""
         found, classes, others = _NONE, 0, 0
         while self._pos < len(self._text):
             if self._text.startswith("&&", self._pos):

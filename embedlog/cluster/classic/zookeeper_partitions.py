@@ -1,4 +1,4 @@
-"""Which (broker, partition) pairs a topic has, by ZooKeeper's registries: what a partitioner chooses from.
+"""A topic's (broker, partition) pairs from ZooKeeper's registries: a partitioner chooses one of them.
 
 They are watched: a broker comes or goes, a topic is made, a broker registers a topic that there is (since
 0.8: a partition gets another leader). What was read stays good until a watch says otherwise, and for as long
@@ -73,11 +73,11 @@ class ZooKeeperPartitions:
             return [each for each in known if each.broker in self._brokers]
 
     def has(self, topic: str) -> bool:
-        """Did the topic exist when `of` last looked?"""
+        """Whether the topic existed at the last `of`."""
         return bool(self._topics.get(topic))
 
     def look_again(self, topic: str) -> None:
-        """A broker said that this is not so any more; the watch will tell, but perhaps later."""
+        """Read the topic again: a broker rejected a request, and the watch may fire later."""
         with self._lock:
             self._stale.add(topic)
 
@@ -159,7 +159,7 @@ class ZooKeeperPartitions:
             self._wakeup.signal()
 
     def _follow(self) -> None:
-        """Read what has changed as soon as a watch says so."""
+        """Read changes as soon as a watch fires."""
         pause: float | None = None
         while True:
             self._wakeup.sleep(pause)
