@@ -2,8 +2,8 @@
 
     ask(request) -> connect if there is no connection -> send -> read the size, then so many bytes -> decode
 
-The timeout covers a whole exchange, however slowly its bytes arrive. After any error the connection is closed,
-since its state is unknown; the next request opens a new one. No request is retried here.
+The timeout covers a whole exchange, however slowly its bytes arrive. After any error the connection is
+closed, since its state is unknown; the next request opens a new one. No request is retried here.
 
 Invariants: memory for a response grows with the bytes received, never to what the length claims; there is one
 exchange at a time.
