@@ -11,7 +11,6 @@ from typing import Any, Final, NamedTuple, ParamSpec, TypeAlias, TypeVar
 from ..errors import TopicNotFound
 from ..files.names import INTERNAL_TOPICS
 from ..groups.coordinator import GroupCoordinator
-from ..model import TopicPartition
 from ..partition import Partition
 from ..store.store import Store
 from ..wire.error_codes import ErrorCode
@@ -122,10 +121,6 @@ class BrokerContext:
         """Raises ApiError unless this broker leads the partition."""
         if not self.coordination.leads(partition.name):
             raise _not_leader()
-
-    def leads(self, partition: TopicPartition) -> bool:
-        """Whether this broker is the partition's leader."""
-        return self.coordination.leads(partition)
 
     def check_not_internal(self, topic: str) -> None:
         """Raises ApiError for a topic that only the broker writes to."""

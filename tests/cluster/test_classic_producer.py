@@ -559,7 +559,7 @@ def test_a_balancers_single_address_is_one_connection(monkeypatch: pytest.Monkey
     with Broker() as one, Broker() as two, ExitStack() as stack:
         for broker in (one, two):
             broker.log.create_topic("t", partitions=6)
-        monkeypatch.setattr(one.context, "leads", lambda name: name.partition % 2 == 1)
+        monkeypatch.setattr(one.context.coordination, "leads", lambda name: name.partition % 2 == 1)
         balancer = Balancer([one, two])
         stack.callback(balancer.close)
         with Producer(broker_list=f"127.0.0.1:{balancer.port}") as producer:
