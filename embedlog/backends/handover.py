@@ -68,8 +68,8 @@ def publish(
 ) -> bool:
     """Append staged files to their partitions, all or none, whichever process has the log; durable on return.
 
-    As atomic_append.publish. Raises DirectoryLocked if the owner takes no requests; nothing was appended
-    then.
+    As atomic_append.append_atomically. Raises DirectoryLocked if the owner takes no requests; nothing was
+    appended then.
     """
     named = {name: (files,) if isinstance(files, str) else tuple(files) for name, files in staged.items()}
     return bool(_done(path, Publish(transaction_id, batch_id, named, once), taken_within_s))

@@ -34,7 +34,7 @@ _VERSION: Final = 1
 
 
 class Publish(NamedTuple):
-    """atomic_append.publish: append staged files, all or none. The result: whether it was done just now."""
+    """append_atomically: append staged files, all or none. The result: whether it was done just now."""
 
     transaction_id: str
     batch_id: int
