@@ -1,1 +1,1 @@
-"""The port that clients use, and what is behind it: a local directory, or brokers."""
+"""The port that clients use, and its implementations: over a local directory, or over the wire."""

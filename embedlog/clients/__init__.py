@@ -1,1 +1,1 @@
-"""Appending, producers and consumers. They know the port (`backends.port`) and no backend."""
+"""Appending, producers, consumers and readers. They know the port (`backends.port`), and no backend."""
