@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 
@@ -18,9 +19,10 @@ READERS = {"none": "kcat", "gzip": "aiokafka", "snappy": "kafka-python", "lz4": 
 
 
 def reader_of(codec: str, writer: Client) -> Client:
-    """Another client than the writer, and over all codecs each of them."""
+    """Another client than the writer; over all codecs, each that is installed."""
     wanted = READERS.get(codec, "confluent-kafka")
-    others = [client for client in CLIENTS if client.name != writer.name]
+    there = [client for client in CLIENTS if client.name != "kcat" or shutil.which("kcat")]
+    others = [client for client in there if client.name != writer.name]
     return next((client for client in others if client.name == wanted), others[0])
 
 

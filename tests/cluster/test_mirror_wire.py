@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clients import CLIENTS, Client, Sent
+from clients import EACH, Client, Sent
 from zookeepers import eventually
 
 import embedlog
@@ -52,7 +52,7 @@ def test_directory_to_brokers_and_back(filled: Log, broker: Broker, tmp_path: Pa
         assert back.describe_topic("t").partitions == 3
 
 
-@pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
+@pytest.mark.parametrize("client", EACH)
 def test_what_clients_send_arrives(client: Client, broker: Broker, tmp_path: Path) -> None:
     records = [Sent(b"k%d" % i, b"v%d" % i) for i in range(20)]
     broker.log.create_topic("t")
