@@ -1,18 +1,18 @@
-"""The file that a partition's appends grow, and the room that is kept ready ahead of them.
+"""The file of a partition's last segment, open for writing, with space preallocated by zeros.
 
     records                          zeros
     |--------------------------------|===============|
     0                                size            length of the file
 
-fdatasync of a file that has grown has to write its new length and blocks down as well: on a journalling file
-system that is half of what a small durable append costs. Where zeros stand already, only the bytes are
-written. So zeros are written ahead as long as durable appends follow each other closely, a step at a time,
-and what lies behind the records is cut off when the segment is sealed, parked or closed. After a crash it is
-a tail of zeros, which recovery knows. (docs/decisions/0015-zeros-ahead.md: what was measured.)
+fdatasync of a file that has grown must also write its new length and blocks: on a journalling file system
+that is half the cost of a small durable append. Over zeros it writes only the data. So while durable appends
+follow each other closely, zeros are written ahead of them, a step at a time; sealing, parking and closing cut
+them off. After a crash they are a tail of zeros, which recovery knows. (Measured:
+docs/decisions/0015-zeros-ahead.md.)
 
-Invariants: nothing but zeros lies behind the records, or what is left of an append that was undone by
-forgetting it; that no room could be kept ready is nobody's failure. Whoever calls holds the append lock; but
-`sync` needs only that nobody closes the file meanwhile.
+Invariants: after the records there are only zeros, or the remains of an append that was undone; failing to
+write ahead is no error. The caller holds the append lock; `sync` needs only that no thread closes the file
+meanwhile.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TOGETHER: Final = MIB
 
 
 def append_error(name: TopicPartition, error: OSError, path: str) -> StorageError:
-    """What an append raises whose files could not be written, and that has been undone."""
+    """The error of an append that could not write its files and has been undone."""
     if is_out_of_space(error):
         return DiskFull(
             f"{name}: no room for the append ({error.strerror}): nothing was appended; "
@@ -87,7 +87,7 @@ class ActiveSegment(FileFields):
         self._fd = fd
 
     def write(self, data: bytearray, pos: int) -> None:
-        """Write behind the records, which end at `pos`. After an OSError part of it may be there."""
+        """Write at the end of the records, `pos`. After an OSError a part may have been written."""
         end = pos + len(data)
         if end > self._length:
             if self._durable >= CLOSE:
@@ -97,15 +97,15 @@ class ActiveSegment(FileFields):
         self._fs.pwrite_all(self._fd, data, pos)
 
     def durable_append(self) -> None:
-        """Somebody waits for the bytes just written to be durable: the next ones may be like that."""
+        """Count an append whose caller waits for durability: the next ones may do so, too."""
         self._durable += 1
 
     def sync(self) -> None:
-        """What was written before is durable when this returns. Raises OSError: it may be lost then."""
+        """Make everything written so far durable. Raises OSError: it may be lost."""
         self._fs.sync(self._fd)
 
     def trim(self, size: int) -> None:
-        """Cut off what lies behind `size` bytes of records. Raises OSError."""
+        """Cut the file after `size` bytes of records. Raises OSError."""
         if self._length > size:
             self._fs.truncate(self._fd, size)
             self._length = size
@@ -117,13 +117,13 @@ class ActiveSegment(FileFields):
             self._fs.close(fd)
 
     def abandon(self) -> None:
-        """In a forked child: the descriptor is a copy; let go of it."""
+        """In a forked child: close the copied descriptor."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
 
     def _reserve(self, pos: int, end: int) -> None:
-        """Write zeros where the next appends will be written, if it is worth it and there is room enough."""
+        """Write zeros ahead, if durable appends are close together and the disk has room."""
         together = pos - self._since <= _TOGETHER
         self._durable, self._since = 0, pos
         room = min(_STEP, self._limit - pos)

@@ -1,22 +1,21 @@
-"""Group commit: however many want something durable, one append and one fsync at a time serve them all.
+"""Group commit: one append and one fsync at a time serve all threads that wait for durability.
 
-Who comes first leads, while the others gather. It syncs what it has appended, and makes one of those who came
-meanwhile the leader of the next round, which appends what all of them have brought, syncs once, and wakes
+The first waiter becomes the leader; later ones queue. The leader syncs what it has appended, and makes one of
+the queue the leader of the next round. That one appends the batches of all waiters, syncs once, and wakes
 them:
 
     round 1   A: (append a) fsync ........... | wakes B, who leads
-    round 2   B  C  D  (gather)               | B: append b c d, fsync ....... | wakes E, who leads, C and D
-    round 3                                     E  F  (gather)                 | E: append e f, fsync ...
+    round 2   B  C  D  (queue)                | B: append b c d, fsync ....... | wakes E, who leads, C and D
+    round 3                                     E  F  (queue)                  | E: append e f, fsync ...
 
-So a thread sleeps once for a durable append, on a wakeup of its own, and neither the append lock nor the
-fsync is fought for. (The idea is as old as databases; what a failed round means: docs/durability.md.)
+So a thread sleeps once for a durable append, on a wakeup of its own, and threads contend neither for the
+append lock nor for the fsync. (What a failed round means: docs/durability.md.)
 
-Only the main thread can be interrupted anywhere (Ctrl-C), so it leads for nobody but itself: nobody's append
-is lost, doubled or left waiting with it.
+Ctrl-C can interrupt only the main thread, so the main thread leads for no other waiter: no append of another
+thread is lost, doubled or left waiting with it.
 
-Invariants: a waiter returns only when what it waits for is durable, or raises; a failed sync fails all who
-wait for what it was to reach, and is not tried again for them; an append is tried once; there is a leader as
-long as anybody waits.
+Invariants: a waiter returns only when its records are durable, or raises; a failed sync fails every waiter it
+was to serve, and is not retried; an append is tried once; there is a leader as long as a thread waits.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ _TOGETHER: Final = MIB
 
 
 class Waiter:
-    """Somebody who waits until everything before the offset `target` is durable.
+    """A thread that waits until everything before the offset `target` is durable.
 
     Args:
-        target: the offset; -1 where `batches` are to be appended first: their end is meant.
-        batches: what to append, by whoever leads.
+        target: the offset; -1 if `batches` are to be appended first: then their end.
+        batches: what the leader is to append.
         expected_offset: append only if the log ends there.
     """
 
@@ -53,29 +52,29 @@ class Waiter:
         self, target: int, batches: bytearray | None = None, expected_offset: int | None = None
     ) -> None:
         self.target = target
-        self.batches = batches  # None again once somebody has begun to append them
+        self.batches = batches  # None again once a leader has begun to append them
         self.expected_offset = expected_offset
         self.appended: Appended | None = None
         self.error: BaseException | None = None
         self.thread = threading.get_ident()
 
     def settle(self, appended: Appended) -> None:
-        """What it has brought has been appended."""
+        """Its batches were appended."""
         self.batches = None
         self.appended = appended
         self.target = appended.last_offset + 1
 
     def refuse(self, error: BaseException) -> None:
-        """What it has brought could not be appended, and nobody tries again."""
+        """Its batches could not be appended, and will not be tried again."""
         self.batches = None
         self.error = error
 
 
 def append_all(waiters: Sequence[Waiter], append: Append) -> int:
-    """Append what waiters have brought, one behind the other; says how many were refused.
+    """Append the batches of waiters in order; returns how many were refused.
 
-    In one write, where nothing is out of the ordinary: each write gives the interpreter up, and takes its
-    time to get it back from a crowd.
+    It joins them into one write if it can: each write releases the GIL, and getting it back takes time when
+    many threads want it.
     """
     joined = _joined(waiters) if len(waiters) > 1 else None
     if joined is not None:
@@ -83,7 +82,7 @@ def append_all(waiters: Sequence[Waiter], append: Append) -> int:
         try:
             base = append(whole, None)[0].base_offset
         except EmbedlogError:
-            pass  # and nothing was appended; one by one it shows whose fault it is
+            pass  # nothing was appended; one by one, the faulty ones are refused
         except BaseException as error:
             for waiter in waiters:
                 waiter.refuse(error)
@@ -104,8 +103,8 @@ def append_all(waiters: Sequence[Waiter], append: Append) -> int:
 
 
 def _joined(waiters: Sequence[Waiter]) -> tuple[bytearray, list[tuple[int, int]]] | None:
-    """All that they have brought, with the number of records and the largest timestamp of each one's; None
-    where it has to be appended one by one."""
+    """All batches in one, with the number of records and the largest timestamp of each waiter's; None if they
+    must be appended one by one."""
     whole = bytearray()
     shares = []
     for waiter in waiters:
@@ -136,7 +135,7 @@ class GroupCommit:
 
     @property
     def is_busy(self) -> bool:
-        """Is a sync under way, so that an append had better wait for it (`append`)?"""
+        """Is a sync running, so that an append should join the next round (`append`)?"""
         return self._leader is not None
 
     def flush(self, target: int) -> None:
@@ -162,7 +161,7 @@ class GroupCommit:
             raise waiter.error
 
     def _is_to_lead(self, waiter: Waiter) -> bool:
-        """Sleep until it is one's turn to lead. False: there is nothing left to do."""
+        """Sleep until it is this waiter's turn to lead. False: there is nothing left to do."""
         with self._mutex:
             if self._settled(waiter):
                 return False
@@ -194,7 +193,7 @@ class GroupCommit:
         self._hand_over(leader, failure)
 
     def _hand_over(self, leader: Waiter, failure: FlushFailed | None) -> None:
-        """A round is over: wake whom it has served (all who waited for it, if it failed)."""
+        """End a round: wake the waiters that it served, or failed."""
         with self._mutex:
             if failure is not None:
                 for waiter in self._waiting:

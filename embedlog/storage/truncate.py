@@ -1,7 +1,7 @@
-"""Shortening a segment's file, and keeping aside what it loses: nothing that was cut is ever thrown away.
+"""Truncates a segment's file, and keeps the bytes that it loses in a .cut file.
 
-    <base offset>.<byte>.cut      what stood in the segment from that byte on
-    <base offset>.<byte>-2.cut    the same, where a crash tore there a second time
+    <base offset>.<byte>.cut      the segment's bytes from there on
+    <base offset>.<byte>-2.cut    the same, after a second crash tore it at that byte
 
 A file that is linked elsewhere (from a backup) is replaced by a shorter one instead of being cut.
 """
@@ -37,15 +37,15 @@ def cut(files: Files, segment: Segment, size: int) -> None:
 
 
 def set_aside(files: Files, segment: Segment, pos: int) -> str | None:
-    """`keep_aside` for what a segment has from a byte on; None, and no file, where it is only zeros."""
+    """`keep_aside` for a segment's bytes from `pos` on; None, and no file, if they are only zeros."""
     return None if _only_zeros(segment, pos) else keep_aside(files, segment, pos, segment.size)
 
 
 def keep_aside(files: Files, segment: Segment, pos: int, end: int) -> str:
-    """Copy a stretch of a segment into a .cut file, durably: its path.
+    """Copy a range of a segment into a .cut file, durably. Returns its path.
 
-    The segment is not changed. A file that holds these bytes already (we were killed behind this step)
-    is taken for it. Raises OSError.
+    The segment is not changed. If a file holds these bytes already (we were killed after this step), its path
+    is returned. Raises OSError.
     """
     directory = os.path.dirname(segment.path)
     stem = os.path.join(directory, f"{files.layout.stem(segment.base_offset)}.{pos}")
