@@ -392,8 +392,8 @@ def test_nothing_comes_twice_while_a_topic_is_taken_up_again(
         mirror = running(Mirror(log, copy, refresh_ms=1))
         assert appending.wait(TIMEOUT_S)
         (topic,) = mirror.mirror._topics.values()
-        topic.works[0].gone = True
-        mirror.until(lambda: all(work.gone for work in topic.works))
+        topic.copies[0].gone = True
+        mirror.until(lambda: all(copy.gone for copy in topic.copies))
         go_on.set()
         mirror.until(lambda: topic not in mirror.mirror._topics.values() and bool(mirror.mirror._topics))
         log.append("t", b"2", partition=1)

@@ -27,9 +27,9 @@ WRITES: Final = (
     "(exit 2), and changes nothing."
 )
 JSON_NOTE: Final = 'bytes that are not UTF-8 stand as {"base64": "..."}'
-PLACES: Final = "earliest, latest, an offset, or an ISO time (2024-05-01, 2024-05-01T10:41+02:00)"
+OFFSET_FORMS: Final = "earliest, latest, an offset, or an ISO time (2024-05-01, 2024-05-01T10:41+02:00)"
 
-Place = str | int | datetime
+OffsetArgument = str | int | datetime
 
 _BROKERS: Final = "--bootstrap-server"
 _SHORTEST: Final = "--bo"  # what argparse takes for it
@@ -154,7 +154,7 @@ def add_json(parser: argparse.ArgumentParser, text: str) -> None:
     parser.add_argument("--json", action="store_true", help=text)
 
 
-def place(text: str) -> Place:
+def offset_argument(text: str) -> OffsetArgument:
     """An argparse type: where to begin or to end."""
     if text in ("earliest", "latest"):
         return text
@@ -163,7 +163,7 @@ def place(text: str) -> Place:
     try:
         return datetime.fromisoformat(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is none of: {PLACES}") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is none of: {OFFSET_FORMS}") from None
 
 
 def count(text: str) -> int:

@@ -15,7 +15,17 @@ from ..clients.reader import time_ms
 from ..errors import EmbedlogError, GroupNotEmpty, InvalidArgument, OffsetOutOfRange, UnknownMember
 from ..log import Log
 from ..model import NO_TIMESTAMP, CommittedOffset, PartitionOffsets, TopicPartition
-from .arguments import PLACES, READS, WRITES, Place, add_command, add_json, add_log, count, place
+from .arguments import (
+    OFFSET_FORMS,
+    READS,
+    WRITES,
+    OffsetArgument,
+    add_command,
+    add_json,
+    add_log,
+    count,
+    offset_argument,
+)
 from .group_views import GroupView, all_groups, committed_offsets, one_group
 from .opening import Viewed, reader, viewed, writer
 from .ui import UI, Column
@@ -23,7 +33,7 @@ from .units import counted, duration
 
 _RESET = f"""\
 Set a group's committed offsets. The group must have no members, which the writer's lock, or the broker, makes
-sure of; a group or topic without offsets gets them. PLACE: {PLACES};
+sure of; a group or topic without offsets gets them. PLACE: {OFFSET_FORMS};
 a time means the first record at or after it, or the end where there is none."""
 
 
@@ -54,7 +64,9 @@ def add_parser(subparsers: Any) -> None:
     )
     add_log(each)
     _add_group(each)
-    each.add_argument("--to", type=place, required=True, metavar="PLACE", help="where the group is to go on")
+    each.add_argument(
+        "--to", type=offset_argument, required=True, metavar="PLACE", help="where the group is to go on"
+    )
     each.add_argument(
         "--topic", action="append", metavar="TOPIC", help="may be repeated; default: all with offsets"
     )
@@ -324,7 +336,7 @@ def _chosen(log: Log, args: argparse.Namespace, topics: list[str]) -> list[Topic
     return names
 
 
-def _target(log: Log, name: TopicPartition, to: Place) -> int:
+def _target(log: Log, name: TopicPartition, to: OffsetArgument) -> int:
     edges = log.offsets(name.topic)[name.partition]
     if to == "earliest":
         return edges.log_start_offset

@@ -18,7 +18,17 @@ from ..errors import InvalidArgument
 from ..log import Log
 from ..model import Record, TopicPartition
 from ..validation import check_partition
-from .arguments import JSON_NOTE, PLACES, READS, Place, add_command, add_log, add_topic, count, place
+from .arguments import (
+    JSON_NOTE,
+    OFFSET_FORMS,
+    READS,
+    OffsetArgument,
+    add_command,
+    add_log,
+    add_topic,
+    count,
+    offset_argument,
+)
 from .opening import reader
 from .text import FIELDS, formatter, printable, record_as_json
 from .ui import UI
@@ -29,7 +39,7 @@ _DESCRIPTION: Final = f"""\
 
 By default the value of each record on a line of its own, byte for byte (on a terminal what could drive it is
 escaped); a null value is an empty line. --format and --json tell more.
-PLACE: {PLACES}. A time without an offset from UTC is local time."""
+PLACE: {OFFSET_FORMS}. A time without an offset from UTC is local time."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -39,13 +49,13 @@ def add_parser(subparsers: Any) -> None:
         "--from",
         "--from-offset",
         dest="start",
-        type=place,
+        type=offset_argument,
         default="earliest",
         metavar="PLACE",
         help="default: earliest",
     )
     cat.add_argument(
-        "--to", type=place, metavar="PLACE", help="stop before it; default: the end as it is now"
+        "--to", type=offset_argument, metavar="PLACE", help="stop before it; default: the end as it is now"
     )
     cat.add_argument("--max-records", type=count, metavar="N", help="stop after N records")
     cat.set_defaults(follow=False, last=None)
@@ -60,7 +70,7 @@ def add_parser(subparsers: Any) -> None:
         "--from",
         "--from-offset",
         dest="start",
-        type=place,
+        type=offset_argument,
         metavar="PLACE",
         help="all records from there on, in place of the last N",
     )
@@ -179,7 +189,7 @@ def _last(log: Log, args: argparse.Namespace, number: int, start: int, end: int)
         span *= 4
 
 
-def _resolved(log: Log, args: argparse.Namespace, number: int, where: Place) -> int:
+def _resolved(log: Log, args: argparse.Namespace, number: int, where: OffsetArgument) -> int:
     edges = log.offsets(args.topic)[number]
     if where == "earliest":
         return edges.log_start_offset

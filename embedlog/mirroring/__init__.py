@@ -7,7 +7,7 @@
     source.py    where records come from, and how such a place is written
     target.py    where they go, and where it is kept how far they have come
     history.py   whether a source still has what came from it
-    copied.py    batches of a source made batches of a target; no I/O
+    copy_sink.py    batches of a source made batches of a target; no I/O
 
 Source: Kafka 0.7 design, "Mirroring": a mirror is a consumer of one or several source clusters.
 """

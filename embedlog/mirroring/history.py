@@ -4,7 +4,7 @@ A source may have lost its tail (its machine crashed, another replica took over,
 place) and have written other records there since. Going on at the old place would leave these out, silently.
 So the last batch that came from it is compared with what the source has at these offsets now; where they
 differ, the batches before, until one is the same. The headers tell which offsets of the source a batch
-stands for (copied.py).
+stands for (copy_sink.py).
 
 Records that are gone, in the target or by compaction in the source, cannot be compared: they are taken for
 unchanged.
@@ -22,7 +22,7 @@ from ..errors import EmbedlogError, OffsetOutOfRange
 from ..model import Record, TopicPartition
 from ..partition import Partition
 from ..storage.producer_state import Producer
-from .copied import first_offset, next_offset
+from .copy_sink import first_offset, next_offset
 
 _CHUNK: Final = 1 << 20
 
@@ -32,20 +32,20 @@ class _Batch(NamedTuple):
 
     records: list[Record]
     first: int
-    behind: int
+    end: int
 
 
-def confirmed_place(
+def resume_offset(
     source: Backend, name: TopicPartition, partition: Partition, producer_id: int, producer: Producer
 ) -> int:
     """Where to read the source on: after the last record that is the same here and there."""
-    place = next_offset(producer)
+    position = next_offset(producer)
     edges = source.offsets(*name)[name.partition]
-    if not producer.batches or place <= edges.log_start_offset:
-        return place
+    if not producer.batches or position <= edges.log_start_offset:
+        return position
     batch = _loaded(partition, producer.batches[-1].base_offset, producer_id)
     if batch is None:
-        return place
+        return position
     found = _same_up_to(source, name, batch)
     if found > batch.first:
         return found
@@ -57,9 +57,9 @@ def confirmed_place(
 
 
 def _same_up_to(source: Backend, name: TopicPartition, batch: _Batch) -> int:
-    """How far a batch is what the source has: from `first`, not at all, to `behind`."""
+    """How far a batch is what the source has: from `first`, not at all, to `end`."""
     edges = source.offsets(*name)[name.partition]
-    end = min(batch.behind, edges.log_end_offset)
+    end = min(batch.end, edges.log_end_offset)
     if batch.first < edges.log_start_offset:
         return end
     reader = PartitionReader(source, name, batch.first, end=end, read_committed=True)

@@ -280,7 +280,7 @@ class _Copying:
             self._codec = NONE if setting == "uncompressed" else codec_number(setting)
         self._end = partition.offsets().log_end_offset
         self._present = _Present(partition) if partition.size else None
-        self._next: int | None = None  # the offset that the source's next record has, or a later one
+        self._next_offset: int | None = None  # the offset that the source's next record has, or a later one
         self._first = -1
         self._offsets_kept = True
         self._records = self._records_present = self._records_left_out = 0
@@ -341,17 +341,17 @@ class _Copying:
             pos=problem.pos,
         )
 
-    def _goes_back(self, path: str, pos: int, size: int, offset: int) -> bool:
+    def _is_regression(self, path: str, pos: int, size: int, offset: int) -> bool:
         """Is an offset one that the source has given already? That is damage."""
-        if self._next is None or offset >= self._next:
+        if self._next_offset is None or offset >= self._next_offset:
             return False
-        reason = f"offset {offset:,} where {self._next:,} should come"
+        reason = f"offset {offset:,} where {self._next_offset:,} should come"
         self._damaged(Problem(path, pos, size, reason, False, False), harmless=False)
         return True
 
     def _batch(self, path: str, batch: Batch) -> None:
         header = batch.header
-        if self._goes_back(path, batch.pos, header.size, header.base_offset):
+        if self._is_regression(path, batch.pos, header.size, header.base_offset):
             return
         self._append_group()
         if header.base_offset < self._end:
@@ -360,7 +360,7 @@ class _Copying:
             if header.last_offset >= self._end:
                 raise self._differs(self._end)
         else:
-            self._arrived(header.base_offset, header.next_offset)
+            self._advance(header.base_offset, header.next_offset)
             self._add(bytearray(batch.data), header.base_offset, header.next_offset)
             self._records += 0 if header.is_control else header.record_count
 
@@ -368,9 +368,9 @@ class _Copying:
         records = messages.records
         if messages.format == VERSION_07:
             self._offsets_kept = False
-            first = self._next or 0
+            first = self._next_offset or 0
             records = [record._replace(offset=first + i) for i, record in enumerate(records)]
-        elif not records or self._goes_back(path, messages.pos, 0, records[0].offset):
+        elif not records or self._is_regression(path, messages.pos, 0, records[0].offset):
             return
         elif any(later.offset <= before.offset for before, later in pairwise(records)):
             reason = "the offsets in a compressed message go back"
@@ -385,12 +385,12 @@ class _Copying:
 
     # -- what is there already ---------------------------------------------------------------------------
 
-    def _compare(self, records: list[Record], first: int, behind: int) -> None:
+    def _compare(self, records: list[Record], first: int, end: int) -> None:
         """Records of the source, under offsets that the target has: they must be the same."""
-        covered = first if self._next is None else self._next
-        self._arrived(first, behind)
+        covered = first if self._next_offset is None else self._next_offset
+        self._advance(first, end)
         start = self._partition.offsets().log_start_offset
-        there = self._present.records(max(covered, start), behind) if self._present is not None else {}
+        there = self._present.records(max(covered, start), end) if self._present is not None else {}
         given = {record.offset: record[3:] for record in records if record.offset >= start}
         differing = [offset for offset, record in there.items() if given.get(offset) != record[3:]]
         if not self._partition.settings.compacts:
@@ -407,11 +407,11 @@ class _Copying:
             "another topic, or into one without records"
         )
 
-    def _arrived(self, first: int, behind: int) -> None:
+    def _advance(self, first: int, end: int) -> None:
         """The source has come to these offsets."""
-        if self._next is None:
+        if self._next_offset is None:
             self._first = first
-        self._next = behind
+        self._next_offset = end
 
     # -- appending ---------------------------------------------------------------------------------------
 
@@ -429,7 +429,7 @@ class _Copying:
         ):
             self._append_group()
             group = self._group
-        self._arrived(record.offset, record.offset + 1)
+        self._advance(record.offset, record.offset + 1)
         group.append(record)
         self._group_kind = kind
         self._group_bytes += len(record.key or b"") + len(record.value or b"")
@@ -442,14 +442,14 @@ class _Copying:
             self._records += len(group)
             self._add(_encoded(group, codec, timestamp_type), group[0].offset, group[-1].offset + 1)
 
-    def _add(self, batch: bytearray, first: int, behind: int) -> None:
+    def _add(self, batch: bytearray, first: int, end: int) -> None:
         """A batch, ready to be appended, which is done some at a time."""
         if self._batches and (first != self._batches_next or len(self._batches) >= _APPEND_BYTES):
             self._append_batches()
-        if behind - first > _MAX_SPAN:
-            raise CorruptRecord(f"a batch that spans {behind - first:,} offsets", offset=first)
+        if end - first > _MAX_SPAN:
+            raise CorruptRecord(f"a batch that spans {end - first:,} offsets", offset=first)
         self._batches += batch
-        self._batches_next = behind
+        self._batches_next = end
 
     def _finish(self) -> None:
         """Append what is gathered, and make it durable."""
@@ -496,10 +496,10 @@ class _Present:
         self._end = partition.offsets().log_end_offset
         self._held: dict[int, Record] = {}
 
-    def records(self, first: int, behind: int) -> dict[int, Record]:
-        """The records from `first` up to (not including) `behind`; both only ever grow."""
+    def records(self, first: int, end: int) -> dict[int, Record]:
+        """The records from `first` up to (not including) `end`; both only ever grow."""
         self._at = max(self._at, first, self._partition.offsets().log_start_offset)
-        while self._at < min(behind, self._end):
+        while self._at < min(end, self._end):
             fetched = self._partition.fetch(self._at, _FETCH_BYTES)
             headers = scan(fetched.data).headers
             if not headers:
@@ -508,6 +508,6 @@ class _Present:
                 for record in decode(fetched.data, header, "", -1):
                     self._held[record.offset] = record
             self._at = headers[-1].next_offset
-        wanted = {offset: record for offset, record in self._held.items() if first <= offset < behind}
-        self._held = {offset: record for offset, record in self._held.items() if offset >= behind}
+        wanted = {offset: record for offset, record in self._held.items() if first <= offset < end}
+        self._held = {offset: record for offset, record in self._held.items() if offset >= end}
         return wanted

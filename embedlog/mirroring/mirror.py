@@ -43,16 +43,16 @@ from ..model import TopicDescription
 from ..open import open as open_log
 from ..runtime.closing import Closing
 from ..validation import as_path, check_choice, check_flag, check_group, check_int
-from .source import SOON, Source, parse_sources
-from .target import Place, Target, target_of
-from .worker import PASSING, Work, Worker
+from .source import CLIENT_SETTINGS, Source, parse_sources
+from .target import MirrorPosition, Target, target_of
+from .worker import TRANSIENT, PartitionCopy, Worker
 
 logger = logging.getLogger(__name__)
 
 _WORKERS: Final = 4  # for each source
 _TICK_MS: Final = 1_000
 _PATIENCE_S: Final = 3.0
-_SILENT_S: Final = 5.0  # that a target does not answer is told after this
+_UNANSWERED_S: Final = 5.0  # that a target does not answer is told after this
 _STARTS: Final = ("earliest", "latest")
 
 
@@ -116,7 +116,7 @@ class Mirror(Closing):
         check_int("refresh_ms", refresh_ms, low=1, high=MAX_INT32)
         if group is not None:
             check_group(group)
-        places = parse_sources(sources)
+        locations = parse_sources(sources)
         self._start = start
         self._refresh_s = refresh_ms / 1000
         self._wakeup = Interrupt()
@@ -126,13 +126,13 @@ class Mirror(Closing):
         self._ended = threading.Event()
         self._ended.set()
         self._error: BaseException | None = None
-        self._looked = False  # have all topics been seen once?
+        self._discovered = False  # have all topics been seen once?
         self._topics: dict[tuple[int, str], _Topic] = {}
         self._workers: list[list[Worker]] = []
         with contextlib.ExitStack() as opened:
             found = []
-            for name, place in places:  # before the target: a slip in a source's name makes no directory
-                source = Source(place, name)
+            for name, location in locations:  # sources first: a mistyped one must not create the target
+                source = Source(location, name)
                 opened.callback(source.close)
                 _check_outside(target, source)
                 found.append(source)
@@ -165,7 +165,7 @@ class Mirror(Closing):
             self._running = True
             self._ended.clear()
         trouble: str | None = None
-        look_at = 0.0
+        discover_at = 0.0
         try:
             self._workers = [
                 [Worker(source, self._failed, self._wakeup.set) for _ in range(_WORKERS)]
@@ -175,11 +175,11 @@ class Mirror(Closing):
                 self._wakeup.clear()
                 try:
                     self._target.commit()  # first: what is taken up goes on after the last commit
-                    if time.monotonic() >= look_at:
-                        self._look()
-                        look_at = time.monotonic() + self._refresh_s
+                    if time.monotonic() >= discover_at:
+                        self._discover()
+                        discover_at = time.monotonic() + self._refresh_s
                     trouble = None
-                except PASSING as error:
+                except TRANSIENT as error:
                     if trouble is None:
                         logger.warning("%s; trying again", error)
                     trouble = str(error)
@@ -189,7 +189,7 @@ class Mirror(Closing):
                 if until_caught_up and status.caught_up:
                     break
                 if self._error is None and not self._stopped:
-                    self._wakeup.wait(min(_TICK_MS, max(look_at - time.monotonic(), 0.01) * 1000))
+                    self._wakeup.wait(min(_TICK_MS, max(discover_at - time.monotonic(), 0.01) * 1000))
         finally:
             try:
                 self._end()
@@ -233,16 +233,16 @@ class Mirror(Closing):
 
     # -- topics ----------------------------------------------------------------------------------------
 
-    def _look(self) -> None:
+    def _discover(self) -> None:
         """See which topics and partitions there are, and have workers copy them. Raises PASSING."""
         for number, source in enumerate(self.sources):
             there = {topic.name: topic for topic in source.topics(self._wanted, self._unwanted)}
             for key in [key for key in self._topics if key[0] == number]:
                 known, now = self._topics[key], there.get(key[1])
                 if now is None or now.topic_id != known.topic.topic_id:
-                    self._let_go(known, "deleted" if now is None else "deleted and recreated")
+                    self._release(known, "deleted" if now is None else "deleted and recreated")
                 elif known.is_gone:
-                    self._let_go(known, "deleted in the mirror, or lacks partitions, and is copied again")
+                    self._release(known, "deleted in the mirror, or lacks partitions, and is copied again")
                 if known.is_gone and not known.is_busy:
                     del self._topics[key]
             for name, topic in there.items():
@@ -251,40 +251,40 @@ class Mirror(Closing):
                     not known_one.is_gone and known_one.topic.partitions < topic.partitions
                 ):
                     try:
-                        self._take_up(number, source, topic, known_one)
+                        self._assign(number, source, topic, known_one)
                     except TopicNotFound:  # deleted meanwhile: the next look tells
                         continue
-        self._looked = True
+        self._discovered = True
 
-    def _take_up(self, number: int, source: Source, topic: TopicDescription, known: _Topic | None) -> None:
+    def _assign(self, number: int, source: Source, topic: TopicDescription, known: _Topic | None) -> None:
         self._make(source, topic)
-        places = self._target.places(source, topic)
+        positions = self._target.positions(source, topic)
         edges = source.backend.offsets(topic.name)
         found = known or _Topic(source, topic)
-        at_end = self._start == "latest" and not self._looked
-        for partition in range(len(found.works), min(topic.partitions, len(edges))):
+        at_end = self._start == "latest" and not self._discovered
+        for partition in range(len(found.copies), min(topic.partitions, len(edges))):
             edge = edges[partition]
-            place = places.get(partition)
-            if place is None:
-                place = Place(edge.log_end_offset if at_end else edge.log_start_offset)
-            goal = 0 if self._looked else edge.log_end_offset
-            work = Work(source, topic, partition, self._target, place, goal)
-            found.works.append(work)
-            worker = min(self._workers[number], key=lambda each: len(each.works))
-            worker.works = (*worker.works, work)
+            position = positions.get(partition)
+            if position is None:
+                position = MirrorPosition(edge.log_end_offset if at_end else edge.log_start_offset)
+            goal = 0 if self._discovered else edge.log_end_offset
+            copy = PartitionCopy(source, topic, partition, self._target, position, goal)
+            found.copies.append(copy)
+            worker = min(self._workers[number], key=lambda each: len(each.copies))
+            worker.copies = (*worker.copies, copy)
             worker.wake()
-        found.topic = topic._replace(partitions=len(found.works))
+        found.topic = topic._replace(partitions=len(found.copies))
         self._topics[number, topic.name] = found
 
-    def _let_go(self, topic: _Topic, why: str) -> None:
+    def _release(self, topic: _Topic, why: str) -> None:
         """Nobody copies it any more, as soon as nobody is at it."""
-        if not topic.let_go:
+        if not topic.released:
             logger.warning("%s: topic %r was %s", topic.source.path, topic.topic.name, why)
-        topic.let_go = True
-        for work in topic.works:
-            work.gone = True
+        topic.released = True
+        for copy in topic.copies:
+            copy.gone = True
         for worker in [each for several in self._workers for each in several]:
-            worker.works = tuple(work for work in worker.works if not work.gone)
+            worker.copies = tuple(copy for copy in worker.copies if not copy.gone)
 
     def _make(self, source: Source, topic: TopicDescription) -> None:
         """The topic in the target, with at least as many partitions."""
@@ -323,16 +323,16 @@ class Mirror(Closing):
             sum(topic.records for topic in topics),
             sum(topic.bytes for topic in topics),
             sum(topic.behind for topic in topics),
-            self._looked and all(topic.is_caught_up for topic in self._topics.values()),
-            trouble or self._silence(),
+            self._discovered and all(topic.is_caught_up for topic in self._topics.values()),
+            trouble or self._unanswered_append(),
         )
 
-    def _silence(self) -> str | None:
+    def _unanswered_append(self) -> str | None:
         """What to say where the target has not answered an append for a while: brokers are waited for."""
         for topic in self._topics.values():
-            for work in topic.works:
-                since = work.appends_since
-                if since is not None and time.monotonic() - since > _SILENT_S:
+            for copy in topic.copies:
+                since = copy.appends_since
+                if since is not None and time.monotonic() - since > _UNANSWERED_S:
                     return f"{self.target.path} takes no records just now: waiting for it"
         return None
 
@@ -343,22 +343,22 @@ class _Topic:
     def __init__(self, source: Source, topic: TopicDescription) -> None:
         self.source = source
         self.topic = topic
-        self.works: list[Work] = []
-        self.let_go = False
+        self.copies: list[PartitionCopy] = []
+        self.released = False
         self._ends: dict[int, int] = {}
 
     @property
     def is_gone(self) -> bool:
         """Is it, or a part of it, to be let go of?"""
-        return any(work.gone for work in self.works)
+        return any(copy.gone for copy in self.copies)
 
     @property
     def is_busy(self) -> bool:
-        return any(work.busy for work in self.works)
+        return any(copy.busy for copy in self.copies)
 
     @property
     def is_caught_up(self) -> bool:
-        return all(work.caught_up or work.gone for work in self.works)
+        return all(copy.caught_up or copy.gone for copy in self.copies)
 
     def status(self) -> MirroredTopic:
         """How it is; the ends are those last heard of where the source cannot be asked."""
@@ -369,10 +369,10 @@ class _Topic:
             self.source.path,
             self.topic.name,
             self.source.target_topic(self.topic.name),
-            len(self.works),
-            sum(work.records for work in self.works),
-            sum(work.bytes for work in self.works),
-            sum(max(self._ends.get(work.name.partition, 0) - work.position, 0) for work in self.works),
+            len(self.copies),
+            sum(copy.records for copy in self.copies),
+            sum(copy.bytes for copy in self.copies),
+            sum(max(self._ends.get(copy.name.partition, 0) - copy.position, 0) for copy in self.copies),
         )
 
 
@@ -400,5 +400,5 @@ def _check_outside(target: object, source: Source) -> None:
 def _opened(opened: contextlib.ExitStack, target: object) -> Log:
     if isinstance(target, str) and "://" in target:
         # An append is tried until the target is back: given up, it might be there all the same, and twice.
-        return opened.enter_context(open_log(target, delivery_timeout_ms=MAX_INT32, **SOON))
+        return opened.enter_context(open_log(target, delivery_timeout_ms=MAX_INT32, **CLIENT_SETTINGS))
     return opened.enter_context(open_log(as_path(target, "target")))

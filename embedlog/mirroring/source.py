@@ -21,8 +21,8 @@ from ..model import TopicDescription
 from ..open import open as open_log
 from ..validation import as_path
 
-_NAMED: Final = re.compile(r"(?P<name>[a-zA-Z0-9_-]{1,100})=(?P<place>.+)\Z", re.DOTALL)
-SOON: Final[Mapping[str, Any]] = {"default_api_timeout_ms": 10_000}
+_NAMED: Final = re.compile(r"(?P<name>[a-zA-Z0-9_-]{1,100})=(?P<location>.+)\Z", re.DOTALL)
+CLIENT_SETTINGS: Final[Mapping[str, Any]] = {"default_api_timeout_ms": 10_000}
 """How brokers are asked: who mirrors asks again, and can say meanwhile that it waits."""
 _BETWEEN: Final = re.compile(r",(?=(?:[a-zA-Z0-9_-]{1,100}=)?kafka://)")
 
@@ -30,13 +30,15 @@ _BETWEEN: Final = re.compile(r",(?=(?:[a-zA-Z0-9_-]{1,100}=)?kafka://)")
 class Source:
     """One log that is mirrored. Opened here it is closed here, too."""
 
-    def __init__(self, place: str | Log, name: str = "") -> None:
+    def __init__(self, location: str | Log, name: str = "") -> None:
         self.name = name
-        self._opened = not isinstance(place, Log)
-        if isinstance(place, Log):
-            self.log = place
+        self._opened = not isinstance(location, Log)
+        if isinstance(location, Log):
+            self.log = location
         else:
-            self.log = open_log(place, **SOON) if "://" in place else open_log(place, mode="r")
+            self.log = (
+                open_log(location, **CLIENT_SETTINGS) if "://" in location else open_log(location, mode="r")
+            )
 
     @property
     def backend(self) -> Backend:
@@ -76,7 +78,7 @@ class Source:
 
 
 def parse_sources(given: object) -> list[tuple[str, str | Log]]:
-    """(name, place) of each source: a place or a Log, or several. Raises InvalidArgument, InvalidType."""
+    """The (name, location) of each source; `given` is one or several. Raises InvalidArgument, InvalidType."""
     several = [given] if isinstance(given, str | Log | os.PathLike) else given
     if not isinstance(several, Iterable) or isinstance(several, bytes | bytearray | memoryview):
         raise InvalidType(f"sources must be addresses, directories or Logs, not {shown(given)}")
@@ -87,7 +89,7 @@ def parse_sources(given: object) -> list[tuple[str, str | Log]]:
         elif isinstance(each, str):
             for part in _BETWEEN.split(each):
                 match = _NAMED.match(part)
-                found.append((match["name"], match["place"]) if match else ("", part))
+                found.append((match["name"], match["location"]) if match else ("", part))
         elif isinstance(each, os.PathLike):
             found.append(("", as_path(each, "source")))
         else:

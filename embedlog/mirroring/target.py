@@ -1,13 +1,13 @@
-"""Where a mirror appends, and where it is kept how far it has come.
+"""Mirror targets: where records are appended, and where source positions are stored.
 
-    a directory    in the records themselves (copied.py): one append, which is there or is not. Exactly once.
-    brokers        the offsets of a consumer group of theirs, committed after the appends they speak of:
-                   what was appended since the last commit comes again after a crash. At least once; within a
-                   run appends are idempotent, so that one that is tried again is there once.
+    a directory    in the mirrored batches themselves (copy_sink.py): records and position are one atomic
+                   append. Exactly once.
+    brokers        in the committed offsets of a consumer group, committed after the appends. A crash repeats
+                   the records since the last commit: at least once. Within a run appends are idempotent, so
+                   retries do not duplicate.
 
-Which group that is: "mirror-" and the id of the source's cluster or directory, so that another address
-changes nothing. The commit's metadata is the topic's id: what was committed for a topic that was deleted and
-recreated counts for nothing.
+The group is named "mirror-" plus the id of the source's cluster or directory, so it survives a change of
+address. The commit metadata holds the topic id: commits of a deleted and recreated topic are ignored.
 """
 
 from __future__ import annotations
@@ -22,51 +22,53 @@ from ..backends.local import WriterBackend
 from ..errors import InvalidArgument
 from ..log import Log
 from ..model import NO_EPOCH, CommittedOffset, TopicDescription, TopicPartition
-from .copied import Copied, mirror_id, next_offset
-from .history import confirmed_place
+from .copy_sink import CopySink, mirror_id, next_offset
+from .history import resume_offset
 from .source import Source
 
 logger = logging.getLogger(__name__)
 
-PARTED: Final = (
+DIVERGED: Final = (
     "%s: %s: what stood there at offsets %s to %s, and was mirrored, has been lost or replaced; the mirror "
     "keeps it, and goes on with what stands there now"
 )
-# Records keep their times, whoever set them: brokers must not set others. The other is embedlog's own.
+# Brokers must not overwrite timestamps (message_timestamp_type); delete_policy is unknown to them.
 _NOT_FOR_BROKERS: Final = ("message_timestamp_type", "delete_policy")
-_COMMIT_ALL_S: Final = 3600.0  # brokers forget what a group has not committed for days
+_COMMIT_ALL_S: Final = 3600.0  # brokers expire offsets that are not recommitted (offsets.retention.minutes)
 
 
-class Place(NamedTuple):
-    """A position in a source: the next offset to read, and the leader epoch of what was read before."""
+class MirrorPosition(NamedTuple):
+    """A position in a source: the next offset to read, and the leader epoch of the last record read."""
 
     offset: int
     epoch: int = NO_EPOCH
 
 
 class Target(Protocol):
-    """Safe between threads."""
+    """Thread-safe."""
 
-    def places(self, source: Source, topic: TopicDescription) -> dict[int, Place]:
-        """How far a source's topic has come, by partition; what has never been mirrored is not in it."""
+    def positions(self, source: Source, topic: TopicDescription) -> dict[int, MirrorPosition]:
+        """The source position of each mirrored partition; partitions never mirrored are absent."""
 
-    def sink(self, source: Source, topic: TopicDescription) -> Copied:
-        """Gathers batches of it for this target."""
+    def sink(self, source: Source, topic: TopicDescription) -> CopySink:
+        """A sink that collects batches of the topic for this target."""
 
     def settings(self, own: Mapping[str, object]) -> dict[str, Any]:
-        """A source's settings of a topic, as the topic is to have them here."""
+        """The topic settings to create in the target, given the source's."""
 
     def append(self, name: TopicPartition, batches: bytearray) -> None: ...
 
-    def arrived(self, source: Source, topic: TopicDescription, name: TopicPartition, place: Place) -> None:
-        """All before a place in a source is here, in this partition."""
+    def record_position(
+        self, source: Source, topic: TopicDescription, name: TopicPartition, position: MirrorPosition
+    ) -> None:
+        """Record that everything before a source position has been appended to the partition."""
 
     def commit(self) -> None:
-        """What has arrived is remembered."""
+        """Commit the recorded positions."""
 
 
 def target_of(log: Log, group: str | None) -> Target:
-    """How to mirror into a log."""
+    """The Target for a log. Raises InvalidArgument for a read-only log."""
     if log.mode != "rw":
         raise InvalidArgument(f'{log.path} was opened with mode="r": a mirror is the writer of its target')
     backend = log.backend
@@ -74,12 +76,12 @@ def target_of(log: Log, group: str | None) -> Target:
 
 
 class DirectoryTarget:
-    """Implements Target over a directory, whose writer this process is."""
+    """Implements Target over a directory that this process has open for writing."""
 
     def __init__(self, backend: WriterBackend) -> None:
         self._store = backend.store
 
-    def places(self, source: Source, topic: TopicDescription) -> dict[int, Place]:
+    def positions(self, source: Source, topic: TopicDescription) -> dict[int, MirrorPosition]:
         producer_id = mirror_id(*source.identity(topic))
         found = {}
         for partition in self._store.partitions_of(source.target_topic(topic.name)):
@@ -87,14 +89,16 @@ class DirectoryTarget:
             number = partition.name.partition
             if producer is not None and number < topic.partitions:
                 name = TopicPartition(topic.name, number)
-                place = confirmed_place(source.backend, name, partition, producer_id, producer)
-                if place != next_offset(producer):
-                    logger.warning(PARTED, source.path, name, f"{place:,}", f"{next_offset(producer) - 1:,}")
-                found[number] = Place(place)
+                position = resume_offset(source.backend, name, partition, producer_id, producer)
+                if position != next_offset(producer):
+                    logger.warning(
+                        DIVERGED, source.path, name, f"{position:,}", f"{next_offset(producer) - 1:,}"
+                    )
+                found[number] = MirrorPosition(position)
         return found
 
-    def sink(self, source: Source, topic: TopicDescription) -> Copied:
-        return Copied(mirror_id(*source.identity(topic)))
+    def sink(self, source: Source, topic: TopicDescription) -> CopySink:
+        return CopySink(mirror_id(*source.identity(topic)))
 
     def settings(self, own: Mapping[str, object]) -> dict[str, Any]:
         return dict(own)
@@ -102,8 +106,10 @@ class DirectoryTarget:
     def append(self, name: TopicPartition, batches: bytearray) -> None:
         self._store.partition(*name).appender.append_copied(batches)
 
-    def arrived(self, source: Source, topic: TopicDescription, name: TopicPartition, place: Place) -> None:
-        pass  # the records say so
+    def record_position(
+        self, source: Source, topic: TopicDescription, name: TopicPartition, position: MirrorPosition
+    ) -> None:
+        pass  # the mirrored batches carry it
 
     def commit(self) -> None:
         pass
@@ -116,22 +122,22 @@ class BrokersTarget:
         self._backend = log.backend
         self._group = group
         self._lock = threading.Lock()
-        self._arrived: dict[str, dict[TopicPartition, CommittedOffset]] = {}
+        self._uncommitted: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         self._committed: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         self._committed_all_at = time.monotonic()
 
-    def places(self, source: Source, topic: TopicDescription) -> dict[int, Place]:
+    def positions(self, source: Source, topic: TopicDescription) -> dict[int, MirrorPosition]:
         name = source.target_topic(topic.name)
         partitions = [TopicPartition(name, number) for number in range(topic.partitions)]
         found = self._coordinator.committed_offsets(self._group_of(source), partitions)
         return {
-            each.partition: Place(committed.offset, committed.leader_epoch)
+            each.partition: MirrorPosition(committed.offset, committed.leader_epoch)
             for each, committed in found.items()
             if committed.metadata == topic.topic_id
         }
 
-    def sink(self, source: Source, topic: TopicDescription) -> Copied:
-        return Copied(create_time=True)
+    def sink(self, source: Source, topic: TopicDescription) -> CopySink:
+        return CopySink(create_time=True)
 
     def settings(self, own: Mapping[str, object]) -> dict[str, Any]:
         return {name: value for name, value in own.items() if name not in _NOT_FOR_BROKERS}
@@ -139,26 +145,28 @@ class BrokersTarget:
     def append(self, name: TopicPartition, batches: bytearray) -> None:
         self._backend.append(*name, batches)
 
-    def arrived(self, source: Source, topic: TopicDescription, name: TopicPartition, place: Place) -> None:
-        committed = CommittedOffset(place.offset, place.epoch, topic.topic_id)
+    def record_position(
+        self, source: Source, topic: TopicDescription, name: TopicPartition, position: MirrorPosition
+    ) -> None:
+        committed = CommittedOffset(position.offset, position.epoch, topic.topic_id)
         with self._lock:
-            self._arrived.setdefault(self._group_of(source), {})[name] = committed
+            self._uncommitted.setdefault(self._group_of(source), {})[name] = committed
 
     def commit(self) -> None:
         with self._lock:
-            arrived, self._arrived = self._arrived, {}
+            uncommitted, self._uncommitted = self._uncommitted, {}
         if time.monotonic() - self._committed_all_at >= _COMMIT_ALL_S:
             self._committed_all_at = time.monotonic()
             for group, offsets in self._committed.items():
-                arrived[group] = {**offsets, **arrived.get(group, {})}
+                uncommitted[group] = {**offsets, **uncommitted.get(group, {})}
         try:
-            for group in list(arrived):
-                self._coordinator.commit_offsets(group, arrived[group])
-                self._committed.setdefault(group, {}).update(arrived.pop(group))
+            for group in list(uncommitted):
+                self._coordinator.commit_offsets(group, uncommitted[group])
+                self._committed.setdefault(group, {}).update(uncommitted.pop(group))
         finally:
-            with self._lock:  # what could not be committed is committed with the next
-                for group, offsets in arrived.items():
-                    self._arrived[group] = {**offsets, **self._arrived.get(group, {})}
+            with self._lock:  # keep failed commits for the next call, unless newer offsets replace them
+                for group, offsets in uncommitted.items():
+                    self._uncommitted[group] = {**offsets, **self._uncommitted.get(group, {})}
 
     @property
     def _coordinator(self) -> Any:

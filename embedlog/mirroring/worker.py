@@ -31,13 +31,13 @@ from ..errors import (
     TopicNotFound,
 )
 from ..model import TopicDescription, TopicPartition
-from .copied import Copied
+from .copy_sink import CopySink
 from .source import Source
-from .target import PARTED, Place, Target
+from .target import DIVERGED, MirrorPosition, Target
 
 logger = logging.getLogger(__name__)
 
-PASSING: Final = (BrokerUnavailable, DiskFull, LogFull)
+TRANSIENT: Final = (BrokerUnavailable, DiskFull, LogFull)
 """What may be over after a while."""
 _GONE: Final = (TopicNotFound, PartitionNotFound)
 _SLEEP_MS: Final = 1_000
@@ -45,30 +45,36 @@ _SHORTEST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 10.0
 
 
-class Work:
+class PartitionCopy:
     """One partition of a source, and how far its copy has come. Its worker's alone, but for `gone`: who sets
     that from outside waits until it is not `busy` before somebody else copies the partition."""
 
     def __init__(
-        self, source: Source, topic: TopicDescription, partition: int, target: Target, place: Place, goal: int
+        self,
+        source: Source,
+        topic: TopicDescription,
+        partition: int,
+        target: Target,
+        position: MirrorPosition,
+        goal: int,
     ) -> None:
         self.source = source
         self.topic = topic
         self.name = TopicPartition(topic.name, partition)
-        self.there = TopicPartition(source.target_topic(topic.name), partition)
-        self.position = place.offset
+        self.target_partition = TopicPartition(source.target_topic(topic.name), partition)
+        self.position = position.offset
         self.records = 0
         self.bytes = 0
         self.gone = False
         self.busy = False
         self.appends_since: float | None = None  # while the target has not answered
-        self.caught_up = place.offset == goal  # past it: something is missing there
+        self.caught_up = position.offset == goal  # past it: something is missing there
         self._goal = goal
         self._target = target
         self._reader = PartitionReader(
-            source.backend, self.name, place.offset, epoch=place.epoch, read_committed=True
+            source.backend, self.name, position.offset, epoch=position.epoch, read_committed=True
         )
-        self._read: Copied | None = None
+        self._read: CopySink | None = None
 
     def step(self) -> bool:
         """Copy a chunk; False where there is none. Raises what can be neither helped nor passed over."""
@@ -78,28 +84,28 @@ class Work:
             except _GONE:
                 self.gone = True
             except (OffsetOutOfRange, LogTruncated) as error:
-                self._go_elsewhere(error)
+                self._reset_position(error)
                 return True
             if self._read is None:
                 return False
         try:
             if self._read.batches:
                 self.appends_since = time.monotonic()
-                self._target.append(self.there, self._read.batches)
+                self._target.append(self.target_partition, self._read.batches)
         except _GONE:
             self.gone = True
             return False
         finally:
             self.appends_since = None
-        self._arrived(self._read)
+        self._advance(self._read)
         self._read = None
         return True
 
-    def wants(self) -> dict[TopicPartition, int]:
+    def next_offsets(self) -> dict[TopicPartition, int]:
         """What to wait for."""
         return {} if self.gone else {self.name: self._reader.position}
 
-    def _next(self) -> Copied | None:
+    def _next(self) -> CopySink | None:
         backend, reader = self.source.backend, self._reader
         if reader.at_end and not backend.may_have_data(*self.name, reader.position, read_committed=True):
             return None
@@ -111,31 +117,31 @@ class Work:
         self.gone = backend.describe_topic(self.name.topic).topic_id != self.topic.topic_id
         return None if self.gone else sink
 
-    def _arrived(self, read: Copied) -> None:
+    def _advance(self, read: CopySink) -> None:
         self.position = self._reader.position
         self.records += read.records
         self.bytes += len(read.batches)
         self.caught_up = self.caught_up or self.position >= self._goal
-        place = Place(self.position, self._reader.epoch)
-        self._target.arrived(self.source, self.topic, self.there, place)
+        position = MirrorPosition(self.position, self._reader.epoch)
+        self._target.record_position(self.source, self.topic, self.target_partition, position)
 
-    def _go_elsewhere(self, error: OffsetOutOfRange | LogTruncated) -> None:
+    def _reset_position(self, error: OffsetOutOfRange | LogTruncated) -> None:
         """The source has nothing any more where reading was to go on."""
         at = self.position
         if isinstance(error, LogTruncated):
-            place = error.surviving_offset
+            position = error.surviving_offset
         else:
-            place = max(error.log_start_offset, min(at, error.log_end_offset))
-        if place > at:
+            position = max(error.log_start_offset, min(at, error.log_end_offset))
+        if position > at:
             logger.warning(
                 "%s: %s: offsets %s to %s were deleted there before they were mirrored",
-                *(self.source.path, self.name, f"{at:,}", f"{place - 1:,}"),
+                *(self.source.path, self.name, f"{at:,}", f"{position - 1:,}"),
             )
         else:
-            logger.warning(PARTED, self.source.path, self.name, f"{place:,}", f"{at - 1:,}")
-        self._reader = PartitionReader(self.source.backend, self.name, place, read_committed=True)
-        self.position = place
-        self._target.arrived(self.source, self.topic, self.there, Place(place))
+            logger.warning(DIVERGED, self.source.path, self.name, f"{position:,}", f"{at - 1:,}")
+        self._reader = PartitionReader(self.source.backend, self.name, position, read_committed=True)
+        self.position = position
+        self._target.record_position(self.source, self.topic, self.target_partition, MirrorPosition(position))
 
 
 class Worker:
@@ -144,7 +150,7 @@ class Worker:
     def __init__(
         self, source: Source, failed: Callable[[BaseException], None], moved: Callable[[], None]
     ) -> None:
-        self.works: tuple[Work, ...] = ()  # replaced as a whole, by mirror.py
+        self.copies: tuple[PartitionCopy, ...] = ()  # replaced as a whole, by mirror.py
         self.trouble: str | None = None
         self._source = source
         self._failed = failed
@@ -173,14 +179,14 @@ class Worker:
             pause = _SHORTEST_PAUSE_S
             while not self._stopping:
                 try:
-                    if not self._round():
+                    if not self._copy_round():
                         self._sleep()
                     self.trouble, pause = None, _SHORTEST_PAUSE_S
-                except PASSING as error:
+                except TRANSIENT as error:
                     if self.trouble is None:
                         logger.warning("%s: %s; trying again", self._source.path, error)
                     self.trouble = str(error)
-                    self._rest(pause)
+                    self._back_off(pause)
                     pause = min(2 * pause, _LONGEST_PAUSE_S)
         except Closed as error:
             if not self._stopping:
@@ -188,24 +194,24 @@ class Worker:
         except BaseException as error:
             self._failed(error)
 
-    def _round(self) -> bool:
+    def _copy_round(self) -> bool:
         """A chunk of each partition; False where none had any."""
         moved = False
-        for work in self.works:
+        for copy in self.copies:
             if self._stopping:
                 return True
-            behind = not work.caught_up
-            work.busy = True  # first this, then the look: who lets go of it does the opposite
+            behind = not copy.caught_up
+            copy.busy = True  # first this, then the look: who lets go of it does the opposite
             try:
-                moved = (not work.gone and work.step()) or moved
+                moved = (not copy.gone and copy.step()) or moved
             finally:
-                work.busy = False
-            if behind and work.caught_up:
+                copy.busy = False
+            if behind and copy.caught_up:
                 self._moved()
         return moved
 
     def _sleep(self) -> None:
-        wanted = {name: offset for work in self.works for name, offset in work.wants().items()}
+        wanted = {name: offset for copy in self.copies for name, offset in copy.next_offsets().items()}
         try:
             if wanted:
                 self._source.backend.wait(wanted, _SLEEP_MS, read_committed=True, interrupt=self._interrupt)
@@ -216,7 +222,7 @@ class Worker:
         if not self._stopping:
             self._interrupt.clear()
 
-    def _rest(self, seconds: float) -> None:
+    def _back_off(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         while not self._stopping and (left := until - time.monotonic()) > 0:
             self._interrupt.wait(left * 1000)

@@ -19,7 +19,7 @@ _KEPT: Final = 4
 _Stamp: TypeAlias = tuple[int, ...]
 
 
-class Place(NamedTuple):
+class LogLocation(NamedTuple):
     """Where a log is: a directory, or `address` ("kafka://host:9092") with settings for its client."""
 
     path: str | None = None
@@ -30,22 +30,22 @@ class Place(NamedTuple):
         return self.path or self.address or "nowhere"
 
 
-_opened: OrderedDict[tuple[int, Place, _Stamp], Log] = OrderedDict()
+_opened: OrderedDict[tuple[int, LogLocation, _Stamp], Log] = OrderedDict()
 
 
-def opened(place: Place) -> Log:
+def opened(location: LogLocation) -> Log:
     """The log at a place, to be read; left open, for the next who asks in this process.
 
     Raises what embedlog.open raises.
     """
-    which = os.getpid(), place, _stamp(place)
+    which = os.getpid(), location, _stamp(location)
     log = _opened.get(which)
     if log is None:
-        if place.path is not None:
-            log = open_log(place.path, mode="r")
+        if location.path is not None:
+            log = open_log(location.path, mode="r")
         else:
-            settings: dict[str, Any] = dict(place.settings)
-            log = open_log(str(place.address), **settings)
+            settings: dict[str, Any] = dict(location.settings)
+            log = open_log(str(location.address), **settings)
         _opened[which] = log
         while len(_opened) > _KEPT:
             _opened.popitem(last=False)[1].close()
@@ -53,12 +53,12 @@ def opened(place: Place) -> Log:
     return log
 
 
-def _stamp(place: Place) -> _Stamp:
+def _stamp(location: LogLocation) -> _Stamp:
     """By which a directory is told from another one that took its place."""
-    if place.path is None:
+    if location.path is None:
         return ()
     try:
-        stat = os.stat(os.path.join(place.path, FORMAT_FILE))
+        stat = os.stat(os.path.join(location.path, FORMAT_FILE))
     except OSError:
         return ()
     return stat.st_dev, stat.st_ino, stat.st_mtime_ns

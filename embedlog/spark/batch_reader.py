@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from .access import opened
-from .filters import ALL, wanted_by
+from .filters import ALL, scan_bounds
 from .offsets import planned_spans
 from .options import ReadOptions
 from .scan import scan
@@ -34,7 +34,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
-        log = opened(options.place)
+        log = opened(options.location)
         pieces = split(
             log,
             planned_spans(log, options, self._wanted),
@@ -47,7 +47,7 @@ class BatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         if partition.value is None:  # Spark's way to say that there are no partitions
             return iter(())
-        log = opened(self._options.place)
+        log = opened(self._options.location)
         return scan(log, partition.value, self._columns, arrow_schema(self._schema), self._options)
 
 
@@ -59,7 +59,7 @@ class PushedReader(BatchReader):
     """
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
-        self._wanted = wanted_by(filters)
+        self._wanted = scan_bounds(filters)
         return filters  # Spark applies them again: whole segments are left out here, not single records
 
 

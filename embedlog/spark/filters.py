@@ -30,14 +30,14 @@ _TESTS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "StringContains": lambda given, wanted: wanted in given,
 }
 # Of an operator the least value that passes, and the one after the greatest, for whole numbers.
-_LEAST: Final[dict[str, Callable[[Any], int]]] = {
+_LOWER_BOUND: Final[dict[str, Callable[[Any], int]]] = {
     "EqualTo": lambda wanted: int(wanted),
     "EqualNullSafe": lambda wanted: int(wanted),
     "In": lambda wanted: int(min(wanted)),
     "GreaterThan": lambda wanted: int(wanted) + 1,
     "GreaterThanOrEqual": lambda wanted: int(wanted),
 }
-_BEHIND: Final[dict[str, Callable[[Any], int]]] = {
+_UPPER_BOUND: Final[dict[str, Callable[[Any], int]]] = {
     "EqualTo": lambda wanted: int(wanted) + 1,
     "EqualNullSafe": lambda wanted: int(wanted) + 1,
     "In": lambda wanted: int(max(wanted)) + 1,
@@ -55,13 +55,13 @@ class _Test(NamedTuple):
         return _TESTS[self.operator](given, self.wanted) is not self.negated
 
 
-class Wanted(NamedTuple):
+class ScanBounds(NamedTuple):
     """What the filters of a query leave: records that are not in it need not be read."""
 
     topics: tuple[_Test, ...] = ()
     partitions: tuple[_Test, ...] = ()
     first_offset: int = 0
-    behind_offset: int = MAX_INT64
+    end_offset: int = MAX_INT64
     not_before_ms: int | None = None
 
     def has(self, topic: str, partition: int) -> bool:
@@ -71,10 +71,10 @@ class Wanted(NamedTuple):
         )
 
 
-ALL: Final = Wanted()
+ALL: Final = ScanBounds()
 
 
-def wanted_by(filters: Iterable[Any]) -> Wanted:
+def scan_bounds(filters: Iterable[Any]) -> ScanBounds:
     """What a conjunction of Spark's filters leaves; those that say nothing here are passed over."""
     found = ALL
     for each in filters:
@@ -92,7 +92,7 @@ def wanted_by(filters: Iterable[Any]) -> Wanted:
             continue
         elif column == "offset" and _are(int, test.wanted):
             found = _narrowed(found, test)
-        elif column == "timestamp" and operator in _LEAST and _are(datetime, test.wanted):
+        elif column == "timestamp" and operator in _LOWER_BOUND and _are(datetime, test.wanted):
             found = _not_before(found, test.wanted)
     return found
 
@@ -104,17 +104,17 @@ def _are(kind: type, wanted: object) -> bool:
     return isinstance(wanted, kind)
 
 
-def _narrowed(found: Wanted, test: _Test) -> Wanted:
-    if test.operator in _LEAST:
-        least = _LEAST[test.operator](test.wanted)
-        found = found._replace(first_offset=max(found.first_offset, least))
-    if test.operator in _BEHIND:
-        behind = _BEHIND[test.operator](test.wanted)
-        found = found._replace(behind_offset=min(found.behind_offset, behind))
+def _narrowed(found: ScanBounds, test: _Test) -> ScanBounds:
+    if test.operator in _LOWER_BOUND:
+        lower = _LOWER_BOUND[test.operator](test.wanted)
+        found = found._replace(first_offset=max(found.first_offset, lower))
+    if test.operator in _UPPER_BOUND:
+        upper = _UPPER_BOUND[test.operator](test.wanted)
+        found = found._replace(end_offset=min(found.end_offset, upper))
     return found
 
 
-def _not_before(found: Wanted, wanted: datetime | Iterable[datetime]) -> Wanted:
+def _not_before(found: ScanBounds, wanted: datetime | Iterable[datetime]) -> ScanBounds:
     earliest = wanted if isinstance(wanted, datetime) else min(wanted)
     if earliest.tzinfo is None:
         return found

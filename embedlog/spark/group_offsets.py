@@ -13,7 +13,7 @@ from typing import Final
 from ..backends.handover import commit_offsets
 from ..errors import EmbedlogError
 from ..model import CommittedOffset
-from .access import Place, opened
+from .access import LogLocation, opened
 from .progress import Progress
 
 logger = logging.getLogger(__name__)
@@ -21,14 +21,14 @@ logger = logging.getLogger(__name__)
 _PATIENCE_S: Final = 5.0  # for a writer that is busy; the next batch commits again
 
 
-def commit_to_group(place: Place, group: str, progress: Progress) -> None:
+def commit_to_group(location: LogLocation, group: str, progress: Progress) -> None:
     """Commit where a query stands. Does not raise: what goes wrong is logged."""
     offsets = {tp: CommittedOffset(at.offset, at.leader_epoch) for tp, at in progress.positions.items()}
     try:
-        if place.path is not None:
-            commit_offsets(place.path, group, offsets, taken_within_s=_PATIENCE_S)
+        if location.path is not None:
+            commit_offsets(location.path, group, offsets, taken_within_s=_PATIENCE_S)
         else:
-            coordinator = opened(place).backend.coordinator
+            coordinator = opened(location).backend.coordinator
             assert coordinator is not None  # brokers have one
             coordinator.commit_offsets(group, offsets)
     except (EmbedlogError, OSError) as error:

@@ -1,11 +1,11 @@
 """Loads: what has come into a topic since the last one becomes files of a warehouse table, exactly once.
 
-    due        which offsets of which partitions: to the end that is durable now     load_plan.py, no Spark
+    plan       which offsets of which partitions: to the end that is durable now     load_plan.py, no Spark
                yet
     read       these offsets, through format("embedlog")
     parse      into the columns of a schema, and what does not fit it set aside      rows.py
     write      into a directory of the load's own: a date's rows gathered (a date too large for one file gets
-               several), by partition and offset, by Spark's committer               part.py
+               several), by partition and offset, by Spark's committer               table_update.py
     measure    which offsets each file holds
     commit     the files and the offsets together, by one rename                     table.py
 
@@ -33,7 +33,7 @@ from ..errors import InvalidArgument, InvalidType, LoadFailed, TableError, shown
 from ..log import Log
 from ..open import open as open_log
 from ..validation import check_flag, check_text
-from .load_plan import Due, check_topic, due, loaded_up_to, topic_of
+from .load_plan import LoadPlan, check_topic, loaded_up_to, plan_load, topic_of
 from .manifest import LastLoad, Loaded, Lost, Manifest
 from .requirements import check_pyspark
 from .session import register, session
@@ -44,7 +44,7 @@ from .warehouse import MANY_FILES, PARALLEL_LISTING
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from .part import Part
+    from .table_update import TableUpdate
 
 _RECORDS_PER_TASK: Final = 500_000
 """So much is done again where a task fails, and so far a progress bar moves at a time."""
@@ -138,7 +138,7 @@ def load(
             check_topic(manifest, described)
             manifest = _with_schema(manifest, name, described.topic_id, schema, date_column)
             table.tidy(manifest)
-            todo = due(
+            plan = plan_load(
                 reader,
                 name,
                 manifest,
@@ -146,9 +146,9 @@ def load(
                 allow_data_loss=allow_data_loss,
                 read_committed=read_committed,
             )
-            work = _Load(table, manifest, todo, reader, started)
-            if manifest.load and not (todo.offsets or todo.cuts or todo.lost):
-                return work.nothing()
+            work = _Load(table, manifest, plan, reader, started)
+            if manifest.load and not (plan.offsets or plan.cuts or plan.lost):
+                return work.no_op_report()
             return work.run(_Spark(spark, progress), isolation_level)
 
 
@@ -219,7 +219,7 @@ class _Spark:
             given = SparkSession.getActiveSession() or session("embedlog load")
         elif not isinstance(given, SparkSession):
             given = given()
-        with self.working():
+        with self.errors_translated():
             self.session = given.newSession()
             register(self.session)
             for name, value in _SETTINGS.items():
@@ -227,7 +227,7 @@ class _Spark:
         self.progress = progress
 
     @contextlib.contextmanager
-    def working(self) -> Iterator[None]:
+    def errors_translated(self) -> Iterator[None]:
         """Whatever Spark fails in raises LoadFailed: planning, too, runs in processes that may die."""
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
@@ -244,55 +244,55 @@ class _Spark:
 def _cause(text: str) -> str:
     """What a stack trace is about, in a line: our own error in it, if there is one."""
     ours = _OURS.findall(text)
-    told = _PREAMBLE.sub("", text.strip())
+    trace = _PREAMBLE.sub("", text.strip())
     if ours:
         return str(ours[-1]).rstrip(".")
-    because = _BECAUSE.findall(told)
-    return told.partition("\n")[0].rstrip(".") + (f" ({because[-1].rstrip('.')})" if because else "")
+    because = _BECAUSE.findall(trace)
+    return trace.partition("\n")[0].rstrip(".") + (f" ({because[-1].rstrip('.')})" if because else "")
 
 
 class _Load:
     """One load that goes on; the table is locked."""
 
-    def __init__(self, table: Table, before: Manifest, todo: Due, reader: Log, started: float) -> None:
+    def __init__(self, table: Table, before: Manifest, plan: LoadPlan, reader: Log, started: float) -> None:
         self._table = table
         self._before = before
-        self._todo = todo
+        self._plan = plan
         self._reader = reader
         self._started = started
         self._number = before.load + 1
 
     def run(self, spark: _Spark, isolation_level: str) -> LoadReport:
         """Raises LoadFailed, InvalidArgument, OSError."""
-        with spark.working():
+        with spark.errors_translated():
             good, bad = self._written(spark, isolation_level)
         return self._commit(good, bad)
 
-    def _written(self, spark: _Spark, isolation_level: str) -> tuple[Part, Part]:
+    def _written(self, spark: _Spark, isolation_level: str) -> tuple[TableUpdate, TableUpdate]:
         """The table and the side table as they are to be, their new files written."""
         from pyspark.sql import Observation
         from pyspark.sql import functions as F
 
-        from .part import Part
         from .rows import Rows
+        from .table_update import TableUpdate
 
         session, before = spark.session, self._before
         rows = Rows(before.schema, before.date_column)
-        good = Part(self._table, before.files, self._todo, rows.schema(), rows.prefix)
-        bad = Part(self._table, before.bad, self._todo, Rows.bad_schema(), "")
+        good = TableUpdate(self._table, before.files, self._plan, rows.schema(), rows.prefix)
+        bad = TableUpdate(self._table, before.bad, self._plan, Rows.bad_schema(), "")
         if before.load == 0:
             self._table.create(before)
         directory = self._table.loading_directory(self._number)
         read = rows.read(self._records(session, isolation_level))
-        is_bad = rows.is_bad() if self._todo.offsets else None  # of nothing Spark observes nothing, for ever
+        is_bad = rows.is_bad() if self._plan.offsets else None  # of nothing Spark observes nothing, for ever
         seen = Observation()
         counted = read if is_bad is None else read.observe(seen, F.count_if(is_bad).alias("bad"))
 
-        def write(part: Part, what: str, loaded: DataFrame) -> None:
+        def write(update: TableUpdate, what: str, loaded: DataFrame) -> None:
             where = os.path.join(directory, what.replace(" ", "-"))
             with watched(session, what, spark.progress):
-                part.write(part.rows(session, loaded), where)
-            part.measure(where, self._number)
+                update.write(update.rows(session, loaded), where)
+            update.measure(where, self._number)
 
         write(good, "loading", rows.good(counted))
         if bad.mixed or (is_bad is not None and seen.get["bad"]):
@@ -302,38 +302,38 @@ class _Load:
     def _records(self, session: SparkSession, isolation_level: str) -> DataFrame:
         from .schema import full_schema
 
-        topic, place = self._before.topic, self._reader.path
-        due = {p: each for p, each in self._todo.partitions.items() if each.start < each.end}
-        if not due:
+        topic, location = self._before.topic, self._reader.path
+        pending = {p: each for p, each in self._plan.partitions.items() if each.start < each.end}
+        if not pending:
             return session.createDataFrame([], full_schema(include_headers=True))
         options = {
-            "assign": json.dumps({topic: sorted(due)}),
-            "startingOffsets": json.dumps({topic: {str(p): each.start for p, each in due.items()}}),
-            "endingOffsets": json.dumps({topic: {str(p): each.end for p, each in due.items()}}),
+            "assign": json.dumps({topic: sorted(pending)}),
+            "startingOffsets": json.dumps({topic: {str(p): each.start for p, each in pending.items()}}),
+            "endingOffsets": json.dumps({topic: {str(p): each.end for p, each in pending.items()}}),
             "includeHeaders": "true",
             "isolation_level": isolation_level,
             "failOnDataLoss": "true",
             "minPartitions": str(session.sparkContext.defaultParallelism),
             "maxRecordsPerPartition": str(_RECORDS_PER_TASK),
         }
-        if _is_address(place):
-            options["kafka.bootstrap.servers"] = place.partition("://")[2]
+        if _is_address(location):
+            options["kafka.bootstrap.servers"] = location.partition("://")[2]
         else:
-            options["path"] = place
+            options["path"] = location
         return session.read.format("embedlog").options(**options).load()
 
-    def _commit(self, good: Part, bad: Part) -> LoadReport:
-        before, todo = self._before, self._todo
+    def _commit(self, good: TableUpdate, bad: TableUpdate) -> LoadReport:
+        before, plan = self._before, self._plan
         after = sum(file.rows for file in (*good.files, *bad.files))
-        replaced = before.rows + before.bad_rows + good.fresh + bad.fresh - after
+        replaced = before.rows + before.bad_rows + good.new_rows + bad.new_rows - after
         seconds = time.monotonic() - self._started
         manifest = before._replace(
             load=self._number,
             loaded=self._loaded(),
             files=good.files,
             bad=bad.files,
-            lost=before.lost + todo.lost,
-            last=LastLoad(time.time_ns() // 1_000_000, seconds, good.fresh, bad.fresh, replaced),
+            lost=before.lost + plan.lost,
+            last=LastLoad(time.time_ns() // 1_000_000, seconds, good.new_rows, bad.new_rows, replaced),
         )
         self._table.commit(manifest, good.sources | bad.sources)
         written = Manifest("", "", files=good.written, bad=bad.written)
@@ -341,28 +341,28 @@ class _Load:
             before.topic,
             self._table.path,
             self._number,
-            records=good.fresh,
-            bad=bad.fresh,
+            records=good.new_rows,
+            bad=bad.new_rows,
             replaced=replaced,
             files=len(written.files + written.bad),
             bytes=written.bytes,
             dates=written.dates,
             offsets=self._offsets(),
-            lost=todo.lost,
+            lost=plan.lost,
             seconds=time.monotonic() - self._started,
         )
 
     def _loaded(self) -> dict[int, Loaded]:
         """How far each partition is loaded now, with the epoch where something was read."""
         loaded = dict(self._before.loaded)
-        for p, each in self._todo.partitions.items():
+        for p, each in self._plan.partitions.items():
             if each.start < each.end:
                 loaded[p] = loaded_up_to(self._reader, self._before.topic, p, each.start, each.end)
             elif p not in loaded or loaded[p].offset != each.start:
                 loaded[p] = Loaded(each.start)
         return loaded
 
-    def nothing(self) -> LoadReport:
+    def no_op_report(self) -> LoadReport:
         """What a load comes to that finds nothing to do: nothing is written."""
         before = self._before
         seconds = time.monotonic() - self._started
@@ -371,4 +371,4 @@ class _Load:
         )
 
     def _offsets(self) -> dict[int, tuple[int, int]]:
-        return {p: (each.start, each.end) for p, each in self._todo.partitions.items()}
+        return {p: (each.start, each.end) for p, each in self._plan.partitions.items()}

@@ -34,7 +34,7 @@ from .manifest import Loaded, Lost, Manifest
 _ONE_BATCH: Final = 1  # byte: of a fetch there is always at least one batch
 
 
-class PartitionDue(NamedTuple):
+class PartitionLoad(NamedTuple):
     """What of a partition is to be loaded: offsets from start up to end, which is not included.
 
     cut: the table's rows from here on are replaced; None where there is nothing to replace.
@@ -45,10 +45,10 @@ class PartitionDue(NamedTuple):
     cut: int | None = None
 
 
-class Due(NamedTuple):
+class LoadPlan(NamedTuple):
     """What is to be loaded, by partition; `lost` is what is passed over because it is gone."""
 
-    partitions: Mapping[int, PartitionDue]
+    partitions: Mapping[int, PartitionLoad]
     lost: tuple[Lost, ...] = ()
 
     @property
@@ -87,7 +87,7 @@ def check_topic(manifest: Manifest, topic: TopicDescription) -> None:
         )
 
 
-def due(
+def plan_load(
     log: Log,
     topic: str,
     manifest: Manifest,
@@ -95,7 +95,7 @@ def due(
     from_time: datetime | None = None,
     allow_data_loss: bool = False,
     read_committed: bool = True,
-) -> Due:
+) -> LoadPlan:
     """What is to be loaded.
 
     Args:
@@ -105,7 +105,7 @@ def due(
 
     Raises RecordsLost, and what reading the log raises.
     """
-    partitions: dict[int, PartitionDue] = {}
+    partitions: dict[int, PartitionLoad] = {}
     lost: list[Lost] = []
     for number, edges in sorted(log.offsets(topic).items()):
         partition = _Partition(log, TopicPartition(topic, number), edges, read_committed)
@@ -130,8 +130,8 @@ def due(
                     raise _overtaken(partition.tp, start, edges.log_start_offset)
                 lost.append(Lost(number, start, edges.log_start_offset, manifest.load + 1))
                 start = edges.log_start_offset
-        partitions[number] = PartitionDue(start, max(start, partition.stable_end(start)), cut)
-    return Due(partitions, tuple(lost))
+        partitions[number] = PartitionLoad(start, max(start, partition.stable_end(start)), cut)
+    return LoadPlan(partitions, tuple(lost))
 
 
 def loaded_up_to(log: Log, topic: str, partition: int, start: int, end: int) -> Loaded:

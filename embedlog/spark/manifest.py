@@ -62,7 +62,7 @@ class TableFile(NamedTuple):
         """Are all its records at offsets below these (partition -> offset)?"""
         return all(span.last < cuts[p] for p, span in self.offsets.items() if p in cuts)
 
-    def lies_behind(self, cuts: Mapping[int, int]) -> bool:
+    def lies_after(self, cuts: Mapping[int, int]) -> bool:
         """Are all its records at these offsets or later?"""
         return all(p in cuts and span.first >= cuts[p] for p, span in self.offsets.items())
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from ..errors import InvalidArgument, OffsetOutOfRange, PartitionNotFound, TopicNotFound
 from ..log import Log
 from ..model import PartitionOffsets, TopicPartition
-from .filters import ALL, Wanted
+from .filters import ALL, ScanBounds
 from .options import EARLIEST, LATEST, Limit, ReadOptions, Selection
 
 logger = logging.getLogger(__name__)
@@ -131,7 +131,7 @@ def _at_time(
     return edge.log_end_offset
 
 
-def planned_spans(log: Log, options: ReadOptions, wanted: Wanted = ALL) -> list[Span]:
+def planned_spans(log: Log, options: ReadOptions, wanted: ScanBounds = ALL) -> list[Span]:
     """What a batch reads, by partition; those with nothing to read are left out.
 
     Raises what the functions above raise, and OffsetOutOfRange where offsets are asked for that the log has
@@ -155,11 +155,11 @@ def planned_spans(log: Log, options: ReadOptions, wanted: Wanted = ALL) -> list[
     return spans
 
 
-def _narrowed(log: Log, span: Span, wanted: Wanted) -> Span:
+def _narrowed(log: Log, span: Span, wanted: ScanBounds) -> Span:
     """The part of a span that may have records which are wanted."""
     if not wanted.has(*span.tp):
         return span._replace(end=span.start)
-    first, last = max(span.start, wanted.first_offset), min(span.end, wanted.behind_offset)
+    first, last = max(span.start, wanted.first_offset), min(span.end, wanted.end_offset)
     if first < last and wanted.not_before_ms is not None:
         found = log.offset_for_time(*span.tp, wanted.not_before_ms)
         first = last if found is None else max(first, found.offset)

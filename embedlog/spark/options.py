@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlsplit
 from ..config import MAX_INT32, MAX_INT64
 from ..errors import InvalidArgument, UnknownSetting, shown
 from ..model import TopicPartition
-from .access import Place
+from .access import LogLocation
 
 logger = logging.getLogger(__name__)
 
@@ -205,7 +205,7 @@ class Limit(NamedTuple):
 class ReadOptions(NamedTuple):
     """What a query reads, checked as far as that can be done without the log."""
 
-    place: Place
+    location: LogLocation
     selection: Selection
     start: Limit
     end: Limit
@@ -226,7 +226,7 @@ class ReadOptions(NamedTuple):
 class WriteOptions(NamedTuple):
     """Where rows go, checked as far as that can be done without the log."""
 
-    place: Place
+    location: LogLocation
     topic: str | None = None
     compression: str | None = None
     txn_app_id: str | None = None
@@ -237,17 +237,17 @@ def write_options(given: Mapping[str, str], *, stream: bool) -> WriteOptions:
     """Options of a write as a user gave them. Raises InvalidArgument, UnknownSetting."""
     typed = _Typed(given, "write")
     typed.check_names()
-    place, name, version = typed.place(), typed.text("txnAppId"), typed.text("txnVersion")
+    location, name, version = typed.location(), typed.text("txnAppId"), typed.text("txnVersion")
     if stream and version is not None:
         raise InvalidArgument("txnVersion is for batches: in a stream it is the number of the micro-batch")
     if not stream and (name is None) != (version is None):
         raise InvalidArgument("a batch is remembered by txnAppId and txnVersion together: give both, or none")
-    if name is not None and place.path is None:
+    if name is not None and location.path is None:
         raise InvalidArgument("txnAppId is for a directory: what goes through brokers is not remembered")
     if name == "" or typed.text("topic") == "":
         raise InvalidArgument("txnAppId and topic cannot be empty")
     return WriteOptions(
-        place=place,
+        location=location,
         topic=typed.text("topic"),
         compression=typed.choice(COMPRESSION, _CODECS) if typed.text(COMPRESSION) is not None else None,
         txn_app_id=name,
@@ -270,7 +270,7 @@ def read_options(given: Mapping[str, str], use: Use) -> ReadOptions:
             f"minOffsetsPerTrigger is {least:,}, more than maxOffsetsPerTrigger, which is {most:,}"
         )
     return ReadOptions(
-        place=typed.place(),
+        location=typed.location(),
         selection=typed.selection(),
         start=start,
         end=end,
@@ -333,7 +333,7 @@ class _Typed:
         hint = f"did you mean {usable[near[0]]}?" if near else f"there are {names}"
         return f"unknown option {shown(self._as_typed[name])}: {hint}"
 
-    def place(self) -> Place:
+    def location(self) -> LogLocation:
         path, servers = self.text("path"), self.text("kafka.bootstrap.servers")
         settings = tuple(
             sorted(
@@ -348,7 +348,7 @@ class _Typed:
         if path and path.startswith(_ADDRESS):
             servers = path.removeprefix(_ADDRESS)
         if servers:
-            return Place(address=f"kafka://{servers}", settings=settings)
+            return LogLocation(address=f"kafka://{servers}", settings=settings)
         if not path:
             raise InvalidArgument(
                 'which log? Give its directory or its brokers: .load("./data"), .load("kafka://host:9092"); '
@@ -357,7 +357,7 @@ class _Typed:
             )
         if settings:
             raise InvalidArgument(f"kafka.{settings[0][0]} is for brokers, and path names a directory")
-        return Place(path=_local_path(path))
+        return LogLocation(path=_local_path(path))
 
     def selection(self) -> Selection:
         given = [name for name in _SELECTIONS if self.text(name) is not None]
@@ -458,7 +458,7 @@ class _Typed:
 
     def skip_damaged(self) -> bool:
         skip = self.flag("skipDamaged", False)
-        if skip and self.place().address:
+        if skip and self.location().address:
             raise InvalidArgument(
                 "skipDamaged needs the log's directory: brokers do not tell where damage ends"
             )

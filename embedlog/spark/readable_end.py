@@ -19,7 +19,7 @@ from ..errors import CorruptRecord, OffsetOutOfRange, UnsupportedByBackend
 from ..model import NO_EPOCH, PartitionOffsets, TopicPartition
 
 
-class Frontier:
+class ReadableEnd:
     """A log as streaming queries see it. For one thread."""
 
     def __init__(self, backend: Backend, *, read_committed: bool) -> None:
@@ -46,9 +46,9 @@ class Frontier:
 
     def epoch_before(self, tp: TopicPartition, offset: int) -> int:
         """The leader epoch of the last record before an offset; -1 where that cannot be told."""
-        for place in (offset - 1, offset):
+        for probe in (offset - 1, offset):
             with contextlib.suppress(OffsetOutOfRange, CorruptRecord):
-                fetched = self._backend.fetch(*tp, place, 1)
+                fetched = self._backend.fetch(*tp, probe, 1)
                 if fetched.leader_epochs:
                     before = bisect_left(fetched.leader_epochs, offset, key=_start) - 1
                     return fetched.leader_epochs[before][0] if before >= 0 else NO_EPOCH

@@ -33,7 +33,7 @@ from ..files.filesystem import FileSystem
 from ..files.names import STAGING_DIRECTORY
 from ..model import Appended, Record, TopicPartition
 from ..store.read_only_store import ReadOnlyStore
-from .access import Place, opened
+from .access import LogLocation, opened
 
 Columns: TypeAlias = Mapping[str, Sequence[Any]]
 """Column name -> its values, which a chunk of rows has: "value" always; "key", "headers", "timestamp" (in
@@ -111,15 +111,15 @@ class StagingBackend(ReaderBackend):
 class Target(NamedTuple):
     """Where a task's rows go, and how: a plain value."""
 
-    place: Place
+    location: LogLocation
     topic: str | None
     compression: str | None
 
     def staging(self, chosen: str, task: int) -> StagingBackend | None:
         """Where a task of a set stages its rows; None where they go to brokers."""
-        if self.place.path is None:
+        if self.location.path is None:
             return None
-        return StagingBackend(self.place.path, f"{chosen}.{task}.{uuid.uuid4().hex[:12]}")
+        return StagingBackend(self.location.path, f"{chosen}.{task}.{uuid.uuid4().hex[:12]}")
 
 
 class RowWriter:
@@ -127,7 +127,7 @@ class RowWriter:
 
     def __init__(self, target: Target, staging: StagingBackend | None, task: int) -> None:
         self._target = target
-        self._backend: Backend = opened(target.place).backend if staging is None else staging
+        self._backend: Backend = opened(target.location).backend if staging is None else staging
         self._partitioner = StickyPartitioner()
         self._task = task
         self._turn = task  # where the next rows without a key begin to be spread

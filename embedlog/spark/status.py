@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ..errors import RecordsLost
 from ..log import Log
-from .load_plan import check_topic, due, topic_of
+from .load_plan import check_topic, plan_load, topic_of
 from .manifest import Manifest
 from .table import Table
 
@@ -51,9 +51,9 @@ def status(log: Log, *, to: str | os.PathLike[str], topic: str | None = None) ->
     check_topic(known, described)
     problem = None
     try:
-        todo = due(log, name, known)
+        plan = plan_load(log, name, known)
     except RecordsLost as error:
         problem = str(error)
-        todo = due(log, name, known, allow_data_loss=True)
-    partitions = tuple(PartitionStatus(p, each.start, each.end) for p, each in todo.partitions.items())
+        plan = plan_load(log, name, known, allow_data_loss=True)
+    partitions = tuple(PartitionStatus(p, each.start, each.end) for p, each in plan.partitions.items())
     return Status(table.path, name, manifest, partitions, problem)

@@ -29,7 +29,7 @@ from .access import opened
 from .offsets import Span, chosen_partitions, edges_of, resolved, within
 from .options import ReadOptions, Selection
 from .progress import Patience, Position, Progress, limited
-from .readable_end import Frontier
+from .readable_end import ReadableEnd
 
 logger = logging.getLogger(__name__)
 
@@ -42,10 +42,10 @@ _ADVICE: Final = (
 _NONE: Final = Progress()
 
 
-class _Look(NamedTuple):
+class _Snapshot(NamedTuple):
     """What there is at a moment: the partitions of a query, and the ids of their topics."""
 
-    frontier: Frontier
+    readable_end: ReadableEnd
     edges: dict[TopicPartition, PartitionOffsets]
     topic_ids: dict[str, str]
 
@@ -64,23 +64,23 @@ class Stream:
         self._initial: Progress | None = None
         self._target: dict[TopicPartition, int] | None = None
         self._latest: Progress | None = None
-        self._in_order: dict[TopicPartition, tuple[Position, PartitionOffsets]] = {}
-        self._told: set[str] = set()
+        self._verified: dict[TopicPartition, tuple[Position, PartitionOffsets]] = {}
+        self._warned: set[str] = set()
 
     def initial(self) -> Progress:
         """Where a query without a checkpoint begins. Raises what the starting options raise."""
         options = self._options
-        log = opened(options.place)
+        log = opened(options.location)
         there = edges_of(log, chosen_partitions(log, options.selection))
-        look = self._look()
+        snapshot = self._take_snapshot()
         starts = resolved(
-            log, options.start, look.edges, latest_where_no_record=options.latest_where_no_record
+            log, options.start, snapshot.edges, latest_where_no_record=options.latest_where_no_record
         )
         positions = {}
         for tp, offset in starts.items():
             start = within(tp, options.start.option, offset, there[tp], options.fail_on_data_loss)
-            positions[tp] = Position(start, look.frontier.epoch_before(tp, start))
-        self._initial = Progress(positions, {tp.topic: look.topic_ids[tp.topic] for tp in positions})
+            positions[tp] = Position(start, snapshot.readable_end.epoch_before(tp, start))
+        self._initial = Progress(positions, {tp.topic: snapshot.topic_ids[tp.topic] for tp in positions})
         return self._initial
 
     def latest(self, given: Progress, *, unlimited: bool = False) -> Progress:
@@ -88,20 +88,20 @@ class Stream:
 
         unlimited: no admission control. Raises RecordsLost, and what reading raises.
         """
-        before, look = given, self._look(given)
+        before, snapshot = given, self._take_snapshot(given)
         self._latest = Progress(
-            {tp: Position(edges.log_end_offset) for tp, edges in look.edges.items()}, look.topic_ids
+            {tp: Position(edges.log_end_offset) for tp, edges in snapshot.edges.items()}, snapshot.topic_ids
         )
         for topic in before.topic_ids:
-            if look.is_another(topic, before.topic_ids):
+            if snapshot.is_another(topic, before.topic_ids):
                 self._lost(f"the topic {topic} was deleted, and another one made that bears its name")
                 before = before.without(topic)
-        for tp in before.positions.keys() - look.edges.keys():
+        for tp in before.positions.keys() - snapshot.edges.keys():
             self._lost(f"{tp}: the partition is gone, and what the query had not read of it")
         begins, ends = {}, {}
-        for tp, edges in look.edges.items():
+        for tp, edges in snapshot.edges.items():
             if self._target is None or tp in before.positions or tp in self._target:
-                begins[tp] = begin = self._begin(look, tp, before)
+                begins[tp] = begin = self._begin(snapshot, tp, before)
                 end = edges.log_end_offset
                 if self._target is not None:
                     end = min(end, self._target.get(tp, begin))
@@ -114,13 +114,13 @@ class Stream:
                 ends = limited(self._options.max_offsets_per_trigger, begins, ends)
         if given == self._initial:
             before = _NONE  # where the first batch begins is not in the checkpoint, unless its end says so
-        positions = {tp: self._position(look, tp, begins[tp], end, before) for tp, end in ends.items()}
-        after = Progress(positions, {tp.topic: look.topic_ids[tp.topic] for tp in positions})
+        positions = {tp: self._position(snapshot, tp, begins[tp], end, before) for tp, end in ends.items()}
+        after = Progress(positions, {tp.topic: snapshot.topic_ids[tp.topic] for tp in positions})
         return given if after.stands_at(given) else after
 
     def fix_end(self) -> None:
         """From now on nothing ends past where the log ends now (Trigger.AvailableNow)."""
-        self._target = {tp: edges.log_end_offset for tp, edges in self._look().edges.items()}
+        self._target = {tp: edges.log_end_offset for tp, edges in self._take_snapshot().edges.items()}
 
     def reported(self) -> Progress | None:
         """The end of the log at the last look, for who wants to know the query's lag."""
@@ -130,18 +130,18 @@ class Stream:
         """What lies between two ends. Raises RecordsLost where some of it does not any more."""
         if end == start:
             return []
-        look = self._look()
+        snapshot = self._take_snapshot()
         begins = end.begins(start)
         found = []
         for tp, position in sorted(end.positions.items()):
-            edges = look.edges.get(tp)
+            edges = snapshot.edges.get(tp)
             begin = begins[tp]
             if begin >= position.offset:
                 continue
-            if edges is None or look.is_another(tp.topic, end.topic_ids):
+            if edges is None or snapshot.is_another(tp.topic, end.topic_ids):
                 self._lost(f"{tp}: offsets {begin:,} to {position.offset - 1:,} are gone with their topic")
                 continue
-            stop = min(self._intact(look, tp, position), position.offset)
+            stop = min(self._intact(snapshot, tp, position), position.offset)
             if begin < min(edges.log_start_offset, stop):
                 self._deleted(tp, begin, edges.log_start_offset)
                 begin = edges.log_start_offset
@@ -151,43 +151,43 @@ class Stream:
 
     # -- inside ------------------------------------------------------------------------------------------
 
-    def _look(self, before: Progress = _NONE) -> _Look:
-        log = opened(self._options.place)
-        look = _Look(Frontier(log.backend, read_committed=self._options.read_committed), {}, {})
+    def _take_snapshot(self, before: Progress = _NONE) -> _Snapshot:
+        log = opened(self._options.location)
+        snapshot = _Snapshot(ReadableEnd(log.backend, read_committed=self._options.read_committed), {}, {})
         for topic, numbers in _chosen(log, self._options.selection).items():
             try:
                 topic_id = log.describe_topic(topic).topic_id
-                edges = look.frontier.edges(topic)
+                edges = snapshot.readable_end.edges(topic)
             except TopicNotFound:  # deleted just now, or not made yet
                 continue
-            look.topic_ids[topic] = topic_id or before.topic_ids.get(topic, "")  # old brokers tell none
+            snapshot.topic_ids[topic] = topic_id or before.topic_ids.get(topic, "")  # old brokers tell none
             for number, edge in edges.items():
                 if numbers is None or number in numbers:
-                    look.edges[TopicPartition(topic, number)] = edge
-        return look
+                    snapshot.edges[TopicPartition(topic, number)] = edge
+        return snapshot
 
-    def _begin(self, look: _Look, tp: TopicPartition, before: Progress) -> int:
+    def _begin(self, snapshot: _Snapshot, tp: TopicPartition, before: Progress) -> int:
         """Where the next batch begins."""
-        edges, position = look.edges[tp], before.positions.get(tp)
+        edges, position = snapshot.edges[tp], before.positions.get(tp)
         if position is None:
             if tp.topic in before.topic_ids and edges.log_start_offset > 0:
                 self._deleted(tp, 0, edges.log_start_offset)
             return edges.log_start_offset
-        if self._in_order.get(tp) == (position, edges):
+        if self._verified.get(tp) == (position, edges):
             return position.offset
-        begin = self._intact(look, tp, position)
+        begin = self._intact(snapshot, tp, position)
         if begin < edges.log_start_offset:
             self._deleted(tp, begin, edges.log_start_offset)
             return edges.log_start_offset
         if begin == position.offset:
-            self._in_order[tp] = position, edges
+            self._verified[tp] = position, edges
         return begin
 
-    def _intact(self, look: _Look, tp: TopicPartition, position: Position) -> int:
+    def _intact(self, snapshot: _Snapshot, tp: TopicPartition, position: Position) -> int:
         """The position's offset, or where the history that it stands in was cut off."""
         offset = position.offset
         try:
-            look.frontier.check(tp, offset, position.leader_epoch)
+            snapshot.readable_end.check(tp, offset, position.leader_epoch)
         except LogTruncated as error:
             survived = error.surviving_offset
             self._lost(
@@ -205,13 +205,15 @@ class Stream:
             return error.log_end_offset
         return offset
 
-    def _position(self, look: _Look, tp: TopicPartition, begin: int, end: int, before: Progress) -> Position:
+    def _position(
+        self, snapshot: _Snapshot, tp: TopicPartition, begin: int, end: int, before: Progress
+    ) -> Position:
         position = before.positions.get(tp)
         if position is None or begin != position.offset:
-            return Position(end, look.frontier.epoch_before(tp, end), begin)
+            return Position(end, snapshot.readable_end.epoch_before(tp, end), begin)
         if end == position.offset:
             return Position(end, position.leader_epoch)
-        return Position(end, look.frontier.epoch_before(tp, end))
+        return Position(end, snapshot.readable_end.epoch_before(tp, end))
 
     def _deleted(self, tp: TopicPartition, first: int, log_start_offset: int) -> None:
         self._lost(
@@ -223,8 +225,8 @@ class Stream:
         """Raises RecordsLost, unless the user wants to go on without them."""
         if self._options.fail_on_data_loss:
             raise RecordsLost(f"{what}. {_ADVICE}")
-        if what not in self._told:
-            self._told.add(what)
+        if what not in self._warned:
+            self._warned.add(what)
             logger.warning("%s; the query goes on after them (failOnDataLoss is false)", what)
 
 

@@ -57,7 +57,7 @@ class PlainStreamReader(DataSourceStreamReader):
         self._end = end
         spans = self._stream.spans(Progress.of(start), Progress.of(end))
         pieces = split(
-            opened(self._options.place),
+            opened(self._options.location),
             spans,
             min_partitions=self._options.min_partitions,
             max_records=self._options.max_records_per_partition,
@@ -65,12 +65,12 @@ class PlainStreamReader(DataSourceStreamReader):
         return [InputPartition(piece) for piece in pieces]
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        log = opened(self._options.place)
+        log = opened(self._options.location)
         return scan(log, partition.value, self._columns, arrow_schema(self._schema), self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
         if self._options.commit_to_group is not None:
-            commit_to_group(self._options.place, self._options.commit_to_group, Progress.of(end))
+            commit_to_group(self._options.location, self._options.commit_to_group, Progress.of(end))
 
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]
         return self._latest(self._end or self.initialOffset(), unlimited=False)

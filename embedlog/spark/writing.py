@@ -88,10 +88,10 @@ class Writer:
             )
         self._options = options
         self._columns = _checked_columns(schema, options.topic)
-        self._target = Target(options.place, options.topic, options.compression)
+        self._target = Target(options.location, options.topic, options.compression)
         self._job = uuid.uuid4().hex
-        log = opened(options.place)
-        if options.topic is not None and options.place.path is not None:
+        log = opened(options.location)
+        if options.topic is not None and options.location.path is not None:
             _check_topic(options, log.topics())
 
     def _stage(self, chunks: Iterator[Columns], chosen: str, context: TaskContext | None) -> Staged:
@@ -117,7 +117,7 @@ class Writer:
     ) -> None:
         """Publish what the tasks staged, in the order of the tasks."""
         staged = _by_partition(messages)
-        path = self._options.place.path
+        path = self._options.location.path
         if path is None or not (staged or self._options.txn_version is not None):
             return
         if not handover.publish(path, transaction_id, batch_id, staged, once=once):
@@ -126,7 +126,7 @@ class Writer:
     def _discard(self, messages: Sequence[WriterCommitMessage | None], chosen: str) -> None:
         """Remove what is left of what the tasks staged: by attempts that do not count, or for nothing."""
         named = {set_of(file) for files in _by_partition(messages).values() for file in files}
-        path = self._options.place.path
+        path = self._options.location.path
         if path is None:
             return
         try:
@@ -238,8 +238,8 @@ def _check_topic(options: WriteOptions, topics: Sequence[str]) -> None:
     if options.topic not in topics:
         known = ", ".join(topics[:10]) or "none yet"
         raise TopicNotFound(
-            f"no topic {shown(options.topic)} in {options.place} (topics: {known}). Writing makes none: "
-            f"`embedlog topics create {options.place} {options.topic} --partitions N`"
+            f"no topic {shown(options.topic)} in {options.location} (topics: {known}). Writing makes none: "
+            f"`embedlog topics create {options.location} {options.topic} --partitions N`"
         )
 
 

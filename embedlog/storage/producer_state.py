@@ -38,7 +38,7 @@ _BATCHES_REMEMBERED: Final = 5
 _SEQUENCES: Final = 1 << 31
 
 FIRST_MIRROR_ID: Final = 1 << 62
-"""Ids from here on stand for the sources of mirrored records (mirroring/copied.py); no producer gets one."""
+"""Ids from here on identify sources of mirrored records (mirroring/copy_sink.py), never producers."""
 
 
 class SentBatch(NamedTuple):

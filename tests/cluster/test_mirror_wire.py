@@ -172,7 +172,7 @@ def test_it_ends_although_its_target_does_not_answer(filled: Log) -> None:
 def test_that_the_target_is_away_is_told(
     filled: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("embedlog.mirroring.mirror._SILENT_S", 0.05)
+    monkeypatch.setattr("embedlog.mirroring.mirror._UNANSWERED_S", 0.05)
     told = threading.Event()
     with Broker(tmp_path / "target") as target:
         place, port = address(target), target.port

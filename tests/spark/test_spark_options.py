@@ -10,7 +10,7 @@ import pytest
 
 from embedlog.errors import InvalidArgument, UnknownSetting
 from embedlog.model import TopicPartition
-from embedlog.spark.access import Place
+from embedlog.spark.access import LogLocation
 from embedlog.spark.options import OPTIONS, Limit, Use, read_options
 
 ROOT = Path(__file__).parent.parent.parent
@@ -51,17 +51,17 @@ def test_names_may_be_in_any_case_and_values_have_blanks_around_them() -> None:
 
 
 def test_places() -> None:
-    def place(**given: str) -> object:
-        return read_options({"subscribe": "t", **given}, "batch").place
+    def location(**given: str) -> object:
+        return read_options({"subscribe": "t", **given}, "batch").location
 
-    assert place(path="data") == Place(path=os.path.abspath("data"))
-    assert place(path="file:///a%20b") == Place(path="/a b")
-    assert place(**{"kafka.bootstrap.servers": "a:1,b:2"}) == Place(address="kafka://a:1,b:2")
-    assert place(path="kafka://a:1,b:2") == Place(address="kafka://a:1,b:2")
-    assert place(path="a:b/c") == Place(path=os.path.abspath("a:b/c"))
+    assert location(path="data") == LogLocation(path=os.path.abspath("data"))
+    assert location(path="file:///a%20b") == LogLocation(path="/a b")
+    assert location(**{"kafka.bootstrap.servers": "a:1,b:2"}) == LogLocation(address="kafka://a:1,b:2")
+    assert location(path="kafka://a:1,b:2") == LogLocation(address="kafka://a:1,b:2")
+    assert location(path="a:b/c") == LogLocation(path=os.path.abspath("a:b/c"))
     kafka = {"kafka.bootstrap.servers": "a:1", "kafka.request.timeout.ms": "5"}
-    assert place(**kafka) == Place(address="kafka://a:1", settings=(("request.timeout.ms", "5"),))
-    assert place(**kafka, **{"kafka.isolation.level": "read_committed"}) == place(**kafka)
+    assert location(**kafka) == LogLocation(address="kafka://a:1", settings=(("request.timeout.ms", "5"),))
+    assert location(**kafka, **{"kafka.isolation.level": "read_committed"}) == location(**kafka)
 
 
 def test_limits() -> None:

@@ -29,7 +29,7 @@ from embedlog.errors import (
     RecordsLost,
     TopicNotFound,
 )
-from embedlog.spark.filters import ALL, Wanted, wanted_by
+from embedlog.spark.filters import ALL, ScanBounds, scan_bounds
 from embedlog.spark.offsets import Span, planned_spans
 from embedlog.spark.options import read_options
 from embedlog.spark.scan import scan
@@ -47,7 +47,7 @@ def made(seed: int) -> Iterator[tuple[Log, list[str]]]:
             yield log, topics
 
 
-def pieces_of(log: Log, wanted: Wanted = ALL, **options: object) -> list[Span]:
+def pieces_of(log: Log, wanted: ScanBounds = ALL, **options: object) -> list[Span]:
     """What the driver makes of options."""
     chosen = read_options({"path": log.path, **{n: str(v) for n, v in options.items()}}, "batch")
     return split(
@@ -170,7 +170,7 @@ def passes(row: tuple[Any, ...], each: Any) -> bool:
 @given(st.integers(0, 10**9), st.lists(a_filter(), min_size=1, max_size=3))
 def test_filters_leave_out_nothing_that_passes_them(seed: int, filters: list[Any]) -> None:
     with made(seed) as (log, topics):
-        pieces = pieces_of(log, wanted_by(filters), subscribePattern="t.*")
+        pieces = pieces_of(log, scan_bounds(filters), subscribePattern="t.*")
         found = rows(log, pieces)
         wanted = [row for row in read(log, topics) if all(passes(row, each) for each in filters)]
         assert [row for row in found if all(passes(row, each) for each in filters)] == wanted
@@ -189,7 +189,7 @@ def test_segments_that_are_too_old_are_not_opened(path: Path) -> None:
     with embedlog.open(path, mode="r") as log:
         after = damage.batches(segments[3])[0].base_timestamp_ms
         when = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=after)
-        pieces = pieces_of(log, wanted_by([pushed.GreaterThanOrEqual(("timestamp",), when)]), subscribe="t")
+        pieces = pieces_of(log, scan_bounds([pushed.GreaterThanOrEqual(("timestamp",), when)]), subscribe="t")
         for old in segments[:3]:
             old.unlink()
         assert [row[4] for row in rows(log, pieces)] == list(range(after - 1_000_000, damage.RECORDS))
@@ -201,7 +201,7 @@ def test_old_segments_in_the_middle_are_left_out(path: Path) -> None:
         for number in range(40):
             late = number < 10 or number >= 30
             log.append("t", b"x" * 100, timestamp_ms=2_000_000 + number if late else number)
-        wanted = Wanted(not_before_ms=2_000_000)
+        wanted = ScanBounds(not_before_ms=2_000_000)
         pieces = pieces_of(log, wanted, subscribe="t")
         assert len(pieces) == 2
         read_offsets = {offset for piece in pieces for offset in range(piece.start, piece.end)}

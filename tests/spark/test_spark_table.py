@@ -358,4 +358,4 @@ def test_a_file_lies_before_or_behind_what_is_replaced(
     records = [(p, offset) for p, span in spans.items() for offset in (span.first, span.last)]
     replaced = [p in cuts and offset >= cuts[p] for p, offset in records]
     assert file.lies_before(cuts) == (not any(replaced))
-    assert file.lies_behind(cuts) == all(replaced)
+    assert file.lies_after(cuts) == all(replaced)

@@ -13,7 +13,7 @@ from embedlog import Log
 from embedlog.cluster import Broker
 from embedlog.errors import RecordsLost
 from embedlog.model import TopicPartition
-from embedlog.spark.access import Place, opened
+from embedlog.spark.access import LogLocation, opened
 from embedlog.spark.group_offsets import commit_to_group
 from embedlog.spark.options import read_options
 from embedlog.spark.progress import Position, Progress
@@ -141,18 +141,18 @@ def committed(log: Log) -> dict[TopicPartition, tuple[int, int]]:
 
 def test_a_broker_keeps_a_querys_offsets_for_a_group(served: Broker) -> None:
     fill(served.log, 10)
-    place = read_options(
+    location = read_options(
         {"kafka.bootstrap.servers": served.bootstrap_servers, "subscribe": "a"}, "stream"
-    ).place
-    commit_to_group(place, "g", PROGRESS)
+    ).location
+    commit_to_group(location, "g", PROGRESS)
     assert committed(served.log) == {A0: (7, 0), A1: (0, -1)}
-    assert committed(opened(place)) == {A0: (7, 0), A1: (0, -1)}
+    assert committed(opened(location)) == {A0: (7, 0), A1: (0, -1)}
 
 
 def test_the_owner_of_a_directory_keeps_them(log: Log, path: Path) -> None:
     log.create_topic("a", partitions=2)
     fill(log, 10)
-    commit_to_group(Place(str(path)), "g", PROGRESS)
+    commit_to_group(LogLocation(str(path)), "g", PROGRESS)
     assert committed(log) == {A0: (7, 0), A1: (0, -1)}
 
 
@@ -173,12 +173,12 @@ def test_so_does_another_process_and_where_there_is_none_the_log_itself(
 ) -> None:
     owner = program(_OWNER, path)
     owner.line()
-    commit_to_group(Place(str(path)), "g", PROGRESS)
+    commit_to_group(LogLocation(str(path)), "g", PROGRESS)
     owner.say()
     assert owner.line() == "{'a 0': 7, 'a 1': 0}"
     owner.end()
     further = Progress({A0: Position(9, 0)}, {"a": ""})
-    commit_to_group(Place(str(path)), "g", further)
+    commit_to_group(LogLocation(str(path)), "g", further)
     with embedlog.open(path) as log:
         assert committed(log) == {A0: (9, 0), A1: (0, -1)}
 
@@ -189,9 +189,9 @@ def test_a_commit_that_fails_is_told(log: Log, path: Path, caplog: pytest.LogCap
         consumer.poll(0)
         while not consumer.assignment():
             consumer.poll(0.1)
-        commit_to_group(Place(str(path)), "g", PROGRESS)
+        commit_to_group(LogLocation(str(path)), "g", PROGRESS)
     assert "the group g does not know how far the query is" in caplog.text
-    commit_to_group(Place(str(path.parent / "nowhere")), "g", PROGRESS)
+    commit_to_group(LogLocation(str(path.parent / "nowhere")), "g", PROGRESS)
     assert caplog.text.count("the group g does not know how far the query is") == 2
-    commit_to_group(Place(address="kafka://127.0.0.1:1"), "g", PROGRESS)
+    commit_to_group(LogLocation(address="kafka://127.0.0.1:1"), "g", PROGRESS)
     assert caplog.text.count("the group g does not know how far the query is") == 3

@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from .load_plan import Due
+from .load_plan import LoadPlan
 from .manifest import BAD_DIRECTORY, DATE_NAME, Span, TableFile, date_of, file_name
 from .table import Table
 from .warehouse import local_uri, read_files
@@ -34,25 +34,25 @@ _WRITING: Final = {
 }
 
 
-class Part:
+class TableUpdate:
     """The table or its side table, and what a load makes of it."""
 
     def __init__(
-        self, table: Table, before: tuple[TableFile, ...], todo: Due, schema: StructType, prefix: str
+        self, table: Table, before: tuple[TableFile, ...], plan: LoadPlan, schema: StructType, prefix: str
     ) -> None:
         """`prefix` stands before the names of the columns partition and offset."""
         self._table = table
-        self._todo = todo
+        self._plan = plan
         self._schema = schema
         self._partition = f"{prefix}partition"
         self._offset = f"{prefix}offset"
         self._dated = DATE_NAME in schema.names
         self._written: list[tuple[str, TableFile]] = []  # where it is now, and what it is to be
-        self.stays = tuple(file for file in before if file.lies_before(todo.cuts))
+        self.kept = tuple(file for file in before if file.lies_before(plan.cuts))
         self.mixed = [
-            file for file in before if not (file.lies_before(todo.cuts) or file.lies_behind(todo.cuts))
+            file for file in before if not (file.lies_before(plan.cuts) or file.lies_after(plan.cuts))
         ]
-        self.fresh = 0  # rows written that were not there before
+        self.new_rows = 0  # rows written that were not there before
 
     def rows(self, session: SparkSession, loaded: DataFrame) -> DataFrame:
         """What is to be written: what was loaded, and what stays of files that do not."""
@@ -81,16 +81,16 @@ class Part:
         )
         for number, source in enumerate(sources):
             where = os.path.join(directory, source)
-            place = os.path.dirname(source) if self._dated else BAD_DIRECTORY
+            subdirectory = os.path.dirname(source) if self._dated else BAD_DIRECTORY
             spans = self._spans(where)
             rows = sum(span.rows for span in spans.values())
             if rows:
                 file = TableFile(
-                    f"{place}/{file_name(load, number)}",
+                    f"{subdirectory}/{file_name(load, number)}",
                     rows,
                     os.path.getsize(where),
                     spans,
-                    date_of(place) if self._dated else None,
+                    date_of(subdirectory) if self._dated else None,
                 )
                 self._written.append((where, file))
 
@@ -107,14 +107,14 @@ class Part:
                     spans[partition] = Span(
                         min(known.first, found.first), max(known.last, found.last), known.rows + found.rows
                     )
-                    start = self._todo.partitions[partition].start
-                    self.fresh += pc.sum(pc.greater_equal(offsets, start)).as_py()
+                    start = self._plan.partitions[partition].start
+                    self.new_rows += pc.sum(pc.greater_equal(offsets, start)).as_py()
         return spans
 
     @property
     def files(self) -> tuple[TableFile, ...]:
         """What there is after the load."""
-        return (*self.stays, *self.written)
+        return (*self.kept, *self.written)
 
     @property
     def written(self) -> tuple[TableFile, ...]:
@@ -128,6 +128,6 @@ class Part:
     def _is_replaced(self) -> Column:
         """Of a row: does it lie after its partition's cut?"""
         condition = F.lit(False)
-        for partition, offset in self._todo.cuts.items():
+        for partition, offset in self._plan.cuts.items():
             condition |= (F.col(self._partition) == partition) & (F.col(self._offset) >= offset)
         return condition

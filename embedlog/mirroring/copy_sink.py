@@ -35,7 +35,7 @@ from ..storage.producer_state import FIRST_MIRROR_ID, Producer
 _SEQUENCE_BITS: Final = 31
 _SEQUENCES: Final = 1 << _SEQUENCE_BITS
 _LAST_EPOCH: Final = (1 << 15) - 1
-_NOBODY: Final = -1
+_NO_PRODUCER: Final = -1
 _ATTRIBUTES_END: Final = ATTRIBUTES_POS + 2
 
 
@@ -59,7 +59,7 @@ def next_offset(producer: Producer) -> int:
     return first_offset(producer.epoch, last.first_sequence) + span + 1
 
 
-class Copied:
+class CopySink:
     """A sink (clients/fetch_decoder.py) that gathers batches for a target.
 
     Args:
@@ -67,7 +67,7 @@ class Copied:
         create_time: whether the target wants no times but those that producers set.
     """
 
-    def __init__(self, producer_id: int = _NOBODY, *, create_time: bool = False) -> None:
+    def __init__(self, producer_id: int = _NO_PRODUCER, *, create_time: bool = False) -> None:
         self.batches = bytearray()
         self.records = 0
         self._producer_id = producer_id
@@ -110,8 +110,8 @@ class Copied:
 
     def _stamp(self, first: int, pos: int) -> None:
         """Say of whom the batch is; `first` is the source's offset that its first record stands for."""
-        if self._producer_id == _NOBODY:
-            set_producer(self.batches, _NOBODY, _NOBODY, _NOBODY, pos)
+        if self._producer_id == _NO_PRODUCER:
+            set_producer(self.batches, _NO_PRODUCER, _NO_PRODUCER, _NO_PRODUCER, pos)
             return
         epoch, sequence = divmod(first, _SEQUENCES)
         if epoch > _LAST_EPOCH:

@@ -14,7 +14,7 @@ from transactions import Transactions
 import embedlog
 import embedlog.spark
 from embedlog import Log
-from embedlog.spark.load_plan import PartitionDue, check_topic, due, loaded_up_to
+from embedlog.spark.load_plan import PartitionLoad, check_topic, loaded_up_to, plan_load
 from embedlog.spark.manifest import Loaded, Lost, Manifest
 from embedlog.spark.status import status
 from embedlog.spark.table import Table
@@ -39,14 +39,14 @@ def log(path: Path) -> Iterator[Log]:
 
 def test_at_first_everything_then_what_is_new(log: Log) -> None:
     new = Manifest("t", "")
-    assert due(log, "t", new).partitions == {0: PartitionDue(0, 10), 1: PartitionDue(0, 20)}
+    assert plan_load(log, "t", new).partitions == {0: PartitionLoad(0, 10), 1: PartitionLoad(0, 20)}
     known = manifest(log, {0: 10, 1: 15})
-    todo = due(log, "t", known)
-    assert todo.partitions == {0: PartitionDue(10, 10), 1: PartitionDue(15, 20)}
-    assert (todo.offsets, todo.cuts, todo.lost) == (5, {}, ())
+    plan = plan_load(log, "t", known)
+    assert plan.partitions == {0: PartitionLoad(10, 10), 1: PartitionLoad(15, 20)}
+    assert (plan.offsets, plan.cuts, plan.lost) == (5, {}, ())
     log.create_partitions("t", 3)
     log.append_many("t", records(4), partition=2, flush=True)
-    assert due(log, "t", known).partitions[2] == PartitionDue(0, 4)
+    assert plan_load(log, "t", known).partitions[2] == PartitionLoad(0, 4)
 
 
 def test_no_further_than_what_is_durable(path: Path) -> None:
@@ -56,7 +56,7 @@ def test_no_further_than_what_is_durable(path: Path) -> None:
         log.append_many("t", records(3))
         assert log.offsets("t")[0].log_end_offset == 10
         with embedlog.open(path, mode="r") as reader:
-            assert due(reader, "t", Manifest("t", "")).partitions == {0: PartitionDue(0, 7)}
+            assert plan_load(reader, "t", Manifest("t", "")).partitions == {0: PartitionLoad(0, 7)}
 
 
 def test_not_past_the_beginning_of_an_open_transaction(log: Log) -> None:
@@ -66,35 +66,35 @@ def test_not_past_the_beginning_of_an_open_transaction(log: Log) -> None:
     transactions.send(1, b"1", b"2")
     log.flush()
     new = Manifest("x", "")
-    assert due(log, "x", new).partitions == {0: PartitionDue(0, 1)}
-    assert due(log, "x", new, read_committed=False).partitions == {0: PartitionDue(0, 3)}
+    assert plan_load(log, "x", new).partitions == {0: PartitionLoad(0, 1)}
+    assert plan_load(log, "x", new, read_committed=False).partitions == {0: PartitionLoad(0, 3)}
     transactions.end(1, commit=True)
     log.flush()
-    assert due(log, "x", new).partitions == {0: PartitionDue(0, 4)}
-    assert due(log, "x", manifest(log, {0: 1}, "x")).partitions == {0: PartitionDue(1, 4)}
+    assert plan_load(log, "x", new).partitions == {0: PartitionLoad(0, 4)}
+    assert plan_load(log, "x", manifest(log, {0: 1}, "x")).partitions == {0: PartitionLoad(1, 4)}
 
 
 def test_from_a_time(log: Log) -> None:
     known = manifest(log, {0: 10, 1: 15})
     # Record n is at n * 6 hours: partition 0 has 0 to 9, partition 1 has 10 to 29.
-    assert due(log, "t", known, from_time=moment(6 * 4)).partitions == {
-        0: PartitionDue(4, 10, cut=4),
-        1: PartitionDue(0, 20, cut=0),
+    assert plan_load(log, "t", known, from_time=moment(6 * 4)).partitions == {
+        0: PartitionLoad(4, 10, cut=4),
+        1: PartitionLoad(0, 20, cut=0),
     }
-    assert due(log, "t", known, from_time=moment(6 * 12 - 1)).partitions == {
-        0: PartitionDue(10, 10),
-        1: PartitionDue(2, 20, cut=2),
+    assert plan_load(log, "t", known, from_time=moment(6 * 12 - 1)).partitions == {
+        0: PartitionLoad(10, 10),
+        1: PartitionLoad(2, 20, cut=2),
     }
     # What is not loaded yet is loaded as ever.
-    assert due(log, "t", known, from_time=moment(6 * 28)).partitions[1] == PartitionDue(15, 20)
-    assert due(log, "t", known, from_time=moment(6 * 1000)).partitions[1] == PartitionDue(15, 20)
+    assert plan_load(log, "t", known, from_time=moment(6 * 28)).partitions[1] == PartitionLoad(15, 20)
+    assert plan_load(log, "t", known, from_time=moment(6 * 1000)).partitions[1] == PartitionLoad(15, 20)
 
 
 def test_a_first_load_from_a_time_begins_there(log: Log) -> None:
     new = Manifest("t", "")
-    assert due(log, "t", new, from_time=moment(6 * 12)).partitions == {
-        0: PartitionDue(10, 10),
-        1: PartitionDue(2, 20),
+    assert plan_load(log, "t", new, from_time=moment(6 * 12)).partitions == {
+        0: PartitionLoad(10, 10),
+        1: PartitionLoad(2, 20),
     }
 
 
@@ -104,13 +104,13 @@ def test_retention_was_faster(log: Log) -> None:
     with pytest.raises(
         embedlog.RecordsLost, match=r"t 0: the offsets 4 to 5 were deleted .* allow_data_loss"
     ):
-        due(log, "t", known)
-    todo = due(log, "t", known, allow_data_loss=True)
-    assert todo.partitions[0] == PartitionDue(6, 10)
-    assert todo.lost == (Lost(0, 4, 6, 2),)
+        plan_load(log, "t", known)
+    plan = plan_load(log, "t", known, allow_data_loss=True)
+    assert plan.partitions[0] == PartitionLoad(6, 10)
+    assert plan.lost == (Lost(0, 4, 6, 2),)
     # What was loaded may go.
     log.delete_records("t", 1, 15)
-    assert due(log, "t", known, allow_data_loss=True).partitions[1] == PartitionDue(15, 20)
+    assert plan_load(log, "t", known, allow_data_loss=True).partitions[1] == PartitionLoad(15, 20)
 
 
 def test_a_log_that_lost_its_tail(log: Log, path: Path, tmp_path: Path) -> None:
@@ -120,15 +120,15 @@ def test_a_log_that_lost_its_tail(log: Log, path: Path, tmp_path: Path) -> None:
     log.close()
     with embedlog.open(copy) as older:  # 10 records, and an epoch of its own for what comes now
         with pytest.raises(embedlog.RecordsLost, match=r"up to 12, of which .* lost those from 10 on"):
-            due(older, "t", known)
+            plan_load(older, "t", known)
         older.append_many("t", records(5), partition=0, flush=True)
         with pytest.raises(embedlog.RecordsLost, match="from 10 on"):
-            due(older, "t", known)
-        todo = due(older, "t", known, allow_data_loss=True)
-        assert todo.partitions == {0: PartitionDue(10, 15, cut=10), 1: PartitionDue(20, 20)}
+            plan_load(older, "t", known)
+        plan = plan_load(older, "t", known, allow_data_loss=True)
+        assert plan.partitions == {0: PartitionLoad(10, 15, cut=10), 1: PartitionLoad(20, 20)}
         # A time before that cuts more, and what was lost is replaced with it.
-        todo = due(older, "t", known, from_time=moment(6 * 8), allow_data_loss=True)
-        assert todo.partitions[0] == PartitionDue(8, 15, cut=8)
+        plan = plan_load(older, "t", known, from_time=moment(6 * 8), allow_data_loss=True)
+        assert plan.partitions[0] == PartitionLoad(8, 15, cut=8)
 
 
 def test_another_topic_and_the_same_name(log: Log) -> None:
