@@ -126,12 +126,12 @@ WRONG = [
     ({"endingOffsets": OFFSETS % -2}, "cannot be earliest"),
     (
         {"startingOffsets": OFFSETS % 5, "endingOffsets": OFFSETS % 4},
-        "startingOffsets is 5, behind endingOffsets",
+        "startingOffsets is 5, after endingOffsets",
     ),
     ({"startingOffsets": OFFSETS % 5, "endingOffsets": '{"t": {"1": 9}}'}, "the same partitions"),
     (
         {"startingOffsetsByTimestamp": OFFSETS % 5, "endingOffsetsByTimestamp": OFFSETS % 4},
-        "behind endingOffsetsByTimestamp",
+        "after endingOffsetsByTimestamp",
     ),
     ({"startingTimestamp": "yesterday"}, "startingTimestamp"),
     ({"startingTimestamp": "-1"}, "startingTimestamp"),

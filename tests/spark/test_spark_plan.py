@@ -283,8 +283,8 @@ def test_where_reading_begins_and_ends(clicks: Log, options: dict[str, object], 
         ({"startingOffsetsByTimestamp": both(0, 99_000)}, "startingOffsetsByTimestamp"),
         ({"startingOffsets": '{"t": {"0": 1}}'}, "t 1; -2 means earliest"),
         ({"startingOffsets": '{"t": {"0": 1, "1": 5, "2": 1}}'}, "names t 2"),
-        ({"startingTimestamp": 6000, "endingTimestamp": 4000}, "behind endingTimestamp"),
-        ({"startingOffsets": both(5, 5), "endingTimestamp": 2000}, "behind endingTimestamp"),
+        ({"startingTimestamp": 6000, "endingTimestamp": 4000}, "after endingTimestamp"),
+        ({"startingOffsets": both(5, 5), "endingTimestamp": 2000}, "after endingTimestamp"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(clicks: Log, options: dict[str, object], words: str) -> None:
