@@ -1,12 +1,12 @@
-"""Mirroring: topics of one or several logs are copied into another one, as they grow.
+"""Mirroring: continuously copies topics of one or several logs into another log.
 
     source (directory, or brokers) --batches--> worker --batches--> target (directory, or brokers)
 
-    mirror.py    a mirror: which topics, into what, until when; how far behind it is
+    mirror.py    discovers topics, assigns partitions to workers, reports lag
     worker.py    a thread that copies some of a source's partitions
-    source.py    where records come from, and how such a place is written
-    target.py    where they go, and where it is kept how far they have come
-    history.py   whether a source still has what came from it
+    source.py    a source log, and the syntax of source addresses
+    target.py    the target log, and where source positions are stored
+    history.py   finds where a mirror and its source diverge
     copy_sink.py    batches of a source made batches of a target; no I/O
 
 Source: Kafka 0.7 design, "Mirroring": a mirror is a consumer of one or several source clusters.

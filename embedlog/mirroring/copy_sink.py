@@ -1,22 +1,21 @@
-"""Batches of a source made batches of a target: as they are, wherever that can be.
+"""Converts source batches to target batches, without recompression if possible.
 
-A batch goes over compressed as it is, with its keys, values, headers and timestamps. What is rewritten in
-its header: of whom it is, and that it is part of a transaction (what is aborted is not copied, and what is
-copied needs no marker any more). Only a batch that a target could not take is re-encoded: one with holes
-that compaction made, one that begins before the place where copying begins, and, for brokers, one whose time
-its own broker has set.
+A batch is copied compressed, with its keys, values, headers and timestamps. Only its header changes: the
+producer fields are replaced, and the transactional bit is cleared (aborted records are not copied, so the
+target needs no marker). A batch is re-encoded only if the target could not take it: it has gaps from
+compaction, it begins before the start position, or, for brokers, it uses LogAppendTime.
 
-In a directory a mirrored batch says itself where it comes from:
+In a directory a mirrored batch carries its source position:
 
     producer id       2^62 + 62 bits of a hash of the source's topic        (no producer gets such an id)
     producer epoch    source offset // 2^31    } of its first record; one more than that of its last record
     base sequence     source offset % 2^31     } is where the source is to be read next
 
-What a partition remembers of its producers (storage/producer_state.py) is then how far each source has come
-in it: it is part of the append, survives whatever that survives, and is lost with it.
+So a partition's producer state (storage/producer_state.py) holds the position of each source. It is part of
+the append: both survive, or neither.
 
-Invariant: the last record of a batch has the sequence number of its offset in the source, also where the
-batch was re-encoded and has fewer records than the source's spans offsets.
+Invariant: the last record of a batch has the sequence number of its source offset, even if the batch was
+re-encoded and has fewer records than the offsets it spans.
 """
 
 from __future__ import annotations
@@ -40,18 +39,18 @@ _ATTRIBUTES_END: Final = ATTRIBUTES_POS + 2
 
 
 def mirror_id(*source: str) -> int:
-    """The producer id of what comes from a source's topic, whatever names that uniquely."""
+    """The producer id for a source's topic, from its identity."""
     digest = hashlib.sha256("\0".join(source).encode()).digest()
     return FIRST_MIRROR_ID + int.from_bytes(digest[:8], "big") % FIRST_MIRROR_ID
 
 
 def first_offset(epoch: int, sequence: int) -> int:
-    """The source's offset that a mirrored batch begins with."""
+    """The source offset of a mirrored batch's first record."""
     return (epoch << _SEQUENCE_BITS) + sequence
 
 
 def next_offset(producer: Producer) -> int:
-    """Where a source is to be read next, by what the target's partition remembers of it."""
+    """The source offset to read next, from the target partition's producer state."""
     if not producer.batches:
         return 0
     last = producer.batches[-1]
@@ -63,8 +62,8 @@ class CopySink:
     """A sink (clients/fetch_decoder.py) that gathers batches for a target.
 
     Args:
-        producer_id: of the source, for a directory; -1 for brokers, who number batches themselves.
-        create_time: whether the target wants no times but those that producers set.
+        producer_id: of the source, for a directory; -1 for brokers: assigned on append.
+        create_time: whether the target accepts only CreateTime timestamps.
     """
 
     def __init__(self, producer_id: int = _NO_PRODUCER, *, create_time: bool = False) -> None:
@@ -100,7 +99,7 @@ class CopySink:
         return decoded
 
     def _fits(self, header: BatchHeader, start: int) -> bool:
-        """Can it go over as it is?"""
+        """Whether the batch can be copied without re-encoding."""
         return (
             header.base_offset >= start
             and header.record_count == header.last_offset_delta + 1
@@ -109,7 +108,7 @@ class CopySink:
         )
 
     def _stamp(self, first: int, pos: int) -> None:
-        """Say of whom the batch is; `first` is the source's offset that its first record stands for."""
+        """Set the producer fields; `first` is the source offset of the batch's first record."""
         if self._producer_id == _NO_PRODUCER:
             set_producer(self.batches, _NO_PRODUCER, _NO_PRODUCER, _NO_PRODUCER, pos)
             return

@@ -1,13 +1,11 @@
-"""Is what a directory holds of a source still what stands there? Asked once, before copying goes on.
+"""Divergence check: compares a mirrored partition with its source once, before copying resumes.
 
-A source may have lost its tail (its machine crashed, another replica took over, a backup was put in its
-place) and have written other records there since. Going on at the old place would leave these out, silently.
-So the last batch that came from it is compared with what the source has at these offsets now; where they
-differ, the batches before, until one is the same. The headers tell which offsets of the source a batch
-stands for (copy_sink.py).
+A source may have been truncated (crash, unclean leader election, restored backup) and have appended other
+records since. Resuming at the old position would silently skip these. So the last mirrored batch is compared
+with the source's records at the same offsets; if they differ, earlier batches are compared until one matches.
+Batch headers hold the source offsets (copy_sink.py).
 
-Records that are gone, in the target or by compaction in the source, cannot be compared: they are taken for
-unchanged.
+Records deleted in the target, or compacted in the source, cannot be compared and count as unchanged.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ _CHUNK: Final = 1 << 20
 
 
 class _Batch(NamedTuple):
-    """A mirrored batch: its records, and the source's offsets that they stand for."""
+    """A mirrored batch: its records and their source offsets [first, end)."""
 
     records: list[Record]
     first: int
@@ -38,7 +36,7 @@ class _Batch(NamedTuple):
 def resume_offset(
     source: Backend, name: TopicPartition, partition: Partition, producer_id: int, producer: Producer
 ) -> int:
-    """Where to read the source on: after the last record that is the same here and there."""
+    """The source offset to resume from: one past the last record that matches."""
     position = next_offset(producer)
     edges = source.offsets(*name)[name.partition]
     if not producer.batches or position <= edges.log_start_offset:
@@ -57,7 +55,7 @@ def resume_offset(
 
 
 def _same_up_to(source: Backend, name: TopicPartition, batch: _Batch) -> int:
-    """How far a batch is what the source has: from `first`, not at all, to `end`."""
+    """The source offset up to which a batch matches: `first` if nothing does, `end` if all does."""
     edges = source.offsets(*name)[name.partition]
     end = min(batch.end, edges.log_end_offset)
     if batch.first < edges.log_start_offset:
@@ -78,7 +76,7 @@ def _same_up_to(source: Backend, name: TopicPartition, batch: _Batch) -> int:
 
 
 def _loaded(partition: Partition, offset: int, producer_id: int) -> _Batch | None:
-    """The mirrored batch at an offset of the target; None where its records are gone, or some of them."""
+    """The mirrored batch at an offset of the target; None if any of its records is gone."""
     try:
         data = partition.fetch(offset, 1).data
         header = read_batch(data, 0, len(data))
@@ -93,7 +91,7 @@ def _loaded(partition: Partition, offset: int, producer_id: int) -> _Batch | Non
 
 
 def _base_offsets(partition: Partition, producer_id: int) -> list[int]:
-    """Where in the target the batches of a source begin."""
+    """The target offsets at which a source's batches begin."""
     found = []
     at = partition.offsets().log_start_offset
     while data := partition.fetch(at, _CHUNK).data:

@@ -1,17 +1,17 @@
-"""A mirror: which topics of its sources it copies into its target, and how far behind it is.
+"""The mirror: discovers topics, assigns their partitions to workers, and reports lag.
 
-    run()  ->  every refresh_ms: which topics and partitions are there? those that are missing are made in
-               the target, with the source's number of partitions and settings, and given to a worker
-               every second: positions are committed (brokers), and callers can ask for the lag
-    workers    four for each source, each with its share of the partitions (worker.py)
+    run()  ->  every refresh_ms: discovers topics and partitions, creates missing ones in the target with the
+               source's partition count and settings, and assigns them to workers
+               every second: commits positions (brokers) and reports the status
+    workers    four for each source; each copies its share of the partitions (worker.py)
 
-Records keep partition, key, value, headers and timestamps; their offsets are the target's. Topics of the same
-name from several sources become one, in which each source's partition keeps its own order; a source that
-has a name gets topics of its own (name.topic). What is in an aborted transaction is not copied, and what is
-in an open one waits.
+Records keep partition, key, value, headers and timestamps, and get new offsets in the target. Topics of the
+same name from several sources are merged; records of one source's partition keep their order. A named source
+gets topics of its own (name.topic). Aborted transactions are not copied; records of an open transaction are
+copied once it commits.
 
-Nothing is ever taken out of the target: a topic that is deleted at its source stays there, and one that is
-recreated under the same name is copied after what there was.
+A mirror never deletes from its target: a topic that is deleted in the source stays, and a recreated one is
+appended after the old records.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ logger = logging.getLogger(__name__)
 _WORKERS: Final = 4  # for each source
 _TICK_MS: Final = 1_000
 _PATIENCE_S: Final = 3.0
-_UNANSWERED_S: Final = 5.0  # that a target does not answer is told after this
+_UNANSWERED_S: Final = 5.0  # an append that takes longer is reported in the status
 _STARTS: Final = ("earliest", "latest")
 
 
 class MirroredTopic(NamedTuple):
-    """A topic of a source: what came from it in this run, and how many offsets it is ahead of its mirror."""
+    """A mirrored topic: records and bytes copied in this run, and its lag in offsets."""
 
     source: str
     topic: str
@@ -69,8 +69,8 @@ class MirroredTopic(NamedTuple):
 
 
 class MirrorStatus(NamedTuple):
-    """How a mirror is. `trouble` says what keeps it waiting, None where nothing does; `caught_up` whether all
-    has come that was there when it began."""
+    """A mirror's status. `trouble`: why it waits, or None. `caught_up`: whether everything that was in the
+    sources at the start has been copied."""
 
     topics: tuple[MirroredTopic, ...]
     records: int
@@ -81,22 +81,23 @@ class MirrorStatus(NamedTuple):
 
 
 class Mirror(Closing):
-    """Copies topics of one or several logs into another, as they grow.
+    """Continuously copies topics of one or several logs into another log.
 
     Args:
         sources: an address, a directory, a Log, or several; "kafka://a,kafka://b" are two, and "east=kafka://a"
             is one whose topics get the name's prefix ("east.clicks").
-        target: a directory, which is made where it is not there; an address; or a Log, opened for writing.
-        topics: a regular expression (or a compiled one) that a topic's whole name must match; all by default.
-        exclude: one that it must not match.
-        start: where a topic begins that is there at the first start: "earliest" or "latest". Those that come
-            later are copied from their beginning.
-        group: with brokers as target, what the groups are called in which they keep how far each source has
-            come: this, a dash, the source's name or id ("mirror").
-        refresh_ms: how often to look for topics and partitions.
+        target: a directory, created if missing; an address; or a Log opened for writing.
+        topics: a regular expression, compiled or not, that must match the whole topic name; default: all.
+        exclude: a regular expression that must not match it.
+        start: where to start copying topics that exist at the first start: "earliest" or "latest". Later
+            topics are copied from their beginning.
+        group: for brokers as target, the prefix of the consumer groups that store source positions. The rest
+            of the name is a dash and the source's name or id ("mirror").
+        refresh_ms: how often to discover topics and partitions.
 
-    A directory gets each record once, whatever is killed; brokers at least once (docs/mirroring.md). What it
-    opens it closes. Raises InvalidArgument, InvalidType, InvalidGroup, and what `embedlog.open` raises.
+    A directory gets each record exactly once, even after kills; brokers at least once (docs/mirroring.md).
+    Closes the logs it opened. Raises InvalidArgument, InvalidType, InvalidGroup, and what `embedlog.open`
+    raises.
     """
 
     def __init__(
@@ -126,7 +127,7 @@ class Mirror(Closing):
         self._ended = threading.Event()
         self._ended.set()
         self._error: BaseException | None = None
-        self._discovered = False  # have all topics been seen once?
+        self._discovered = False  # whether discovery has completed once
         self._topics: dict[tuple[int, str], _Topic] = {}
         self._workers: list[list[Worker]] = []
         with contextlib.ExitStack() as opened:
@@ -150,11 +151,11 @@ class Mirror(Closing):
         until_caught_up: bool = False,
         on_status: Callable[[MirrorStatus], object] | None = None,
     ) -> MirrorStatus:
-        """Copy until `stop`; or until all has come that was there when it began.
+        """Copy until `stop`, or with until_caught_up until all that existed at the start is copied.
 
-        on_status is called about once a second. Returns how it ended. Where it cannot go on it raises: damage
-        in a source, a record that the target refuses, a partition that has failed. It waits, as long as it
-        takes, for brokers that cannot be reached and for disks to have room.
+        Calls on_status about once a second. Returns the final status. Raises if it cannot continue: damage in
+        a source, a record that the target rejects, a failed partition. Unreachable brokers and full disks are
+        waited for without limit.
         """
         check_flag("until_caught_up", until_caught_up)
         if on_status is not None and not callable(on_status):
@@ -174,7 +175,7 @@ class Mirror(Closing):
             while not self._stopped and self._error is None:
                 self._wakeup.clear()
                 try:
-                    self._target.commit()  # first: what is taken up goes on after the last commit
+                    self._target.commit()  # first: partitions assigned below resume from the committed positions
                     if time.monotonic() >= discover_at:
                         self._discover()
                         discover_at = time.monotonic() + self._refresh_s
@@ -200,12 +201,12 @@ class Mirror(Closing):
         return self._status(None)
 
     def stop(self) -> None:
-        """Have `run` end, soon and in order. May be called from any thread, and by a signal handler."""
+        """Ask `run` to shut down cleanly. May be called from any thread and from signal handlers."""
         self._stopped = True
         self._wakeup.set()
 
     def close(self) -> None:
-        """Close what was opened; stop first, and wait for the end, where it runs. Safe to call twice."""
+        """Stop, wait for `run` to return, and close the logs opened here. Idempotent."""
         self.stop()
         self._ended.wait()
         self._opened.close()
@@ -223,7 +224,7 @@ class Mirror(Closing):
             worker.stop()
         until = time.monotonic() + _PATIENCE_S
         if not all(worker.join(until - time.monotonic()) for worker in workers):
-            self._opened.close()  # they wait for brokers that do not answer: no longer, then
+            self._opened.close()  # unblocks workers that wait for unreachable brokers
         for worker in workers:
             worker.join()
         try:
@@ -234,7 +235,7 @@ class Mirror(Closing):
     # -- topics ----------------------------------------------------------------------------------------
 
     def _discover(self) -> None:
-        """See which topics and partitions there are, and have workers copy them. Raises PASSING."""
+        """Discover topics and partitions and assign them to workers. Raises the TRANSIENT errors."""
         for number, source in enumerate(self.sources):
             there = {topic.name: topic for topic in source.topics(self._wanted, self._unwanted)}
             for key in [key for key in self._topics if key[0] == number]:
@@ -252,7 +253,7 @@ class Mirror(Closing):
                 ):
                     try:
                         self._assign(number, source, topic, known_one)
-                    except TopicNotFound:  # deleted meanwhile: the next look tells
+                    except TopicNotFound:  # deleted meanwhile; the next discovery handles it
                         continue
         self._discovered = True
 
@@ -277,7 +278,7 @@ class Mirror(Closing):
         self._topics[number, topic.name] = found
 
     def _release(self, topic: _Topic, why: str) -> None:
-        """Nobody copies it any more, as soon as nobody is at it."""
+        """Take a topic from its workers. A copy that is busy finishes its current chunk."""
         if not topic.released:
             logger.warning("%s: topic %r was %s", topic.source.path, topic.topic.name, why)
         topic.released = True
@@ -287,7 +288,7 @@ class Mirror(Closing):
             worker.copies = tuple(copy for copy in worker.copies if not copy.gone)
 
     def _make(self, source: Source, topic: TopicDescription) -> None:
-        """The topic in the target, with at least as many partitions."""
+        """Create the topic in the target, or add partitions to it."""
         admin, name = self.target.backend.topic_admin, source.target_topic(topic.name)
         settings = self._target.settings(topic.settings)
         try:
@@ -299,8 +300,7 @@ class Mirror(Closing):
             admin.create_partitions(name, topic.partitions)
 
     def _check_source(self, source: Source) -> None:
-        """Raises InvalidArgument where it is the target, or one of the sources again: that would not end, or
-        have everything twice."""
+        """Raises InvalidArgument if it is the target (an endless copy) or another source (duplicates)."""
         log_id = source.backend.log_id
         if log_id and log_id == self.target.backend.log_id:
             raise InvalidArgument(
@@ -312,7 +312,7 @@ class Mirror(Closing):
                     f"{source.path} and {other.path} are the same log: name it once, with all its addresses"
                 )
 
-    # -- telling ---------------------------------------------------------------------------------------
+    # -- status ----------------------------------------------------------------------------------------
 
     def _status(self, trouble: str | None) -> MirrorStatus:
         topics = tuple(topic.status() for topic in self._topics.values())
@@ -328,7 +328,7 @@ class Mirror(Closing):
         )
 
     def _unanswered_append(self) -> str | None:
-        """What to say where the target has not answered an append for a while: brokers are waited for."""
+        """The trouble to report if the target has not answered an append for a while."""
         for topic in self._topics.values():
             for copy in topic.copies:
                 since = copy.appends_since
@@ -338,7 +338,7 @@ class Mirror(Closing):
 
 
 class _Topic:
-    """A topic of a source, and the work on its partitions."""
+    """A topic of a source, and the copies of its partitions."""
 
     def __init__(self, source: Source, topic: TopicDescription) -> None:
         self.source = source
@@ -349,7 +349,7 @@ class _Topic:
 
     @property
     def is_gone(self) -> bool:
-        """Is it, or a part of it, to be let go of?"""
+        """Whether any of its partitions is gone."""
         return any(copy.gone for copy in self.copies)
 
     @property
@@ -361,7 +361,7 @@ class _Topic:
         return all(copy.caught_up or copy.gone for copy in self.copies)
 
     def status(self) -> MirroredTopic:
-        """How it is; the ends are those last heard of where the source cannot be asked."""
+        """The topic's status. If the source is unreachable, the last known end offsets are used."""
         with contextlib.suppress(EmbedlogError):
             edges = self.source.backend.offsets(self.topic.name)
             self._ends = {number: edge.log_end_offset for number, edge in edges.items()}
@@ -399,6 +399,6 @@ def _check_outside(target: object, source: Source) -> None:
 
 def _opened(opened: contextlib.ExitStack, target: object) -> Log:
     if isinstance(target, str) and "://" in target:
-        # An append is tried until the target is back: given up, it might be there all the same, and twice.
+        # Retry an append until the target is back: one given up may still have succeeded, and would repeat.
         return opened.enter_context(open_log(target, delivery_timeout_ms=MAX_INT32, **CLIENT_SETTINGS))
     return opened.enter_context(open_log(as_path(target, "target")))

@@ -1,4 +1,4 @@
-"""Where a mirror's records come from: a log, and the name under which its topics appear.
+"""Mirror sources: a log and the optional name that prefixes its topics.
 
 ./data                            a directory, read next to its writer
 kafka://a:9092,b:9092             one cluster, two of its addresses
@@ -23,12 +23,12 @@ from ..validation import as_path
 
 _NAMED: Final = re.compile(r"(?P<name>[a-zA-Z0-9_-]{1,100})=(?P<location>.+)\Z", re.DOTALL)
 CLIENT_SETTINGS: Final[Mapping[str, Any]] = {"default_api_timeout_ms": 10_000}
-"""How brokers are asked: who mirrors asks again, and can say meanwhile that it waits."""
+"""A short timeout: the mirror retries itself, and reports meanwhile that it waits."""
 _BETWEEN: Final = re.compile(r",(?=(?:[a-zA-Z0-9_-]{1,100}=)?kafka://)")
 
 
 class Source:
-    """One log that is mirrored. Opened here it is closed here, too."""
+    """One mirrored log. Closes it only if it opened it."""
 
     def __init__(self, location: str | Log, name: str = "") -> None:
         self.name = name
@@ -49,18 +49,18 @@ class Source:
         return self.log.path
 
     def target_topic(self, topic: str) -> str:
-        """What a topic of it is called in the target."""
+        """The name of a topic in the target."""
         return f"{self.name}.{topic}" if self.name else topic
 
     def identity(self, topic: TopicDescription) -> tuple[str, ...]:
-        """What names one of its topics for ever: another address changes nothing, a topic that was deleted
-        and recreated is another one. (Brokers before Kafka 2.8 give topics no ids: their log has one.)"""
+        """A topic's permanent identity: unchanged by another address, changed when the topic is recreated.
+        Brokers before Kafka 2.8 have no topic ids; the cluster id and topic name are used instead."""
         if topic.topic_id:
             return (self.name, topic.topic_id)
         return (self.name, self.backend.log_id or self.path, topic.name)
 
     def topics(self, wanted: re.Pattern[str], unwanted: re.Pattern[str] | None) -> list[TopicDescription]:
-        """Those of its topics that a filter lets through, by their names here."""
+        """The source's topics whose names match `wanted` and not `unwanted`."""
         found = []
         for name in self.backend.topics():
             if name in INTERNAL_TOPICS or not wanted.fullmatch(name):

@@ -1,13 +1,13 @@
-"""A thread that copies some partitions of one source: a chunk of each in turn, then sleep until more comes.
+"""A worker thread: copies some partitions of one source, a chunk of each in turn, and sleeps when idle.
 
     read a chunk (checked, aborted transactions dropped) -> is it still the same topic? -> append -> arrived
 
-What has been read is kept until it is appended: where the target cannot be reached, or has no room, it is
-tried again after a while, and nothing is read meanwhile. What cannot be helped by waiting ends the mirror.
+A chunk is kept until it is appended. If the target is unreachable or full, the append is retried with
+backoff, and nothing is read meanwhile. Any other error ends the mirror, except:
 
-    records were deleted in the source before they came here     goes on at its new start, with a warning
-    the source lost its tail (a crash, another leader)            goes on where the histories part, with one
-    the topic, here or there, is gone                             the partition is let go of; mirror.py looks
+    records were deleted in the source before they were copied    logs a warning, resumes at the log start
+    the source was truncated (crash, unclean leader election)     logs a warning, resumes at the divergence
+    the topic was deleted in the source or in the target          drops the partition; mirror.py rediscovers
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from .target import DIVERGED, MirrorPosition, Target
 logger = logging.getLogger(__name__)
 
 TRANSIENT: Final = (BrokerUnavailable, DiskFull, LogFull)
-"""What may be over after a while."""
+"""Errors that are retried."""
 _GONE: Final = (TopicNotFound, PartitionNotFound)
 _SLEEP_MS: Final = 1_000
 _SHORTEST_PAUSE_S: Final = 0.1
@@ -46,8 +46,8 @@ _LONGEST_PAUSE_S: Final = 10.0
 
 
 class PartitionCopy:
-    """One partition of a source, and how far its copy has come. Its worker's alone, but for `gone`: who sets
-    that from outside waits until it is not `busy` before somebody else copies the partition."""
+    """The copy of one source partition. Only its worker uses it, except `gone`: the mirror sets it, then
+    waits until the copy is not `busy` before it assigns the partition again."""
 
     def __init__(
         self,
@@ -67,8 +67,8 @@ class PartitionCopy:
         self.bytes = 0
         self.gone = False
         self.busy = False
-        self.appends_since: float | None = None  # while the target has not answered
-        self.caught_up = position.offset == goal  # past it: something is missing there
+        self.appends_since: float | None = None  # start time of the append in flight
+        self.caught_up = position.offset == goal  # not past the goal: records are missing then
         self._goal = goal
         self._target = target
         self._reader = PartitionReader(
@@ -77,7 +77,7 @@ class PartitionCopy:
         self._read: CopySink | None = None
 
     def step(self) -> bool:
-        """Copy a chunk; False where there is none. Raises what can be neither helped nor passed over."""
+        """Copy a chunk; False if there is none. Raises TRANSIENT, and errors that end the mirror."""
         if self._read is None:
             try:
                 self._read = self._next()
@@ -102,7 +102,7 @@ class PartitionCopy:
         return True
 
     def next_offsets(self) -> dict[TopicPartition, int]:
-        """What to wait for."""
+        """The offsets to wait for."""
         return {} if self.gone else {self.name: self._reader.position}
 
     def _next(self) -> CopySink | None:
@@ -113,7 +113,7 @@ class PartitionCopy:
         if not reader.read_into(sink):
             self.caught_up = True
             return None
-        # Under the same name there may be another topic since: what is read by offset is then not ours.
+        # The topic may have been recreated under its name: offsets then mean other records.
         self.gone = backend.describe_topic(self.name.topic).topic_id != self.topic.topic_id
         return None if self.gone else sink
 
@@ -126,7 +126,7 @@ class PartitionCopy:
         self._target.record_position(self.source, self.topic, self.target_partition, position)
 
     def _reset_position(self, error: OffsetOutOfRange | LogTruncated) -> None:
-        """The source has nothing any more where reading was to go on."""
+        """Continue at the nearest valid offset: the source no longer has the current position."""
         at = self.position
         if isinstance(error, LogTruncated):
             position = error.surviving_offset
@@ -145,7 +145,7 @@ class PartitionCopy:
 
 
 class Worker:
-    """The thread. `failed` is called, once, with what ended it; `moved` as partitions catch up."""
+    """The thread. Calls `failed` with the error that ended it, `moved` when a partition catches up."""
 
     def __init__(
         self, source: Source, failed: Callable[[BaseException], None], moved: Callable[[], None]
@@ -161,16 +161,16 @@ class Worker:
         self._thread.start()
 
     def wake(self) -> None:
-        """There are other partitions now."""
+        """Wake the thread: its partitions have changed."""
         self._interrupt.set()
 
     def stop(self) -> None:
-        """Have it end after what it is doing."""
+        """Ask the thread to end after its current step."""
         self._stopping = True
         self._interrupt.set()
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Wait for its end, or for so many seconds; whether it has ended."""
+        """Wait for the thread, at most timeout_s. Returns whether it has ended."""
         self._thread.join(None if timeout_s is None else max(timeout_s, 0.0))
         return not self._thread.is_alive()
 
@@ -195,13 +195,13 @@ class Worker:
             self._failed(error)
 
     def _copy_round(self) -> bool:
-        """A chunk of each partition; False where none had any."""
+        """Copy a chunk of each partition; False if no partition had any."""
         moved = False
         for copy in self.copies:
             if self._stopping:
                 return True
             behind = not copy.caught_up
-            copy.busy = True  # first this, then the look: who lets go of it does the opposite
+            copy.busy = True  # set busy, then check gone; the mirror sets gone, then checks busy
             try:
                 moved = (not copy.gone and copy.step()) or moved
             finally:
@@ -218,7 +218,7 @@ class Worker:
             else:
                 self._interrupt.wait(_SLEEP_MS)
         except _GONE:
-            self._interrupt.wait(_SHORTEST_PAUSE_S * 1000)  # the next round finds out which
+            self._interrupt.wait(_SHORTEST_PAUSE_S * 1000)  # the next round finds the partition
         if not self._stopping:
             self._interrupt.clear()
 

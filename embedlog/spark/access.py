@@ -1,7 +1,7 @@
-"""How a log is reached from any process: a directory by its path, brokers by their addresses.
+"""Opens a log in any process of Spark: a directory by its path, brokers by their addresses.
 
-What crosses from process to process is a Place, a plain value; each process opens what it names, and keeps a
-few logs open, since a worker of Spark does one small task after the other.
+A LogLocation is a plain value that is sent from process to process; each process opens the log itself. It
+keeps a few logs open, because a Spark worker runs many small tasks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _Stamp: TypeAlias = tuple[int, ...]
 
 
 class LogLocation(NamedTuple):
-    """Where a log is: a directory, or `address` ("kafka://host:9092") with settings for its client."""
+    """A log's directory, or its `address` ("kafka://host:9092") with client settings."""
 
     path: str | None = None
     address: str | None = None
@@ -34,7 +34,7 @@ _opened: OrderedDict[tuple[int, LogLocation, _Stamp], Log] = OrderedDict()
 
 
 def opened(location: LogLocation) -> Log:
-    """The log at a place, to be read; left open, for the next who asks in this process.
+    """Open a log for reading, or return it from this process's cache.
 
     Raises what embedlog.open raises.
     """
@@ -54,7 +54,7 @@ def opened(location: LogLocation) -> Log:
 
 
 def _stamp(location: LogLocation) -> _Stamp:
-    """By which a directory is told from another one that took its place."""
+    """Tells a directory from another one that replaced it under the same path."""
     if location.path is None:
         return ()
     try:

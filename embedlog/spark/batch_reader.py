@@ -1,4 +1,4 @@
-"""A batch query: the driver plans pieces, each task reads one."""
+"""The batch reader: the driver splits the query's offsets, each task reads one split."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PUSHING_MODULE: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class BatchReader(DataSourceReader):
-    """Made by the driver, and sent to the executors with all that it holds."""
+    """Created in the driver and pickled to the executors."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
@@ -45,25 +45,25 @@ class BatchReader(DataSourceReader):
         return [InputPartition(piece) for piece in pieces]
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        if partition.value is None:  # Spark's way to say that there are no partitions
+        if partition.value is None:  # Spark passes None if there are no partitions
             return iter(())
         log = opened(self._options.location)
         return scan(log, partition.value, self._columns, arrow_schema(self._schema), self._options)
 
 
 class PushedReader(BatchReader):
-    """A batch reader that is told of the query's filters.
+    """A batch reader with filter push-down.
 
-    Spark refuses a reader that has `pushFilters` where push-down is off, and that is its default: so this one
-    is made only for the process that Spark starts in order to push filters down (pushes_filters).
+    Spark rejects a reader with `pushFilters` unless push-down is enabled, which it is not by default. So this
+    class is used only in the process that Spark starts to push filters down (pushes_filters).
     """
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
         self._wanted = scan_bounds(filters)
-        return filters  # Spark applies them again: whole segments are left out here, not single records
+        return filters  # Spark must apply them again: pruning is coarser than single records
 
 
 def pushes_filters() -> bool:
-    """Is this process one that Spark started to push filters down?"""
+    """Whether Spark started this process to push filters down."""
     started = getattr(sys.modules["__main__"], "__spec__", None)
     return _PUSHING_MODULE in sys.modules or (started is not None and started.name == _PUSHING_MODULE)

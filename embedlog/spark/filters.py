@@ -1,10 +1,10 @@
-"""Filters that Spark pushes down: which partitions, offsets and times a query wants at most.
+"""Filter push-down: turns Spark's filters into bounds on partitions, offsets and times.
 
-Spark applies every filter again to what it gets, so that leaving out too little is only slow. Taken are those
-on topic and partition (whole partitions), on offset (a range), and lower bounds of timestamp: the log knows
-the first record that is as late as a time, and each segment's latest, but of no segment the earliest.
+Spark applies every filter again to the rows it gets, so wide bounds only cost time. Supported are topic and
+partition (partition pruning), offset (a range), and lower bounds of timestamp: the log can look up the first
+record at or after a time, and each segment's largest timestamp, but not its smallest.
 
-Imports no pyspark: its filters are told by their names and attributes.
+Imports no pyspark: filters are recognized by their class names and attributes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TESTS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "StringEndsWith": lambda given, wanted: bool(given.endswith(wanted)),
     "StringContains": lambda given, wanted: wanted in given,
 }
-# Of an operator the least value that passes, and the one after the greatest, for whole numbers.
+# By operator, for integers: the smallest value that passes, and one past the largest.
 _LOWER_BOUND: Final[dict[str, Callable[[Any], int]]] = {
     "EqualTo": lambda wanted: int(wanted),
     "EqualNullSafe": lambda wanted: int(wanted),
@@ -56,7 +56,7 @@ class _Test(NamedTuple):
 
 
 class ScanBounds(NamedTuple):
-    """What the filters of a query leave: records that are not in it need not be read."""
+    """The bounds that a query's filters set. Records outside need not be read."""
 
     topics: tuple[_Test, ...] = ()
     partitions: tuple[_Test, ...] = ()
@@ -65,7 +65,7 @@ class ScanBounds(NamedTuple):
     not_before_ms: int | None = None
 
     def has(self, topic: str, partition: int) -> bool:
-        """May a partition have records that are wanted?"""
+        """Whether a partition may have records within the bounds."""
         return all(test.passes(topic) for test in self.topics) and all(
             test.passes(partition) for test in self.partitions
         )
@@ -75,7 +75,7 @@ ALL: Final = ScanBounds()
 
 
 def scan_bounds(filters: Iterable[Any]) -> ScanBounds:
-    """What a conjunction of Spark's filters leaves; those that say nothing here are passed over."""
+    """The bounds set by a conjunction of Spark's filters. Unsupported filters are ignored."""
     found = ALL
     for each in filters:
         negated = type(each).__name__ == "Not"
@@ -98,7 +98,7 @@ def scan_bounds(filters: Iterable[Any]) -> ScanBounds:
 
 
 def _are(kind: type, wanted: object) -> bool:
-    """Is it a value of a kind, or several of them (and no null among them)?"""
+    """Whether it is a value of that type, or a non-empty list of such values without nulls."""
     if isinstance(wanted, tuple | list):
         return bool(wanted) and all(isinstance(value, kind) for value in wanted)
     return isinstance(wanted, kind)

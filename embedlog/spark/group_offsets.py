@@ -1,8 +1,8 @@
-"""A query's offsets as those of a consumer group, for whoever watches lag by groups.
+"""Commits a query's offsets to a consumer group, for tools that monitor lag by group.
 
-The checkpoint is where a query begins again; what stands here is for others to see. So a commit that fails is
-told, and stops nothing. Brokers take the commit; a directory's writer is asked for it, and where there is
-none, the log is opened for it (backends/handover.py).
+A query restarts from its checkpoint, never from these offsets, so a failed commit is logged and the query
+continues. Brokers take the commit directly. For a directory its writer is asked to commit; without a writer
+the log is opened for the commit (backends/handover.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PATIENCE_S: Final = 5.0  # for a writer that is busy; the next batch commits ag
 
 
 def commit_to_group(location: LogLocation, group: str, progress: Progress) -> None:
-    """Commit where a query stands. Does not raise: what goes wrong is logged."""
+    """Commit a query's position. Logs failures instead of raising."""
     offsets = {tp: CommittedOffset(at.offset, at.leader_epoch) for tp, at in progress.positions.items()}
     try:
         if location.path is not None:

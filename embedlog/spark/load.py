@@ -1,20 +1,19 @@
-"""Loads: what has come into a topic since the last one becomes files of a warehouse table, exactly once.
+"""Loads: append a topic's new records to a warehouse table, exactly once.
 
-    plan       which offsets of which partitions: to the end that is durable now     load_plan.py, no Spark
-               yet
-    read       these offsets, through format("embedlog")
-    parse      into the columns of a schema, and what does not fit it set aside      rows.py
-    write      into a directory of the load's own: a date's rows gathered (a date too large for one file gets
-               several), by partition and offset, by Spark's committer               table_update.py
-    measure    which offsets each file holds
-    commit     the files and the offsets together, by one rename                     table.py
+    plan       choose the offsets of each partition, up to its durable end       load_plan.py, no Spark yet
+    read       read these offsets through format("embedlog")
+    parse      parse values into the schema's columns; set bad records aside     rows.py
+    write      write files to the load's own directory, clustered by date and
+               sorted by partition and offset; Spark's committer commits them    table_update.py
+    measure    read back which offsets each file holds
+    commit     commit files and offsets together, by one rename                  table.py
 
-Killed anywhere before the commit, a load has done nothing, and the next one begins where it began. A task
-that fails is tried again by Spark, which takes one attempt of each: offsets are fixed before the first task
-starts, so that all attempts read the same records.
+A load that is killed before its commit has no effect; the next one starts from the same offsets. Spark
+retries failed tasks and keeps one attempt of each. Offsets are fixed before the first task starts, so all
+attempts read the same records.
 
-A load works in a Spark session of its own beside the user's (the same context, other settings): dates and
-times are UTC, and timestamps are what other readers of Parquet understand.
+A load runs in its own Spark session next to the user's: same context, other settings. Dates and times are
+UTC, and timestamps use the Parquet type that other readers understand.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
     from .table_update import TableUpdate
 
 _RECORDS_PER_TASK: Final = 500_000
-"""So much is done again where a task fails, and so far a progress bar moves at a time."""
+"""The unit of retry after a failed task, and the step of the progress bar."""
 _SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -62,11 +61,10 @@ _OURS: Final = re.compile(r"embedlog\.errors\.\w+: (.+)")
 
 
 class LoadReport(NamedTuple):
-    """What a load did; load is its number, of the last one where there was nothing to do.
+    """The result of a load. `load` is its number, or the previous load's if there was nothing to do.
 
-    records, bad: new rows of the table and of its side table; replaced: rows that went for them. files,
-    bytes: what was written. dates: the first and last event date of these. offsets: by partition, from where
-    up to where (not included).
+    records, bad: rows added to the table and to its side table. replaced: rows removed in exchange. files,
+    bytes: files written. dates: their first and last event date. offsets: [start, end) of each partition.
     """
 
     topic: str
@@ -96,29 +94,30 @@ def load(
     spark: SparkSession | Callable[[], SparkSession] | None = None,
     progress: Progress | None = None,
 ) -> LoadReport:
-    """Load what a topic has that a table has not, exactly once; durable on return.
+    """Load a topic's new records into a table, exactly once; durable on return.
 
     Args:
-        log: a directory, "kafka://host:9092", or an open log. Of one that is open for writing here all that
-            was appended before the call is loaded: it is flushed first. Otherwise what is durable.
-        to: the table's directory, on a file system that is mounted here and on all executors; made if need
-            be.
-        topic: by default the one that the table was loaded from.
-        schema: columns as in CREATE TABLE ("carrier STRING, dep_delay INT"): values are JSON objects, and are
-            parsed into them. Fixed by a table's first load, and remembered.
-        date_column: a DATE or TIMESTAMP of the schema that rows are partitioned by, by default the record's
-            timestamp. Fixed and remembered likewise.
-        from_time: replace all rows from the first record of each partition at or after this time on.
-        allow_data_loss: pass over records that the log has lost, in place of RecordsLost.
-        isolation_level: read_committed leaves out the records of aborted transactions, and ends before those
-            of open ones.
-        spark: a session, or what makes one where there is something to load; by default the active session,
-            else one of `embedlog.spark.session`.
-        progress: called as (what is done, tasks done, tasks in all) from another thread.
+        log: a directory, "kafka://host:9092", or an open log. A log that is open for writing is flushed
+            first, so everything appended before the call is loaded; otherwise only durable records are.
+        to: the table's directory, on a file system that is mounted here and on all executors; created if
+            missing.
+        topic: by default the topic that the table was loaded from.
+        schema: columns as in CREATE TABLE ("carrier STRING, dep_delay INT"). Values are JSON objects and are
+            parsed into these columns. The first load fixes the schema; the table stores it.
+        date_column: the DATE or TIMESTAMP column to partition rows by; by default the record's timestamp.
+            Fixed by the first load, too.
+        from_time: replace all rows of each partition from its first record at or after this time.
+        allow_data_loss: skip records that the log has lost instead of raising RecordsLost.
+        isolation_level: read_committed leaves out the records of aborted transactions, and stops before the
+            first open transaction.
+        spark: a session, or a function that creates one when there is something to load; by default the
+            active session, else a new `embedlog.spark.session`.
+        progress: called with (stage, tasks done, total tasks) from another thread.
 
-    Raises TableError, TableLocked, RecordsLost, LoadFailed (nothing was loaded then), InvalidArgument,
-    TopicNotFound, CorruptCheckpoint, OSError, and what opening and reading the log raises. After an OSError
-    of the commit the table is as before or as after the load. One load at a time; any number of readers.
+    Raises TableError, TableLocked, RecordsLost, LoadFailed (nothing was loaded), InvalidArgument,
+    TopicNotFound, CorruptCheckpoint, OSError, and whatever opening and reading the log raises. After an
+    OSError in the commit the table is in its state before or after the load. A table takes one load at a
+    time, and any number of readers.
     """
     started = time.monotonic()
     _check(topic, schema, date_column, from_time)
@@ -153,7 +152,7 @@ def load(
 
 
 def opened(log: str | os.PathLike[str]) -> Log:
-    """The log at a path or an address, to be read. Raises what `embedlog.open` raises."""
+    """Open a path or an address for reading. Raises what `embedlog.open` raises."""
     target = os.fspath(log)
     return open_log(target, mode="rw" if _is_address(target) else "r")
 
@@ -162,7 +161,7 @@ def _check(topic: object, schema: str | None, date_column: object, from_time: ob
     for name, given in (("topic", topic), ("schema", schema), ("date_column", date_column)):
         if given is not None:
             check_text(name, given)
-    if schema is not None and not schema.strip():  # what needs no Spark to see is said before it starts
+    if schema is not None and not schema.strip():  # fail before Spark starts
         raise InvalidArgument(
             f"the schema {shown(schema)} has no columns, as 'carrier STRING, dep_delay INT' has"
         )
@@ -171,7 +170,7 @@ def _check(topic: object, schema: str | None, date_column: object, from_time: ob
 
 
 def _check_outside(table: str, log: str) -> None:
-    """Raises InvalidArgument for a table in the log's own directory, which is nobody else's."""
+    """Raises InvalidArgument for a table inside the log's directory, which only embedlog may write."""
     if _is_address(log):
         return
     outer, inner = os.path.realpath(log), os.path.realpath(table)
@@ -186,7 +185,7 @@ def _is_address(target: str) -> bool:
 def _with_schema(
     manifest: Manifest, topic: str, topic_id: str, schema: str | None, date_column: str | None
 ) -> Manifest:
-    """With what is given now, where nothing was loaded yet; else the table's own, which must not differ."""
+    """The manifest with the given schema. Raises TableError if it differs from the first load."""
     if manifest.load == 0:
         if date_column is not None and schema is None:
             raise InvalidArgument(
@@ -207,7 +206,7 @@ def _with_schema(
 
 
 class _Spark:
-    """A session for one load, and what becomes of Spark's errors."""
+    """The Spark session of one load. Translates Spark's errors."""
 
     def __init__(
         self, given: SparkSession | Callable[[], SparkSession] | None, progress: Progress | None
@@ -228,7 +227,7 @@ class _Spark:
 
     @contextlib.contextmanager
     def errors_translated(self) -> Iterator[None]:
-        """Whatever Spark fails in raises LoadFailed: planning, too, runs in processes that may die."""
+        """Turn any failure of Spark into LoadFailed, during planning as well as in tasks."""
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
@@ -242,7 +241,7 @@ class _Spark:
 
 
 def _cause(text: str) -> str:
-    """What a stack trace is about, in a line: our own error in it, if there is one."""
+    """The cause of a stack trace in one line; embedlog's own error if the trace has one."""
     ours = _OURS.findall(text)
     trace = _PREAMBLE.sub("", text.strip())
     if ours:
@@ -252,7 +251,7 @@ def _cause(text: str) -> str:
 
 
 class _Load:
-    """One load that goes on; the table is locked."""
+    """A running load. The caller holds the table's lock."""
 
     def __init__(self, table: Table, before: Manifest, plan: LoadPlan, reader: Log, started: float) -> None:
         self._table = table
@@ -269,7 +268,7 @@ class _Load:
         return self._commit(good, bad)
 
     def _written(self, spark: _Spark, isolation_level: str) -> tuple[TableUpdate, TableUpdate]:
-        """The table and the side table as they are to be, their new files written."""
+        """Write the new files. Returns the updates of the table and of its side table."""
         from pyspark.sql import Observation
         from pyspark.sql import functions as F
 
@@ -284,7 +283,7 @@ class _Load:
             self._table.create(before)
         directory = self._table.loading_directory(self._number)
         read = rows.read(self._records(session, isolation_level))
-        is_bad = rows.is_bad() if self._plan.offsets else None  # of nothing Spark observes nothing, for ever
+        is_bad = rows.is_bad() if self._plan.offsets else None  # observing an empty plan would block forever
         seen = Observation()
         counted = read if is_bad is None else read.observe(seen, F.count_if(is_bad).alias("bad"))
 
@@ -353,7 +352,7 @@ class _Load:
         )
 
     def _loaded(self) -> dict[int, Loaded]:
-        """How far each partition is loaded now, with the epoch where something was read."""
+        """The loaded end of each partition, with its leader epoch if records were read."""
         loaded = dict(self._before.loaded)
         for p, each in self._plan.partitions.items():
             if each.start < each.end:
@@ -363,7 +362,7 @@ class _Load:
         return loaded
 
     def no_op_report(self) -> LoadReport:
-        """What a load comes to that finds nothing to do: nothing is written."""
+        """The report of a load with nothing to do; nothing is written."""
         before = self._before
         seconds = time.monotonic() - self._started
         return LoadReport(

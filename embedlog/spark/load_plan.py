@@ -1,14 +1,14 @@
-"""What of a topic is to be loaded into a table: its manifest against the log as it is now.
+"""Load plans: the offsets to load into a table, from its manifest and the current log.
 
-For each partition [start, end): from where the last load ended to the last offset that is durable and, unless
-told otherwise, of no open transaction. Where the log is not what it was, this is found here and not by a
-task: retention has overtaken the loads, a crash of the machine has cut what was loaded (the leader epoch
-tells), the topic is another one. The first two may be passed over if the user says so.
+Each partition is loaded over [start, end): from the end of the last load to the durable end, or with
+read_committed to the last stable offset. The plan also detects a log that no longer matches the table, before
+any task runs: retention deleted records before they were loaded, a crash truncated records that were loaded
+(seen by leader epoch), or the topic is another one. The user may choose to skip over the first two.
 
-Loading again from a point in time, and going on after a crash has cut the log, are one thing: a *cut* is an
-offset from which on the table's rows of a partition are replaced.
+A reload from a point in time and a reload after a truncation work the same way: a *cut* is the offset from
+which a partition's rows are replaced.
 
-Imports no pyspark: how far behind a table is can be told without starting Spark.
+Imports no pyspark: a table's lag can be computed without starting Spark.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from ..log import Log
 from ..model import PartitionOffsets, TopicDescription, TopicPartition
 from .manifest import Loaded, Lost, Manifest
 
-_ONE_BATCH: Final = 1  # byte: of a fetch there is always at least one batch
+_ONE_BATCH: Final = 1  # max_bytes; a fetch always returns at least one batch
 
 
 class PartitionLoad(NamedTuple):
-    """What of a partition is to be loaded: offsets from start up to end, which is not included.
+    """The offsets of a partition to load, [start, end).
 
-    cut: the table's rows from here on are replaced; None where there is nothing to replace.
+    cut: replace the table's rows from this offset on; None if there is nothing to replace.
     """
 
     start: int
@@ -46,14 +46,14 @@ class PartitionLoad(NamedTuple):
 
 
 class LoadPlan(NamedTuple):
-    """What is to be loaded, by partition; `lost` is what is passed over because it is gone."""
+    """The offsets to load, by partition; `lost` are the ranges skipped because the log lost them."""
 
     partitions: Mapping[int, PartitionLoad]
     lost: tuple[Lost, ...] = ()
 
     @property
     def offsets(self) -> int:
-        """How many, at most so many records."""
+        """The number of offsets: an upper bound of the number of records."""
         return sum(each.end - each.start for each in self.partitions.values())
 
     @property
@@ -62,7 +62,7 @@ class LoadPlan(NamedTuple):
 
 
 def topic_of(table: str, manifest: Manifest | None, topic: str | None) -> str:
-    """The topic that is meant, by name or by what the table was loaded from. Raises InvalidArgument."""
+    """The given topic, or the one that the table was loaded from. Raises InvalidArgument."""
     if topic is not None:
         return topic
     if manifest is None:
@@ -71,7 +71,7 @@ def topic_of(table: str, manifest: Manifest | None, topic: str | None) -> str:
 
 
 def check_topic(manifest: Manifest, topic: TopicDescription) -> None:
-    """Is it the topic that the table was loaded from? Raises TableError."""
+    """Raises TableError unless this is the topic that the table was loaded from."""
     if manifest.load == 0:
         return
     if manifest.topic != topic.name:
@@ -96,14 +96,14 @@ def plan_load(
     allow_data_loss: bool = False,
     read_committed: bool = True,
 ) -> LoadPlan:
-    """What is to be loaded.
+    """Plan a load.
 
     Args:
-        from_time: again from the first record of each partition whose timestamp is at or after it. Of a
-            partition that was never loaded: not from its beginning, but from there.
-        allow_data_loss: pass over what is gone.
+        from_time: reload each partition from its first record at or after this time. A partition that was
+            never loaded starts there as well.
+        allow_data_loss: skip lost records.
 
-    Raises RecordsLost, and what reading the log raises.
+    Raises RecordsLost, and whatever reading the log raises.
     """
     partitions: dict[int, PartitionLoad] = {}
     lost: list[Lost] = []
@@ -135,7 +135,7 @@ def plan_load(
 
 
 def loaded_up_to(log: Log, topic: str, partition: int, start: int, end: int) -> Loaded:
-    """What a manifest remembers of a partition of which [start, end) was loaded: its end, with the epoch."""
+    """The manifest entry of a partition after [start, end) was loaded: its end and leader epoch."""
     reader = PartitionReader(
         log.backend, TopicPartition(topic, partition), max(start, end - 1), end=end, max_bytes=_ONE_BATCH
     )
@@ -146,7 +146,7 @@ def loaded_up_to(log: Log, topic: str, partition: int, start: int, end: int) -> 
 
 
 class _Partition:
-    """A partition, and what its log tells."""
+    """A partition of the log, as the plan needs it."""
 
     def __init__(self, log: Log, tp: TopicPartition, edges: PartitionOffsets, read_committed: bool) -> None:
         self.tp = tp
@@ -155,18 +155,18 @@ class _Partition:
         self._read_committed = read_committed
         try:
             self.end = edges.flushed_offset
-        except UnsupportedByBackend:  # brokers give out only what all their replicas have
+        except UnsupportedByBackend:  # brokers serve only up to the high watermark
             self.end = edges.log_end_offset
 
     def stable_end(self, start: int) -> int:
-        """Up to where records may be loaded: durable, and of no transaction that is still open."""
+        """The durable end, or with read_committed the last stable offset if lower."""
         if not self._read_committed or start >= self.end:
             return self.end
         fetched = self._log.backend.fetch(*self.tp, start, _ONE_BATCH, read_committed=True)
         return min(self.end, fetched.last_stable_offset)
 
     def survived(self, loaded: Loaded) -> int:
-        """Up to where the log still has the records that were loaded; not less than its start."""
+        """The offset up to which the loaded records still match the log."""
         if loaded.offset < self._edges.log_start_offset:
             return loaded.offset
         epoch = loaded.leader_epoch

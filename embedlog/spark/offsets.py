@@ -1,7 +1,6 @@
-"""Which partitions a query reads, and from which offset to which: options against what the log holds.
+"""Resolves a query's options to partitions and offset ranges of the log.
 
-Every offset is settled here, once, by the driver: tasks read what they are given, and nothing that is
-appended meanwhile.
+The driver fixes every offset here, once. Tasks read exactly their ranges, and nothing appended meanwhile.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class Span(NamedTuple):
-    """The records of a partition from `start` up to `end`, which is not included."""
+    """The offsets [start, end) of a partition."""
 
     topic: str
     partition: int
@@ -37,7 +36,7 @@ class Span(NamedTuple):
 
 
 def chosen_partitions(log: Log, selection: Selection) -> list[TopicPartition]:
-    """The partitions that a selection means now, sorted.
+    """The selected partitions at this moment, sorted.
 
     Raises TopicNotFound, PartitionNotFound, InvalidTopicName; a pattern may match nothing.
     """
@@ -59,7 +58,7 @@ def chosen_partitions(log: Log, selection: Selection) -> list[TopicPartition]:
 
 
 def edges_of(log: Log, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, PartitionOffsets]:
-    """Where each partition begins and ends now."""
+    """The current log start and end offset of each partition."""
     partitions = list(partitions)
     offsets = {topic: log.offsets(topic) for topic in {tp.topic for tp in partitions}}
     return {tp: offsets[tp.topic][tp.partition] for tp in partitions if tp.partition in offsets[tp.topic]}
@@ -72,10 +71,10 @@ def resolved(
     *,
     latest_where_no_record: bool,
 ) -> dict[TopicPartition, int]:
-    """The offset that a limit means in each partition. Offsets that were given are given back as they are.
+    """Resolve a limit to an offset in each partition. Explicit offsets are returned unchanged.
 
-    Raises InvalidArgument where a limit does not name the partitions that are read, or where no record is
-    as late as a time that says so (and latest_where_no_record does not).
+    Raises InvalidArgument if the limit does not name exactly the partitions that are read, or if no record is
+    at or after a starting time (unless latest_where_no_record).
     """
     if limit.kind == "earliest":
         return {tp: edge.log_start_offset for tp, edge in edges.items()}
@@ -122,7 +121,7 @@ def _at_time(
 ) -> int:
     found = log.offset_for_time(tp.topic, tp.partition, time_ms)
     if found is not None:
-        return min(found.offset, edge.log_end_offset)  # what came since the edges were taken is not read
+        return min(found.offset, edge.log_end_offset)  # records appended since `edge` are not read
     if limit.option.startswith("starting") and not latest_where_no_record:
         raise InvalidArgument(
             f"{tp}: no record has a timestamp of {time_ms:,} ({limit.option}) or later; "
@@ -132,10 +131,10 @@ def _at_time(
 
 
 def planned_spans(log: Log, options: ReadOptions, wanted: ScanBounds = ALL) -> list[Span]:
-    """What a batch reads, by partition; those with nothing to read are left out.
+    """The spans of a batch query; empty ones are left out.
 
-    Raises what the functions above raise, and OffsetOutOfRange where offsets are asked for that the log has
-    no more, or not yet (and fail_on_data_loss).
+    Raises what the functions above raise, and with fail_on_data_loss OffsetOutOfRange for offsets that the
+    log no longer has, or does not have yet.
     """
     edges = edges_of(log, _existing(log, options))
     start = resolved(log, options.start, edges, latest_where_no_record=options.latest_where_no_record)
@@ -156,7 +155,7 @@ def planned_spans(log: Log, options: ReadOptions, wanted: ScanBounds = ALL) -> l
 
 
 def _narrowed(log: Log, span: Span, wanted: ScanBounds) -> Span:
-    """The part of a span that may have records which are wanted."""
+    """The part of a span that may have records within the bounds."""
     if not wanted.has(*span.tp):
         return span._replace(end=span.start)
     first, last = max(span.start, wanted.first_offset), min(span.end, wanted.end_offset)
@@ -174,7 +173,7 @@ def _existing(log: Log, options: ReadOptions) -> list[TopicPartition]:
 
 
 def within(tp: TopicPartition, option: str, offset: int, edge: PartitionOffsets, fail: bool) -> int:
-    """An offset that an option gave; where the log has it not, its nearest, or OffsetOutOfRange (`fail`)."""
+    """The offset, clamped to the log's range; with `fail`, raises OffsetOutOfRange instead of clamping."""
     inside = min(max(offset, edge.log_start_offset), edge.log_end_offset)
     if inside == offset:
         return offset

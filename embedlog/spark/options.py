@@ -1,7 +1,7 @@
 """The options of `format("embedlog")`: those of Spark's Kafka source, by the same names, checked.
 
-Where reading begins is said by startingTimestamp, else startingOffsetsByTimestamp, else startingOffsets;
-where it ends likewise. What they say is a Limit, a plain value; offsets.py finds the offsets that it means.
+The start of a read is set by startingTimestamp, else startingOffsetsByTimestamp, else startingOffsets; its
+end likewise. Each is parsed into a Limit, a plain value; offsets.py resolves it to offsets.
 
 Names are case-insensitive, as everywhere in Spark. Imports no pyspark.
 """
@@ -38,7 +38,7 @@ Use: TypeAlias = Literal["batch", "stream", "load", "write"]
 
 
 class Option(NamedTuple):
-    """A row of the table in docs/spark.md; uses: "batch", "stream", "write", separated by blanks."""
+    """A row of the table in docs/spark.md. `uses`: "batch", "stream", "write", separated by spaces."""
 
     name: str
     uses: str
@@ -168,7 +168,7 @@ OPTIONS: Final = (
 _KNOWN: Final = {option.name.lower(): option for option in OPTIONS}
 _SELECTIONS: Final = ("subscribe", "subscribePattern", "assign")
 _UNITS_MS: Final = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-# Spark's own, which it hands on to sources.
+# Spark's own options, which it passes on to sources.
 _OF_SPARK: Final = frozenset({"checkpointlocation", "queryname", "outputmode", "triggertype"})
 _MEANINGLESS: Final = {
     "groupidprefix": "no consumer group takes part in reading",
@@ -185,7 +185,7 @@ _MEANINGLESS: Final = {
 
 
 class Selection(NamedTuple):
-    """Which partitions: of the topics named, of those whose names match, or these. One of the three."""
+    """The partitions to read: all of named topics, all of topics that match a pattern, or listed ones."""
 
     topics: tuple[str, ...] | None = None
     pattern: str | None = None
@@ -193,8 +193,8 @@ class Selection(NamedTuple):
 
 
 class Limit(NamedTuple):
-    """Where reading begins or ends: "earliest", "latest", at "offsets" (EARLIEST and LATEST among them), at
-    "times" (milliseconds, by partition), or at one "time" for all. `option` said so."""
+    """The start or end of a read: "earliest", "latest", "offsets" (may include EARLIEST and LATEST), "times"
+    (milliseconds, by partition), or one "time" for all. `option` names the option that set it."""
 
     kind: Literal["earliest", "latest", "offsets", "times", "time"]
     option: str
@@ -203,7 +203,7 @@ class Limit(NamedTuple):
 
 
 class ReadOptions(NamedTuple):
-    """What a query reads, checked as far as that can be done without the log."""
+    """The options of a read, validated as far as possible without the log."""
 
     location: LogLocation
     selection: Selection
@@ -224,7 +224,7 @@ class ReadOptions(NamedTuple):
 
 
 class WriteOptions(NamedTuple):
-    """Where rows go, checked as far as that can be done without the log."""
+    """The options of a write, validated as far as possible without the log."""
 
     location: LogLocation
     topic: str | None = None
@@ -234,7 +234,7 @@ class WriteOptions(NamedTuple):
 
 
 def write_options(given: Mapping[str, str], *, stream: bool) -> WriteOptions:
-    """Options of a write as a user gave them. Raises InvalidArgument, UnknownSetting."""
+    """Parse a user's options for a write. Raises InvalidArgument, UnknownSetting."""
     typed = _Typed(given, "write")
     typed.check_names()
     location, name, version = typed.location(), typed.text("txnAppId"), typed.text("txnVersion")
@@ -256,8 +256,8 @@ def write_options(given: Mapping[str, str], *, stream: bool) -> WriteOptions:
 
 
 def read_options(given: Mapping[str, str], use: Use) -> ReadOptions:
-    """Options as a user gave them, for a batch or a stream; or for a "load", of which it is not known yet
-    which it will be: then what is right in either is let pass. Raises InvalidArgument, UnknownSetting."""
+    """Parse a user's options for a batch or a stream. "load" accepts what is valid in either:
+    Spark has not chosen yet. Raises InvalidArgument, UnknownSetting."""
     typed = _Typed(given, use)
     typed.check_names()
     start = typed.limit("starting", "latest" if use == "stream" else "earliest")
@@ -291,7 +291,7 @@ def read_options(given: Mapping[str, str], use: Use) -> ReadOptions:
 
 
 class _Typed:
-    """Options as they were typed, each read as what it must be."""
+    """Raw options, with a typed accessor for each kind of value."""
 
     def __init__(self, given: Mapping[str, str], use: Use) -> None:
         self._given = {name.lower(): value for name, value in given.items()}
@@ -494,7 +494,7 @@ def _check_batch(start: Limit, end: Limit) -> None:
 
 
 def _local_path(path: str, what: str = "the log's directory") -> str:
-    """A directory's absolute path, as executors need it, which run elsewhere."""
+    """A directory's absolute path; executors run with another working directory."""
     if _URI.match(path) is None:
         return os.path.abspath(path)
     parts = urlsplit(path)

@@ -1,11 +1,11 @@
-"""How far a streaming query may read, and whether what it has read is still the log's history.
+"""The readable end of each partition for streaming queries, and checks for log truncation.
 
-The end is that of what cannot be lost any more. In a directory: the flushed offset, which follows an append
-after flush_ms at most, so that a power cut leaves no query ahead of its log; a directory that was closed, or
-copied, is durable as a whole. From brokers: the high watermark, which is their word for it. With
-read_committed it is never past the last stable offset.
+The readable end is the end of the records that cannot be lost: in a directory the flushed offset, over
+brokers the high watermark. So no query is ahead of its log after a power cut. The flushed offset trails an
+append by at most flush_ms; a closed or copied directory is durable as a whole. With read_committed the readable end is
+at most the last stable offset.
 
-Invariants: reads through the port alone; keeps nothing between calls.
+Invariants: reads only through the backend port; keeps no state between calls.
 """
 
 from __future__ import annotations
@@ -20,15 +20,14 @@ from ..model import NO_EPOCH, PartitionOffsets, TopicPartition
 
 
 class ReadableEnd:
-    """A log as streaming queries see it. For one thread."""
+    """A log as streaming queries see it. Not thread-safe."""
 
     def __init__(self, backend: Backend, *, read_committed: bool) -> None:
         self._backend = backend
         self._read_committed = read_committed
 
     def edges(self, topic: str) -> dict[int, PartitionOffsets]:
-        """From where to where each partition of a topic may be read. Raises TopicNotFound, and what reading
-        raises."""
+        """The readable range of each partition of a topic. Raises TopicNotFound, and what reading raises."""
         return {
             number: self._edges(TopicPartition(topic, number), edges)
             for number, edges in self._backend.offsets(topic).items()
@@ -45,22 +44,22 @@ class ReadableEnd:
         return PartitionOffsets(edges.log_start_offset, end, end)
 
     def epoch_before(self, tp: TopicPartition, offset: int) -> int:
-        """The leader epoch of the last record before an offset; -1 where that cannot be told."""
+        """The leader epoch of the last record before an offset; -1 if unknown."""
         for probe in (offset - 1, offset):
             with contextlib.suppress(OffsetOutOfRange, CorruptRecord):
                 fetched = self._backend.fetch(*tp, probe, 1)
                 if fetched.leader_epochs:
                     before = bisect_left(fetched.leader_epochs, offset, key=_start) - 1
                     return fetched.leader_epochs[before][0] if before >= 0 else NO_EPOCH
-                # Brokers do not tell the history: the record itself says of which epoch it is.
+                # Brokers do not return the epoch history; take the epoch from the batch header.
                 if len(fetched.data) >= HEADER_SIZE:
                     header = read_header(fetched.data)
                     return header.leader_epoch if header.base_offset < offset else NO_EPOCH
         return NO_EPOCH
 
     def check(self, tp: TopicPartition, offset: int, leader_epoch: int) -> None:
-        """Does a position still lie in the log's history? Raises LogTruncated, OffsetOutOfRange."""
-        with contextlib.suppress(CorruptRecord):  # it is for whoever reads the records to say so
+        """Check that a position is still part of the log's history. Raises LogTruncated, OffsetOutOfRange."""
+        with contextlib.suppress(CorruptRecord):  # the reading task reports damage
             self._backend.fetch(*tp, offset, 1, leader_epoch=leader_epoch)
 
 

@@ -1,17 +1,16 @@
-"""A streaming query's view of a log: from where to where each of its batches reads.
+"""The offsets of a streaming query's micro-batches.
 
-    initial    where a new query begins, by its starting options
-    latest     where the next batch ends: the frontier, less what admission control holds back
-    spans      which offsets of which partitions a batch has, given both its ends
+    initial    the start of a new query, by its starting options
+    latest     the end of the next batch: the readable end, limited by admission control
+    spans      the offset range of each partition in a batch, given its start and end
 
-Before a batch is planned, each position is held against the log's history: retention may have overtaken the
-query, the log may have lost its tail with records that the query has read (told by leader epochs), or the
-topic may be another one of the same name (told by its id). With failOnDataLoss that ends the query with an
-error that says what was lost; without, it goes on at the first record that it has not read, with a warning.
+Each position is checked against the log before a batch is planned. Retention may have deleted records that
+the query has not read, the log may have been truncated below the position (seen by leader epoch), or the
+topic may have been recreated (seen by its id). With failOnDataLoss the query then fails with an error that
+names the loss; otherwise it logs a warning and continues at the first surviving record.
 
-Invariants: a batch that is planned again from the same ends has the same records, or fewer where they were
-lost meanwhile; partitions that are new are read from their beginning; a batch that is told to be the last
-never sees what came after `fix_end`.
+Invariants: a batch that is replanned from the same start and end has the same records, or fewer if some were
+lost meanwhile; new partitions are read from their beginning; no batch extends past the end set by `fix_end`.
 """
 
 from __future__ import annotations
@@ -43,20 +42,20 @@ _NONE: Final = Progress()
 
 
 class _Snapshot(NamedTuple):
-    """What there is at a moment: the partitions of a query, and the ids of their topics."""
+    """A query's partitions at one moment, and the ids of their topics."""
 
     readable_end: ReadableEnd
     edges: dict[TopicPartition, PartitionOffsets]
     topic_ids: dict[str, str]
 
     def is_another(self, topic: str, known: Mapping[str, str]) -> bool:
-        """Has a topic been deleted, and recreated?"""
+        """Whether a topic was deleted and recreated."""
         now, before = self.topic_ids.get(topic, ""), known.get(topic, "")
         return bool(now and before) and now != before
 
 
 class Stream:
-    """One query's source. For one thread; the log is opened when it is used."""
+    """One query's source. Not thread-safe; opens the log on first use."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -68,7 +67,7 @@ class Stream:
         self._warned: set[str] = set()
 
     def initial(self) -> Progress:
-        """Where a query without a checkpoint begins. Raises what the starting options raise."""
+        """The start of a query without a checkpoint. Raises what resolving the starting options raises."""
         options = self._options
         log = opened(options.location)
         there = edges_of(log, chosen_partitions(log, options.selection))
@@ -84,7 +83,7 @@ class Stream:
         return self._initial
 
     def latest(self, given: Progress, *, unlimited: bool = False) -> Progress:
-        """Where the batch ends that begins at `given`; `given` itself where there is nothing new.
+        """The end of the batch that starts at `given`; `given` itself if there is nothing new.
 
         unlimited: no admission control. Raises RecordsLost, and what reading raises.
         """
@@ -113,21 +112,21 @@ class Stream:
             if self._options.max_offsets_per_trigger is not None:
                 ends = limited(self._options.max_offsets_per_trigger, begins, ends)
         if given == self._initial:
-            before = _NONE  # where the first batch begins is not in the checkpoint, unless its end says so
+            before = _NONE  # the checkpoint does not hold the first batch's start; its end must record it
         positions = {tp: self._position(snapshot, tp, begins[tp], end, before) for tp, end in ends.items()}
         after = Progress(positions, {tp.topic: snapshot.topic_ids[tp.topic] for tp in positions})
         return given if after.stands_at(given) else after
 
     def fix_end(self) -> None:
-        """From now on nothing ends past where the log ends now (Trigger.AvailableNow)."""
+        """Let no later batch end past the current end of the log (Trigger.AvailableNow)."""
         self._target = {tp: edges.log_end_offset for tp, edges in self._take_snapshot().edges.items()}
 
     def reported(self) -> Progress | None:
-        """The end of the log at the last look, for who wants to know the query's lag."""
+        """The end of the log in the last snapshot, for lag metrics."""
         return self._latest
 
     def spans(self, start: Progress, end: Progress) -> list[Span]:
-        """What lies between two ends. Raises RecordsLost where some of it does not any more."""
+        """The offset ranges between two positions. Raises RecordsLost if part of them is gone."""
         if end == start:
             return []
         snapshot = self._take_snapshot()
@@ -149,7 +148,7 @@ class Stream:
                 found.append(Span(*tp, begin, stop))
         return found
 
-    # -- inside ------------------------------------------------------------------------------------------
+    # -- internals ---------------------------------------------------------------------------------------
 
     def _take_snapshot(self, before: Progress = _NONE) -> _Snapshot:
         log = opened(self._options.location)
@@ -158,16 +157,18 @@ class Stream:
             try:
                 topic_id = log.describe_topic(topic).topic_id
                 edges = snapshot.readable_end.edges(topic)
-            except TopicNotFound:  # deleted just now, or not made yet
+            except TopicNotFound:  # just deleted, or not created yet
                 continue
-            snapshot.topic_ids[topic] = topic_id or before.topic_ids.get(topic, "")  # old brokers tell none
+            snapshot.topic_ids[topic] = topic_id or before.topic_ids.get(
+                topic, ""
+            )  # old brokers have no topic ids
             for number, edge in edges.items():
                 if numbers is None or number in numbers:
                     snapshot.edges[TopicPartition(topic, number)] = edge
         return snapshot
 
     def _begin(self, snapshot: _Snapshot, tp: TopicPartition, before: Progress) -> int:
-        """Where the next batch begins."""
+        """The offset at which the next batch begins."""
         edges, position = snapshot.edges[tp], before.positions.get(tp)
         if position is None:
             if tp.topic in before.topic_ids and edges.log_start_offset > 0:
@@ -184,7 +185,7 @@ class Stream:
         return begin
 
     def _intact(self, snapshot: _Snapshot, tp: TopicPartition, position: Position) -> int:
-        """The position's offset, or where the history that it stands in was cut off."""
+        """The position's offset, or the truncation point if the log was truncated below it."""
         offset = position.offset
         try:
             snapshot.readable_end.check(tp, offset, position.leader_epoch)
@@ -197,7 +198,7 @@ class Stream:
             return survived
         except OffsetOutOfRange as error:
             if offset <= error.log_end_offset:
-                return offset  # before the log start: the caller knows what is missing
+                return offset  # before the log start; the caller reports it
             self._lost(
                 f"{tp}: the query stands at offset {offset:,}, and the log ends at {error.log_end_offset:,}: "
                 "it is not the log that the query has read"
@@ -222,7 +223,7 @@ class Stream:
         )
 
     def _lost(self, what: str) -> None:
-        """Raises RecordsLost, unless the user wants to go on without them."""
+        """Raises RecordsLost, or with failOnDataLoss=false logs a warning once."""
         if self._options.fail_on_data_loss:
             raise RecordsLost(f"{what}. {_ADVICE}")
         if what not in self._warned:
@@ -231,7 +232,7 @@ class Stream:
 
 
 def _chosen(log: Log, selection: Selection) -> dict[str, set[int] | None]:
-    """The topics that a selection means now, and which of their partitions; None for all there are."""
+    """The selected topics and their partitions at this moment; None means all partitions."""
     if selection.partitions is not None:
         found: dict[str, set[int] | None] = {}
         for topic, number in selection.partitions:

@@ -1,9 +1,9 @@
-"""A streaming query: the driver asks how far the log is and plans micro-batches, each task reads a span.
+"""The streaming reader: the driver plans micro-batches, each task reads one span.
 
-Spark keeps one reader for a query's run, in a Python process of the driver's; what tasks get is a copy that
-only reads. From 4.2 on Spark tells where a batch begins and how much it may take; before, that is the end of
-the last batch that it asked the partitions of (after a restart it asks for those of an empty one), and
-Trigger.AvailableNow takes everything in one batch.
+Spark keeps one reader for a query's run, in a Python process of the driver; tasks get a copy that only reads.
+From 4.2 on Spark passes a batch's start and its limit. Before, a batch starts at the end of the last batch
+whose partitions Spark requested (after a restart it requests those of an empty batch), and
+Trigger.AvailableNow reads everything in one batch.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class PlainStreamReader(DataSourceStreamReader):
-    """As Spark 4.0 and 4.1 know it."""
+    """For Spark 4.0 and 4.1."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
@@ -84,7 +84,7 @@ class PlainStreamReader(DataSourceStreamReader):
 if SPARK_HAS_LIMITS:
 
     class LimitedStreamReader(PlainStreamReader, SupportsTriggerAvailableNow):
-        """As Spark knows it from 4.2 on: with limits, Trigger.AvailableNow and a latest offset to report."""
+        """For Spark 4.2 and later: with read limits, Trigger.AvailableNow and a reported latest offset."""
 
         def latestOffset(  # type: ignore[override]
             self, start: dict[str, Any], limit: ReadLimit
@@ -92,8 +92,8 @@ if SPARK_HAS_LIMITS:
             return self._latest(start, unlimited=isinstance(limit, ReadAllAvailable))
 
         def getDefaultReadLimit(self) -> ReadLimit:
-            # Spark hands it back where it wants what the options say, and ReadAllAvailable where all. It has
-            # no limit that is both a minimum and a maximum: the options themselves are what counts.
+            # Spark passes this back to apply the options, and ReadAllAvailable to read everything. No limit
+            # of Spark's is both a minimum and a maximum, so latest() reads the options themselves.
             if self._options.max_offsets_per_trigger is not None:
                 return ReadMaxRows(self._options.max_offsets_per_trigger)
             if self._options.min_offsets_per_trigger:

@@ -1,10 +1,9 @@
-"""The table's files or those of its side table, as one load changes them: which stay, which are written.
+"""A load's changes to the files of the table or of its side table: files kept and files written.
 
-A file stays as it is where all its records lie before the cuts (load_plan.py), and goes where all lie after
-them. Of one that has both, what lies before is read and rewritten beside what is loaded.
+A file is kept if all its records lie before the cuts (load_plan.py), and dropped if all lie after them. A
+mixed file is rewritten: its records before the cuts are merged with the loaded ones.
 
-What a written file holds is read back from it, not derived from what was to be written: its rows and offsets,
-by the log's partitions.
+Row counts and offsets of a written file are read back from the file, not derived from the input.
 """
 
 from __future__ import annotations
@@ -28,41 +27,41 @@ if TYPE_CHECKING:
 
 _WRITING: Final = {
     "compression": "zstd",
-    # One attempt of a task counts, and only when all of it is there.
+    # Version 1 commits only complete task attempts, one of each task.
     "mapreduce.fileoutputcommitter.algorithm.version": "1",
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
 
 
 class TableUpdate:
-    """The table or its side table, and what a load makes of it."""
+    """One load's update of the table or of its side table."""
 
     def __init__(
         self, table: Table, before: tuple[TableFile, ...], plan: LoadPlan, schema: StructType, prefix: str
     ) -> None:
-        """`prefix` stands before the names of the columns partition and offset."""
+        """`prefix`: of the columns partition and offset."""
         self._table = table
         self._plan = plan
         self._schema = schema
         self._partition = f"{prefix}partition"
         self._offset = f"{prefix}offset"
         self._dated = DATE_NAME in schema.names
-        self._written: list[tuple[str, TableFile]] = []  # where it is now, and what it is to be
+        self._written: list[tuple[str, TableFile]] = []  # current path, table file
         self.kept = tuple(file for file in before if file.lies_before(plan.cuts))
         self.mixed = [
             file for file in before if not (file.lies_before(plan.cuts) or file.lies_after(plan.cuts))
         ]
-        self.new_rows = 0  # rows written that were not there before
+        self.new_rows = 0  # written rows that are new to the table
 
     def rows(self, session: SparkSession, loaded: DataFrame) -> DataFrame:
-        """What is to be written: what was loaded, and what stays of files that do not."""
+        """The rows to write: the loaded ones, and those of mixed files before the cuts."""
         if not self.mixed:
             return loaded
         before = read_files(session, self._table, self.mixed, self._schema)
         return loaded.unionByName(before.where(~self._is_replaced()))
 
     def write(self, rows: DataFrame, directory: str) -> None:
-        """Write them, a date's rows together. To be called where Spark's errors are looked after."""
+        """Write rows, clustered by date. The caller translates Spark's errors."""
         order = [self._partition, self._offset]
         if self._dated:
             gathered = rows.hint("rebalance", F.col(DATE_NAME)).sortWithinPartitions(DATE_NAME, *order)
@@ -72,7 +71,7 @@ class TableUpdate:
             gathered.write.options(**_WRITING).parquet(local_uri(directory))
 
     def measure(self, directory: str, load: int) -> None:
-        """Take in what was written there. Raises OSError."""
+        """Register the files written to a directory. Raises OSError."""
         sources = sorted(
             os.path.relpath(os.path.join(where, name), directory)
             for where, _, names in os.walk(directory)
@@ -95,7 +94,7 @@ class TableUpdate:
                 self._written.append((where, file))
 
     def _spans(self, path: str) -> dict[int, Span]:
-        """Which offsets a file holds; those that were not in the table before are counted as fresh."""
+        """The offsets that a file holds, by partition. Counts new rows."""
         spans: dict[int, Span] = {}
         with ParquetFile(path) as file:
             for batch in file.iter_batches(columns=[self._partition, self._offset]):
@@ -113,7 +112,7 @@ class TableUpdate:
 
     @property
     def files(self) -> tuple[TableFile, ...]:
-        """What there is after the load."""
+        """All files after the load."""
         return (*self.kept, *self.written)
 
     @property
@@ -122,11 +121,11 @@ class TableUpdate:
 
     @property
     def sources(self) -> dict[str, str]:
-        """Path in the table -> where the file was written."""
+        """Path in the table -> path where the file was written."""
         return {file.path: where for where, file in self._written}
 
     def _is_replaced(self) -> Column:
-        """Of a row: does it lie after its partition's cut?"""
+        """A condition: the row lies at or after its partition's cut."""
         condition = F.lit(False)
         for partition, offset in self._plan.cuts.items():
             condition |= (F.col(self._partition) == partition) & (F.col(self._offset) >= offset)

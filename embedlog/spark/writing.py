@@ -1,20 +1,19 @@
 """Writing from Spark, batch and streaming: into a directory exactly once, through brokers at least once.
 
     task      staging.py    rows -> record batches in staged files of the task's own, durable
-    driver    commit        all files of all tasks in one publication (handover.publish): whoever has the log
-                            open carries it out; nobody sees anything before, everybody all of it after it
-    driver    abort         what the tasks staged is removed
+    driver    commit        publishes all files of all tasks atomically (handover.publish), through the
+                            process that has the log open; readers see all of it or nothing
+    driver    abort         removes the staged files
 
-Columns are those of Spark's Kafka sink, and `timestamp`. What a publication is remembered by:
+The columns are those of Spark's Kafka sink, and `timestamp`. Idempotence keys:
 
-    stream    (id of the query, number of the micro-batch): the id is in the checkpoint, so a query that
-              starts again may commit the same micro-batch again, and nothing happens. Option txnAppId: that
-              in place of the query's id
-    batch     options txnAppId and txnVersion, as Delta Lake has them: a version that is not larger than the
-              last one of its id has been written already. Without them each write is new
+    stream    (query id, batch id). The query id is in the checkpoint, so committing a micro-batch again after
+              a restart has no effect. The option txnAppId replaces the query id
+    batch     the options txnAppId and txnVersion, as in Delta Lake: a version not greater than the last one
+              of its id was written before and is skipped. Without them every write is new
 
-The query's id is no option; tasks find it in their context, and tell it with what they have staged. Every
-call of the driver's runs in a Python process of its own, which ends with it: nothing is kept between them.
+Spark does not pass the query id as an option; tasks read it from their context and return it with their
+staged files. Every driver call runs in a Python process of its own: no state is kept between them.
 """
 
 from __future__ import annotations
@@ -63,12 +62,12 @@ _TYPES: Final[dict[str, tuple[str, ...]]] = {
     "partition": ("int",),
     "timestamp": ("timestamp",),
 }
-_OF_THE_SOURCE: Final = frozenset({"offset", "timestamptype"})  # a log's own: what was read may be written
+_OF_THE_SOURCE: Final = frozenset({"offset", "timestamptype"})  # ignored, so that rows read can be written
 
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """What a task has staged, and for which query."""
+    """A task's staged files and the id of its query."""
 
     task: int
     files: tuple[StagedFile, ...]
@@ -77,7 +76,7 @@ class Staged(WriterCommitMessage):
 
 
 class Writer:
-    """What batch and streaming have in common: plain values, made in the driver, used in tasks."""
+    """The common part of batch and stream writers. Holds plain values: the driver sends it to the tasks."""
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         """Raises InvalidArgument, UnsupportedByBackend, TopicNotFound, and what opening the log raises."""
@@ -115,7 +114,7 @@ class Writer:
     def _publish(
         self, messages: Sequence[WriterCommitMessage | None], transaction_id: str, batch_id: int, once: bool
     ) -> None:
-        """Publish what the tasks staged, in the order of the tasks."""
+        """Publish the staged files in task order."""
         staged = _by_partition(messages)
         path = self._options.location.path
         if path is None or not (staged or self._options.txn_version is not None):
@@ -124,7 +123,7 @@ class Writer:
             logger.info("%s: batch %d of %s had been written already", path, batch_id, transaction_id)
 
     def _discard(self, messages: Sequence[WriterCommitMessage | None], chosen: str) -> None:
-        """Remove what is left of what the tasks staged: by attempts that do not count, or for nothing."""
+        """Remove leftover staged files: of failed attempts, or of an aborted job."""
         named = {set_of(file) for files in _by_partition(messages).values() for file in files}
         path = self._options.location.path
         if path is None:
@@ -135,8 +134,8 @@ class Writer:
                 handover.discard(path, left)
         except FileNotFoundError:
             return
-        except (EmbedlogError, OSError) as error:  # they go in a week
-            logger.warning("what was staged for nothing stays for now: %s", error)
+        except (EmbedlogError, OSError) as error:  # they expire after a week
+            logger.warning("staged files could not be removed yet: %s", error)
 
 
 class BatchWriter(Writer, DataSourceArrowWriter):
@@ -189,7 +188,7 @@ class StreamWriter(_StreamWriter, DataSourceStreamArrowWriter):
 
 
 class RowStreamWriter(_StreamWriter, DataSourceStreamWriter):
-    """The same for Spark 4.0, which hands over rows."""
+    """The same for Spark 4.0, which passes rows."""
 
     def write(self, iterator: Iterator[Row]) -> Staged:
         context = TaskContext.get()
@@ -197,7 +196,7 @@ class RowStreamWriter(_StreamWriter, DataSourceStreamWriter):
 
 
 def stream_writer(options: WriteOptions, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-    """The writer of a stream, as this Spark wants it."""
+    """The stream writer for the installed Spark version."""
     kind = StreamWriter if hasattr(api, "DataSourceStreamArrowWriter") else RowStreamWriter
     return kind(options, schema, overwrite)
 
@@ -206,7 +205,7 @@ def stream_writer(options: WriteOptions, schema: StructType, overwrite: bool) ->
 
 
 def _checked_columns(schema: StructType, topic: str | None) -> dict[str, int]:
-    """Which field of a row is which column. Raises InvalidArgument."""
+    """Column name -> field number. Raises InvalidArgument."""
     columns: dict[str, int] = {}
     for number, field in enumerate(schema.fields):
         name = field.name.lower()
@@ -244,7 +243,7 @@ def _check_topic(options: WriteOptions, topics: Sequence[str]) -> None:
 
 
 def _chunks(batches: Iterator[pyarrow.RecordBatch], columns: Mapping[str, int]) -> Iterator[Columns]:
-    """Record batches, gathered to chunks worth encoding, as lists of Python's values."""
+    """Collect record batches into chunks worth encoding, as lists of Python values."""
     import pyarrow as pa
 
     gathered: list[pyarrow.RecordBatch] = []
@@ -273,7 +272,7 @@ def _values(name: str, column: Any) -> list[Any]:
         return list(column.cast(pa.binary()).to_pylist())
     if name == "timestamp":
         microseconds = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
-        down = pc.if_else(pc.less(microseconds, 0), 999, 0)  # division cuts towards 0
+        down = pc.if_else(pc.less(microseconds, 0), 999, 0)  # division truncates towards 0
         return list(pc.divide(pc.subtract(microseconds, down), 1000).to_pylist())
     if name == "headers":
         return [
