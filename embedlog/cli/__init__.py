@@ -7,7 +7,7 @@
     units.py      sizes, times and counts as people read them
     stopping.py   waiting for the signal that ends a command
     text.py       a record as text and as JSON, and back
-    messages.py   what a command that runs for long has logged
+    messages.py   the log lines of long-running commands
     problems.py   an error as a line that says what to do, and its exit code
     <command>.py  a family of commands: add_parser(subparsers), run(args, ui) -> exit code
 

@@ -139,7 +139,7 @@ class _Appending:
         self.records = 0
 
     def all(self, fd: int, progress: Progress) -> None:
-        """Append what comes until the end. Raises InvalidArgument for a line that is no record."""
+        """Append records until the end of input. Raises InvalidArgument for an invalid line."""
         total = _size(fd)
         taken = 0
         limit = self._log.backend.topic_settings(self._args.topic).max_message_bytes

@@ -120,14 +120,14 @@ def add_directory(parser: argparse.ArgumentParser, not_over_wire: str, **options
 
 
 def add_here_only(parser: argparse.ArgumentParser, not_over_wire: str, name: str, **options: Any) -> None:
-    """A path of this machine, in whose place brokers are refused."""
+    """A local path argument that refuses broker addresses."""
     parser.add_argument(_BROKERS, action=_HereOnly, const=not_over_wire, dest=name, help=argparse.SUPPRESS)
     parser.add_argument(name, action=_HereOnly, const=not_over_wire, **options)
     parser.set_defaults(here_only=True)
 
 
 class _HereOnly(argparse.Action):
-    """Takes a path; to an address it says what is in `const`."""
+    """Accepts a path; for an address it fails with the message in `const`."""
 
     def __call__(
         self,
@@ -155,7 +155,7 @@ def add_json(parser: argparse.ArgumentParser, text: str) -> None:
 
 
 def offset_argument(text: str) -> OffsetArgument:
-    """An argparse type: where to begin or to end."""
+    """An argparse type: the start or end of a range."""
     if text in ("earliest", "latest"):
         return text
     if text.isascii() and text.replace("_", "").replace(",", "").isdigit():
@@ -167,14 +167,14 @@ def offset_argument(text: str) -> OffsetArgument:
 
 
 def count(text: str) -> int:
-    """An argparse type: a whole number from 0 on."""
+    """An argparse type: an integer of 0 or more."""
     if not text.isascii() or not text.isdigit():
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 on")
     return int(text)
 
 
 def positive(text: str) -> int:
-    """An argparse type: a whole number from 1 on."""
+    """An argparse type: an integer of 1 or more."""
     number = count(text)
     if not number:
         raise argparse.ArgumentTypeError("must be at least 1")
@@ -182,7 +182,7 @@ def positive(text: str) -> int:
 
 
 def settings(given: Iterable[str], flag: str = "--config") -> dict[str, str]:
-    """`name=value` pairs; what the names and values may be is the engine's to say. Raises InvalidArgument."""
+    """Parse `name=value` pairs; the engine validates names and values. Raises InvalidArgument."""
     parsed = {}
     for pair in given:
         name, equals, value = pair.partition("=")

@@ -17,7 +17,7 @@ from .ui import UI, Column
 from .units import counted
 
 _LOCK = "Takes no lock: brokers are asked."
-_PATIENCE_MS: Final = 5_000  # what a broker that is down would say is not waited for any longer
+_PATIENCE_MS: Final = 5_000  # timeout for brokers that are down
 
 
 def add_parser(subparsers: Any) -> None:
@@ -105,7 +105,7 @@ def run(args: argparse.Namespace, ui: UI) -> int:
 
 
 class _Group:
-    """A group, where it is coordinated, and how far behind it is (None: it cannot be known now)."""
+    """A group, its coordinator, and its lag (None if unknown)."""
 
     def __init__(self, backend: RemoteBackend, group: GroupView) -> None:
         self.name = group.name

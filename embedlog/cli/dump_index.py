@@ -22,7 +22,7 @@ from .units import counted, iso
 
 
 def _base_offset(path: str) -> int:
-    """The offset in a file's name; 0 where it has none."""
+    """The offset in a file's name; 0 if there is none."""
     found = re.match(r"\d+", os.path.basename(path))
     return int(found[0]) if found else 0
 
@@ -54,7 +54,7 @@ def dump_offsets(path: str, data: bytes, args: argparse.Namespace, ui: UI) -> in
 
 
 def _problem(fd: int, offset: int, pos: int) -> str:
-    """What is wrong with an entry; empty where it is right."""
+    """What is wrong with an entry; empty if it is valid."""
     try:
         header = read_header(os.pread(fd, HEADER_SIZE, pos))
     except (EmbedlogError, OSError) as error:

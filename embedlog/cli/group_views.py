@@ -29,7 +29,7 @@ Committed = Mapping[TopicPartition, CommittedOffset]
 
 
 class GroupView(NamedTuple):
-    """A group; its generation is None where it is unknown, and 0 where it never had members."""
+    """A group; its generation is None if unknown, and 0 if it never had members."""
 
     name: str
     committed: Committed

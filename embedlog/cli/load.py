@@ -1,4 +1,4 @@
-"""`embedlog load`: what has come into a topic becomes Parquet; `--status`: how far that has come."""
+"""`embedlog load`: loads a topic's new records into Parquet; `--status`: shows a table's lag."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An error as a line that says what happened, and where it helps a second one that says what to do.
+"""Formats an error: one line says what happened, an optional second one what to do.
 
 The library speaks to those who write Python: here the same is said to those who type commands, in about as
 many words as a line has.

@@ -204,7 +204,7 @@ def _resolved(log: Log, args: argparse.Namespace, number: int, where: OffsetArgu
 
 
 def _follow(args: argparse.Namespace, log: Log, ui: UI, positions: dict[int, int]) -> Iterator[Record]:
-    """Records from the positions on, as they come, until nobody reads our output any more."""
+    """Follow the partitions from the positions, until the reader of our output is gone."""
     committed = args.isolation_level == "read_committed"
     readers: dict[TopicPartition, PartitionReader] = {}
 

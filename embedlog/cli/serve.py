@@ -238,8 +238,8 @@ def _retention(defaults: TopicSettings) -> str:
     if defaults.retention_bytes != UNLIMITED:
         limits.append(f"{size(defaults.retention_bytes)} a partition (retention_bytes)")
     if not limits:
-        return "everything is kept, where a topic does not say otherwise"
-    return f"{' and at most '.join(limits)}, where a topic does not say otherwise"
+        return "everything is kept, unless a topic says otherwise"
+    return f"{' and at most '.join(limits)}, unless a topic says otherwise"
 
 
 def _durability(defaults: TopicSettings) -> str:

@@ -1,4 +1,4 @@
-"""What is in a partition, told from its edges, its directory and a few headers: nothing is read through.
+"""Sizes of a partition, from its offsets, its directory and a few batch headers, without a full scan.
 
 Brokers tell the edges, and the first and the last record; what lies on their disks they do not.
 
@@ -27,7 +27,7 @@ _BATCHES_SAMPLED: Final = 4
 
 
 class PartitionSize(NamedTuple):
-    """One partition's edges and size; None is what brokers do not tell."""
+    """One partition's offsets and size; None if brokers do not report it."""
 
     topic: str
     partition: int
@@ -40,7 +40,7 @@ class PartitionSize(NamedTuple):
 
     @property
     def records(self) -> int:
-        """How many offsets there are from start to end."""
+        """The number of offsets from start to end."""
         return self.log_end_offset - self.log_start_offset
 
     def as_json(self) -> dict[str, Any]:
@@ -48,18 +48,18 @@ class PartitionSize(NamedTuple):
 
     @property
     def unflushed(self) -> int | None:
-        """How many offsets are not durable yet."""
+        """The number of offsets that are not durable yet."""
         return None if self.flushed_offset is None else self.log_end_offset - self.flushed_offset
 
 
 def in_all(numbers: Iterable[int | None]) -> int | None:
-    """Their sum; None where one of them is unknown."""
+    """Their sum; None if one of them is unknown."""
     known = list(numbers)
     return None if None in known else sum(filter(None, known))
 
 
 class Contents(NamedTuple):
-    """What a few reads tell of a partition's records: times in milliseconds, -1 where there are none."""
+    """A sample of a partition's records: times in milliseconds, -1 if there are none."""
 
     oldest_ms: int
     newest_ms: int
@@ -84,7 +84,7 @@ def partition_sizes(engine: Viewed, topic: str) -> list[PartitionSize]:
 
 
 def contents(engine: Viewed, of: PartitionSize) -> Contents:
-    """A look into a partition. Raises CorruptRecord or StorageError where what it looks at is damaged."""
+    """Sample a partition. Raises CorruptRecord or StorageError if the sampled batches are damaged."""
     if isinstance(engine, ReadOnlyStore):
         return _looked_into(engine.partition(of.topic, of.partition))
     return _told(engine, of)
@@ -120,7 +120,7 @@ def _looked_into(partition: ReadablePartition) -> Contents:
 
 
 def _batches(segment: Segment, size: int) -> list[int]:
-    """Where batches begin: those that the index knows, or all where it knows few."""
+    """Batch positions: those in the index, or all of them if the index has few."""
     with contextlib.suppress(EmbedlogError, OSError):
         indexed = segment.entries()[0].positions
         if len(indexed) >= _BATCHES_SAMPLED:
@@ -130,7 +130,7 @@ def _batches(segment: Segment, size: int) -> list[int]:
 
 
 def _sample(segment: Segment, pos: int, end: int) -> tuple[str, int, int] | None:
-    """(codec, bytes stored, bytes raw) of the batch at `pos`, where one stands there whole."""
+    """(codec, stored bytes, raw bytes) of the batch at `pos`; None unless it is complete."""
     try:
         header = read_header(segment.pread(HEADER_SIZE, pos))
         if header.is_control or pos + header.size > end:

@@ -1,7 +1,7 @@
-"""A Spark session for a command: what Java and Spark say while they start is kept off the terminal.
+"""Starts a Spark session for a command, and keeps the start-up output of Java and Spark off the terminal.
 
-The JVM inherits standard error, and writes a dozen lines there that help nobody; so it gets a file in its
-place. Where the start fails what stands in the file is told.
+The JVM inherits standard error and writes a dozen useless lines to it, so it gets a temporary file instead.
+If the start fails, the relevant lines of the file are shown.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def quiet_session(app_name: str, master: str) -> SparkSession:
-    """As `embedlog.spark.session`. Raises what it raises, and LoadFailed where Spark does not start."""
+    """As `embedlog.spark.session`. Raises what it raises, and LoadFailed if Spark does not start."""
     sys.stderr.flush()
     kept = os.dup(2)
     with tempfile.TemporaryFile() as said:
@@ -41,5 +41,5 @@ def quiet_session(app_name: str, master: str) -> SparkSession:
 
 
 def _tells(line: str) -> bool:
-    """Is it neither what Spark says at every start, nor the depths of a stack trace?"""
+    """Whether a line is worth showing: no start-up banner, no stack frame."""
     return bool(line.strip()) and not line.startswith(("\t", " ", "Using Spark's")) and "WARN" not in line

@@ -1,4 +1,4 @@
-"""What commands have in common that run until they are told to stop: the signals, and where they listen."""
+"""Signals and listening ports of commands that run until they are stopped."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Stop:
         self._woken.close()
 
     def wait(self) -> int:
-        """Until one of them comes, or has come; which it was."""
+        """Wait for one of the signals. Returns which one came."""
         select.select([self._woken], [], [])
         self._restore()
         return self._woken.recv(1)[0]

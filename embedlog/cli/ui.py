@@ -46,7 +46,7 @@ class Column(NamedTuple):
 
 
 class UI:
-    """Where a command's output goes. For one thread; progress may be told from another."""
+    """A command's output. Not thread-safe, except that progress may be reported from another thread."""
 
     def __init__(self) -> None:
         for stream in (sys.stdout, sys.stderr):
@@ -70,12 +70,12 @@ class UI:
         self.out.flush()
 
     def note(self, text: str) -> None:
-        """What went on, on standard error."""
+        """Print information to standard error."""
         self.err.write(text + "\n")
         self.err.flush()
 
     def error(self, text: str) -> None:
-        """What went wrong, on standard error; what the first line says is red on a terminal."""
+        """Print an error to standard error; its first line is red on a terminal."""
         width = width_of(self.err)
         first, newline, rest = (wrapped(part, width) for part in text.partition("\n"))
         if self._colours(self.err):
@@ -144,7 +144,7 @@ class UI:
 
 
 class Progress:
-    """Told how far a long work has come; this one shows nothing."""
+    """Receives the progress of long-running work. This one shows nothing."""
 
     def update(self, name: str, done: int, total: int | None) -> None:
         """`done` of `total` (bytes or items) of the part called `name`; None if the total is unknown."""
@@ -230,7 +230,7 @@ def _fitting(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: in
 
 
 def _least(column: Column, wide: int, longest_word: int) -> int:
-    """What a column needs to be readable."""
+    """The minimum readable width of a column."""
     if column.shortens:
         return max(_NAME, len(column.name))
     if column.folds:
@@ -243,7 +243,7 @@ def _width(widths: dict[int, int]) -> int:
 
 
 def shortened(name: str, width: int) -> str:
-    """A name without its middle, where it is wider than that: a_rather_l…ng_name."""
+    """Shorten a name in its middle if it is too wide: a_rather_l…ng_name."""
     from rich.cells import cell_len
 
     if cell_len(name) <= width:
@@ -255,7 +255,7 @@ def shortened(name: str, width: int) -> str:
 
 
 def width_of(stream: TextIO) -> int | None:
-    """How wide the terminal of a stream is; None where there is none, and nobody said (COLUMNS)."""
+    """The width of a stream's terminal; None without a terminal and without COLUMNS."""
     with contextlib.suppress(ValueError):
         return int(os.environ.get("COLUMNS", "")) or None
     with contextlib.suppress(OSError, ValueError):

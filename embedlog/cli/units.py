@@ -29,7 +29,7 @@ def size(count: int) -> str:
 
 
 def moment(timestamp_ms: int) -> str:
-    """A time, to the second: 2024-05-01 10:41:07; - where there is none."""
+    """A time, to the second: 2024-05-01 10:41:07; - if there is none."""
     if timestamp_ms < 0:
         return "-"
     try:
@@ -51,7 +51,7 @@ def day(timestamp_ms: int) -> str:
 
 
 def iso(timestamp_ms: int) -> str:
-    """A time, to the millisecond, in UTC: 2024-05-01T08:41:07.123Z; empty where there is none."""
+    """A time, to the millisecond, in UTC: 2024-05-01T08:41:07.123Z; empty if there is none."""
     if timestamp_ms < 0:
         return ""
     try:

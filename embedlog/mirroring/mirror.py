@@ -175,7 +175,7 @@ class Mirror(Closing):
             while not self._stopped and self._error is None:
                 self._wakeup.clear()
                 try:
-                    self._target.commit()  # first: partitions assigned below resume from the committed positions
+                    self._target.commit()  # first: new assignments resume from it
                     if time.monotonic() >= discover_at:
                         self._discover()
                         discover_at = time.monotonic() + self._refresh_s
@@ -399,6 +399,6 @@ def _check_outside(target: object, source: Source) -> None:
 
 def _opened(opened: contextlib.ExitStack, target: object) -> Log:
     if isinstance(target, str) and "://" in target:
-        # Retry an append until the target is back: one given up may still have succeeded, and would repeat.
+        # Retry until the target is back: an append given up may still have succeeded, and would repeat.
         return opened.enter_context(open_log(target, delivery_timeout_ms=MAX_INT32, **CLIENT_SETTINGS))
     return opened.enter_context(open_log(as_path(target, "target")))

@@ -121,7 +121,7 @@ class Manifest(NamedTuple):
 
     @property
     def dates(self) -> tuple[str, str] | None:
-        """The first and the last event date; None where there is none."""
+        """The first and last event date; None if there is none."""
         dates = [file.date for file in self.files if file.date is not None]
         return (min(dates), max(dates)) if dates else None
 
@@ -144,7 +144,7 @@ def is_date_directory(name: str) -> bool:
 
 
 def date_of(directory: str) -> str | None:
-    """The date that a directory's name tells; None where it says that there is none."""
+    """The date in a directory's name; None for the directory of rows without a date."""
     text = directory.removeprefix(f"{DATE_NAME}=")
     return None if text == NO_DATE else text
 

@@ -63,7 +63,7 @@ class Progress:
 
     @classmethod
     def of(cls, given: Any) -> Progress:
-        """From what Spark gives back. Raises InvalidArgument where that is nothing we wrote."""
+        """Parse an offset of a checkpoint. Raises InvalidArgument if embedlog did not write it."""
         try:
             version = given["version"]
             if version != VERSION:

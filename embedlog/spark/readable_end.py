@@ -2,8 +2,8 @@
 
 The readable end is the end of the records that cannot be lost: in a directory the flushed offset, over
 brokers the high watermark. So no query is ahead of its log after a power cut. The flushed offset trails an
-append by at most flush_ms; a closed or copied directory is durable as a whole. With read_committed the readable end is
-at most the last stable offset.
+append by at most flush_ms; a closed or copied directory is durable as a whole. With read_committed the
+readable end is at most the last stable offset.
 
 Invariants: reads only through the backend port; keeps no state between calls.
 """

@@ -1,4 +1,4 @@
-"""What must be installed for Spark, and what to do where it is not."""
+"""Checks the packages that Spark support needs, and says how to install missing ones."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _QUIET: Final = {
     "spark.log.level": "ERROR",
 }
 _OTHERS_JAVA: Final = ("PYSPARK_GATEWAY_PORT", "SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
-"""Where one of these variables is set the JVM is somebody else's."""
+"""If one of these variables is set, the JVM was started by another program."""
 _KNOWN: Final = "DATA_SOURCE_ALREADY_EXISTS"
 _LOCAL: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 

@@ -44,7 +44,7 @@ def split(
 def _divided(
     log: Log, spans: Sequence[Span], piece_bytes: int, not_before_ms: int | None
 ) -> list[tuple[Span, int]]:
-    """The pieces, each with its bytes, -1 where nobody knows."""
+    """The pieces, each with its size in bytes, -1 if unknown."""
     return [
         (span._replace(start=piece.start, end=piece.end), piece.size)
         for span in spans

@@ -50,7 +50,7 @@ class StagedFile(NamedTuple):
 
 
 class StagingBackend(ReaderBackend):
-    """A log that is read where it lies, and appended to in staged files. For one thread."""
+    """Reads a log in place and appends to staged files. Not thread-safe."""
 
     def __init__(self, path: str, stem: str) -> None:
         """`stem`: what the files' names begin with. Raises what embedlog.open raises with mode="r"."""

@@ -92,5 +92,5 @@ def _show(said: bytes) -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(OSError):  # nobody reads standard error any more
+    with contextlib.suppress(OSError):  # the reader of standard error is gone
         _run()

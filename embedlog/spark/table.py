@@ -63,7 +63,7 @@ class Table:
         return os.path.join(self.path, *names)
 
     def read(self) -> Manifest | None:
-        """The table as it is; None where there is none yet. No lock is needed.
+        """The current manifest; None if there is no table yet. Needs no lock.
 
         Raises TableError (something else is there), CorruptCheckpoint, UnsupportedFormat, StorageError.
         """
@@ -100,7 +100,7 @@ class Table:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Nobody else loads while the block runs; the directory is made where there is none.
+        """Hold the table's load lock; creates the directory if missing.
 
         Raises TableLocked, OSError.
         """
@@ -176,12 +176,12 @@ class Table:
             logger.warning("%s: what the table does not list any more is still there: %s", self.path, error)
 
     def tidy(self, manifest: Manifest) -> None:
-        """Remove what loads have written that the manifest does not list; within `locked`. Raises OSError."""
+        """Remove files that the manifest does not list. Call it within `locked`. Raises OSError."""
         listed = manifest.paths()
         for directory in self._fs.names(self.path):
             if directory == BAD_DIRECTORY or is_date_directory(directory):
                 self._tidy_directory(directory, listed)
-        shutil.rmtree(self.file(_LOADING), ignore_errors=True)  # somebody may still be writing there
+        shutil.rmtree(self.file(_LOADING), ignore_errors=True)  # orphaned tasks may still write there
         with contextlib.suppress(FileNotFoundError):
             self._fs.unlink(self.file(_OWN, _MANIFEST + TEMPORARY))
 
