@@ -20,7 +20,7 @@ from embedlog.recovery import CleanEnd
 from embedlog.storage.checkpoints import LeaderEpochs, read_offsets
 from embedlog.storage.producer_state import ProducerState, decode_aborted, encode_aborted
 from embedlog.storage.segment_manifest import SegmentManifest, Summary
-from embedlog.storage.writer_state import StateReader
+from embedlog.storage.writer_state import WriterStateReader
 from embedlog.store.catalog import Catalog
 from embedlog.store.topic import Topic
 from embedlog.store.topics_journal import apply_changes
@@ -252,7 +252,7 @@ def test_writer_state(tmp_path: Path) -> None:
     example = EXAMPLES["writer-state"]
     path = tmp_path / "writer-state"
     path.write_bytes(example.data)
-    reader = StateReader(str(path))
+    reader = WriterStateReader(str(path))
     edges = reader.load(TopicPartition("clicks", 0))
     superseded, writer_id = reader.superseded, reader.writer_id
     reader.close()

@@ -1,14 +1,13 @@
-"""A range of a partition's offsets, divided by bytes: for many who read one partition side by side.
+"""Divides a range of a partition's offsets by bytes, for tasks that read one partition in parallel.
 
     segments      | 0 ........ | 1000 .............. | 5000 ... |
-    asked for           300 .............................. 5200
-    pieces              300 .. | 1900 .. | 3400 ..... | 4800 ..     each about as many bytes
+    requested           300 .............................. 5200
+    pieces              300 .. | 1900 .. | 3400 ..... | 4800 ..     each about the same number of bytes
 
-The offset indexes tell which offset is near which byte; no record is read. An index is a hint: one that is
-wrong makes pieces that are larger or smaller, and loses nothing, since each piece begins where the one before
-it ends.
+It uses the offset indexes and reads no records. An index is a hint: a wrong one makes pieces larger or
+smaller, but loses nothing, since each piece begins where the one before it ends.
 
-Segments in which no record is as late as a time that is asked for are left out, by their time indexes.
+Segments whose records are all older than a requested time are left out, by their time indexes.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from ..segment import Segment
 
 
 class _Part(NamedTuple):
-    """Of a segment the offsets start..end-1, about at the bytes pos..end_pos."""
+    """The offsets start..end-1 of a segment, at about the bytes pos..end_pos."""
 
     segment: Segment
     start: int
@@ -35,11 +34,11 @@ class _Part(NamedTuple):
 def divide(
     segments: Sequence[tuple[Segment, int]], start: int, end: int, piece_bytes: int, not_before_ms: int | None
 ) -> list[Piece]:
-    """The offsets start..end-1 in pieces of about piece_bytes at most, in order.
+    """The offsets start..end-1 in pieces of at most about piece_bytes, in order.
 
     Args:
-        segments: all of a partition's, each with its readable bytes.
-        not_before_ms: records with smaller timestamps need not be in any piece; None: all must.
+        segments: all segments of the partition, each with its readable bytes.
+        not_before_ms: pieces may leave out records with smaller timestamps; None: no record.
 
     Raises OSError, CorruptRecord.
     """
@@ -68,7 +67,7 @@ def _byte_near(segment: Segment, offset: int, size: int) -> int:
 
 
 def _cut(run: list[_Part], piece_bytes: int) -> list[Piece]:
-    """Parts that follow each other, in pieces of equal size."""
+    """Divide consecutive parts into pieces of equal size."""
     start, end = run[0].start, run[-1].end
     total = sum(part.end_pos - part.pos for part in run)
     count = min(max(1, -(-total // piece_bytes)), end - start)
@@ -87,7 +86,7 @@ def _cut(run: list[_Part], piece_bytes: int) -> list[Piece]:
 
 
 def _offset_near(part: _Part, pos: int) -> int:
-    """Where a batch begins about at a byte: behind the last one that the index has before it."""
+    """The offset of a batch near `pos`: after the last one before it in the index."""
     offsets, positions = part.segment.entries()[0]
     i = bisect_right(positions, pos) - 1
     found = part.start if i < 0 else part.segment.base_offset + offsets[i] + 1

@@ -1,8 +1,8 @@
-"""A partition's leader epochs at opening: from their file, or, where that is lost or wrong, from the records.
+"""Loads a partition's leader epochs at opening: from the checkpoint, or else from the records.
 
-The file leader-epoch-checkpoint and the epochs in the batches tell the same story twice. Where the file
-cannot be read, is missing, or says that an epoch begins where the record says otherwise, it is made anew
-from the records; where the records contradict each other, they are damaged and the file is believed.
+leader-epoch-checkpoint and the epochs in the batches have the same information. If the file is missing or
+invalid, or contradicts the records, it is rebuilt from them. If the records contradict each other they are
+damaged, and the file counts.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ logger = logging.getLogger(__name__)
 
 
 def load_epochs(epochs: LeaderEpochs, segments: list[Segment], name: TopicPartition) -> None:
-    """Read the file; make it anew where it is lost. Raises OSError."""
+    """Load the checkpoint; rebuild it if it is missing or invalid. Raises OSError."""
     try:
         epochs.load()
     except CorruptCheckpoint as error:
-        logger.warning("making the leader epochs of %s anew: %s", name, error)
+        logger.warning("rebuilding the leader epochs of %s: %s", name, error)
         epochs.replace(_epochs_of(segments)[0])
     else:
         if not epochs.entries and any(segment.size for segment in segments):
-            logger.warning("the leader epochs of %s are missing: making them anew", name)
+            logger.warning("the leader epochs of %s are missing: rebuilding them", name)
             epochs.replace(_epochs_of(segments)[0])
 
 
 def check_epochs(epochs: LeaderEpochs, segments: list[Segment], name: TopicPartition) -> None:
-    """Where the history contradicts the records, believe these, unless they contradict each other."""
+    """Rebuild a checkpoint that contradicts the records, unless these contradict each other."""
     if all(_begins(segments, epoch, offset) for epoch, offset in epochs.entries):
         return
     found, consistent = _epochs_of(segments)
     if consistent:
-        logger.warning("the leader epochs of %s do not fit its records: making them anew", name)
+        logger.warning("the leader epochs of %s do not match its records: rebuilding them", name)
         epochs.replace(found)
 
 
 def _begins(segments: list[Segment], epoch: int, offset: int) -> bool:
-    """Is the record at an offset, where there is one, the first of an epoch?"""
+    """Is the record at an offset, if there is one, the first of an epoch?"""
     number = bisect_right(segments, offset, key=lambda s: s.base_offset) - 1
     if number < 0:
         return True  # deleted
@@ -63,7 +63,7 @@ def _begins(segments: list[Segment], epoch: int, offset: int) -> bool:
 
 
 def _epochs_of(segments: list[Segment]) -> tuple[tuple[tuple[int, int], ...], bool]:
-    """(the epochs of the records, do they grow all along?)"""
+    """(the epochs of the records, whether they never decrease)"""
     found: list[tuple[int, int]] = []
     consistent = True
     for segment in segments:
@@ -82,7 +82,7 @@ def _epochs_of(segments: list[Segment]) -> tuple[tuple[tuple[int, int], ...], bo
 
 
 def _changes(segment: Segment) -> Iterator[BatchHeader]:
-    """The batches with another leader epoch than the one before them. Raises CorruptRecord as `walk` does."""
+    """The batches whose leader epoch differs from the one before. Raises CorruptRecord as `walk` does."""
     pos, expected, epoch = 0, segment.base_offset, -1
     while pos < segment.size:
         rules = Rules(expected, epoch, epoch, may_have_gaps=True)
@@ -95,5 +95,5 @@ def _changes(segment: Segment) -> Iterator[BatchHeader]:
 
 
 def intact(segment: Segment, header: BatchHeader) -> bool:
-    """Does its CRC bear out a batch that was found by its header?"""
+    """Does the CRC of this batch match?"""
     return bool(scan(segment.pread(header.size, header.pos)).headers)

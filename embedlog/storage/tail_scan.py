@@ -1,8 +1,8 @@
-"""The tail of a segment: its batches from a recovery point on, checked one by one and against each other.
+"""Validates the tail of a segment: its batches from the recovery point on.
 
-Recovery believes none of it before it was read here: each batch must fit its file, match its CRC, continue
-offsets and leader epochs. The first that does not ends the tail; `problem` says why, in the words of the
-report. What is as it should be is passed run by run (scan/batch_scan.py), and its index is built on the way.
+Recovery trusts no batch of it without this check: each must fit the file, match its CRC, and continue the
+offsets and leader epochs. The first one that does not ends the tail, and `problem` has the reason for the
+report. Regular batches are scanned in runs (scan/batch_scan.py), which also builds their index.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from .checkpoints import LeaderEpochs
 
 
 class Tail:
-    """The valid batches of a segment from a byte on: up to byte `end` and `next_offset`.
+    """The valid batches of a segment from a position on: up to byte `end` and `next_offset`.
 
-    `problem` is why they end before the file does, None where they do not; `superseded` says that they do
-    because the next segment begins with the batch that is there. `first_sequenced` is the byte of the first
-    batch that producers are remembered by.
+    `problem` tells why they end before the file does, None if they do not. With `superseded` they end because
+    the next segment begins with the batch at that position. `first_sequenced` is the position of the first
+    batch that producer state depends on.
     """
 
     def __init__(
@@ -50,9 +50,9 @@ class Tail:
         self._may_have_gaps = may_have_gaps
 
     def read(self, builder: IndexBuilder, lanes: Lanes, passed: Callable[[int], None]) -> None:
-        """Read it. For the last segment the index is that of a file that begins where the tail does.
+        """Scan the tail. For the last segment, index positions count from the start of the tail.
 
-        `passed` is told how many more bytes have been checked. Raises OSError.
+        `passed` is called with the number of bytes of each step. Raises OSError.
         """
         segment, following = self._segment, self._following
         rules = Rules(
@@ -90,7 +90,7 @@ class Tail:
             self.first_sequenced = sequenced[0]
 
     def _ends_before(self, header: BatchHeader) -> bool:
-        """Does it end before a batch that is valid by itself?"""
+        """Does the tail end before this batch, which is valid by itself?"""
         following = self._following
         if following is not None and header.base_offset >= following.base_offset:
             self.superseded = moved(self._segment, header.pos, following)
@@ -101,10 +101,10 @@ class Tail:
         return self.problem is not None
 
     def _discontinuity(self, header: BatchHeader) -> str | None:
-        """What is wrong with it where it stands."""
+        """Why the batch cannot follow the one before it, None if it can."""
         base, expected = header.base_offset, self.next_offset
         if header.last_offset - self._segment.base_offset > MAX_INT32:
-            return f"a batch with offset {base:,} cannot be in this segment"
+            return f"a batch with offset {base:,} is outside this segment"
         if base != expected and not (self._may_have_gaps and base > expected):
             return f"the batch begins with offset {base:,}, the next one is {expected:,}"
         if not self._epoch <= header.leader_epoch <= self._latest_epoch:
@@ -113,6 +113,6 @@ class Tail:
 
 
 def moved(segment: Segment, pos: int, following: Segment) -> bool:
-    """Does the next segment begin with the very batch that is at a byte of this one?"""
+    """Does the next segment begin with the batch at `pos` of this one?"""
     ours, theirs = segment.pread(HEADER_SIZE, pos), following.pread(HEADER_SIZE, 0)
     return len(ours) == HEADER_SIZE and ours == theirs

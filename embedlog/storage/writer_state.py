@@ -1,4 +1,4 @@
-"""What the writer tells reader processes: one small mapped file, `writer-state`.
+"""`writer-state`: the small mapped file through which the writer informs reader processes.
 
     header  64 bytes: "ELSTATE1" | writer id u64 | superseded u32 | slots u32 | names' length u32
             boot id 16 bytes | inode u64 | crc32 of bytes 0 to 15 and 28 to 51 | 4 bytes | crc32
@@ -8,16 +8,16 @@
             leader epoch i32 | state i32 | layout version u32 | crc32 of the 60 bytes before
     names   JSON: {"<topic> <partition>": slot}
 
-The writer stores a slot after the bytes it speaks of are written, so a reader that keeps to it never
-sees half an append. The slot's own CRC tells a reader that it looked while the writer wrote: it looks
-again. When topics come or go the file is replaced by a new one and the old one marked superseded.
+The writer updates a slot after it has written the bytes that the slot describes, so a reader that respects
+it never sees half an append. If a slot's CRC does not match, the writer was updating it: the reader retries.
+When topics are created or deleted, a new file replaces the file, and the old one is marked superseded.
 
-After a kill the file still says what was durable: the next writer takes the flushed offsets from there. It
-trusts them only if the machine has not been restarted since and the file is not a copy.
+After a kill the file still tells what was durable: the next writer takes the flushed offsets from it,
+provided that the machine has not been restarted since, and that the file is not a copy.
 
-Invariants: a flushed offset is stored after its fsync; `layout version` grows with every
-change of the set of files (roll, delete, compaction, recovery), so a reader lists the directory only when it
-has to. After a crash of the machine the file may hold anything: readers check the records themselves as well.
+Invariants: a flushed offset is stored after its fsync; `layout version` grows with every change of the set
+of files (roll, delete, compaction, recovery), so that a reader lists the directory only if it must. After a
+crash of the machine the file may contain garbage, so readers check the records, too.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ _BOOT_CRC_AT: Final = _BOOT_AT + _BOOT.size
 _TRIES: Final = 1000
 
 
-class Edges(NamedTuple):
-    """One partition as published."""
+class PublishedOffsets(NamedTuple):
+    """The slot of one partition."""
 
     log_start_offset: int
     log_end_offset: int
@@ -65,8 +65,8 @@ class Edges(NamedTuple):
     layout_version: int
 
 
-class StateWriter:
-    """The writer's side: makes the file, then stores slots into the map. Callers serialise by slot."""
+class _WriterStateFile:
+    """The writer's side: creates the file, and maps it. Callers serialize updates of a slot."""
 
     def __init__(
         self, fs: FileSystem, path: str, writer_id: int, partitions: Sequence[TopicPartition]
@@ -76,7 +76,7 @@ class StateWriter:
         body = bytearray((1 + len(partitions)) * _SIZE)
         body[: len(header)] = header
         _CRC.pack_into(body, _SIZE - 4, crc32(names, crc32(header[:16])))
-        # Readers may open it at any moment: it appears whole. It need not survive the machine.
+        # Readers may open it at any moment, so it appears complete. It need not survive a power failure.
         temporary = path + TEMPORARY
         with fs.gone_on_error(temporary):
             fd = fs.open_write(temporary, create=True, truncate=True)
@@ -91,32 +91,32 @@ class StateWriter:
         self._slots = {tp: i for i, tp in enumerate(partitions)}
 
     def slot(self, partition: TopicPartition) -> tuple[mmap.mmap, int]:
-        """Where the partition stores its edges (fast_append): the map, and the first of 64 bytes in it."""
+        """The partition's slot: the map, and the position of its 64 bytes. fast_append writes there."""
         return self._map, _SIZE * (self._slots[partition] + 1)
 
     def keep_only(self, partitions: Collection[TopicPartition]) -> None:
-        """Clear the slots of other partitions: they are gone, and new ones may get their names."""
+        """Clear the slots of other partitions: they are deleted, and new ones may get their names."""
         for name in self._slots.keys() - partitions:
             at = self.slot(name)[1]
             self._map[at : at + _SIZE] = bytes(_SIZE)
 
     def supersede(self) -> None:
-        """Tell readers that a newer file stands under the name. Nobody may store any more."""
+        """Tell readers that there is a newer file. No slot may be updated from now on."""
         self._map[_SUPERSEDED_AT : _SUPERSEDED_AT + 4] = _SUPERSEDED
         self._map.close()
 
     def close(self) -> None:
-        """Let go; the file stays, and tells readers how the writer left the log."""
+        """Close the map. The file remains and tells readers how the writer left the log."""
         self._map.close()
 
     def abandon(self) -> None:
-        """In a forked child: let go of the map without touching what the parent publishes."""
+        """In a forked child: close the map without a change to the file."""
         with contextlib.suppress(BufferError):
             self._map.close()
 
 
-class Publishing(Protocol):
-    """A partition whose edges are published."""
+class PublishedPartition(Protocol):
+    """A partition that updates its slot."""
 
     @property
     def name(self) -> TopicPartition: ...
@@ -125,19 +125,19 @@ class Publishing(Protocol):
 
 
 class WriterState:
-    """The file under the name `writer-state`, replaced whenever topics come or go. Callers take turns."""
+    """The writer's current file, replaced when topics are created or deleted. Not thread-safe."""
 
     def __init__(self, fs: FileSystem, path: str) -> None:
         self._fs = fs
         self._path = path
         self._writer_id = int.from_bytes(os.urandom(8), "little") >> 1
-        self._current: StateWriter | None = None
+        self._current: _WriterStateFile | None = None
 
     def take_over(self) -> dict[TopicPartition, int]:
-        """The flushed offsets of a writer that was killed, as far as they can be trusted.
+        """The flushed offsets of a killed writer, if they can be trusted.
 
-        The log ends in its file are about to be wrong, so it is marked superseded for readers. It stays until
-        it is replaced, in case this process is killed during recovery. Raises OSError.
+        Marks its file as superseded, because the log ends in it are about to change. The file stays until it
+        is replaced, in case this process is killed during recovery. Raises OSError.
         """
         flushed = flushed_offsets(self._fs, self._path)
         if flushed:
@@ -151,14 +151,14 @@ class WriterState:
                 self._fs.unlink(self._path)
         return flushed
 
-    def replace(self, partitions: Sequence[Publishing]) -> None:
-        """Publish exactly these partitions in a new file. Raises OSError if there is none to keep using."""
+    def replace(self, partitions: Sequence[PublishedPartition]) -> None:
+        """Publish exactly these partitions in a new file. Raises OSError if there is no old file to keep."""
         try:
-            state = StateWriter(self._fs, self._path, self._writer_id, [p.name for p in partitions])
+            state = _WriterStateFile(self._fs, self._path, self._writer_id, [p.name for p in partitions])
         except OSError:
             if self._current is None:
                 raise
-            # The old file still serves its partitions; of a new one readers see the files.
+            # The old file still serves its partitions; readers find new ones by their files.
             logger.exception("%s cannot be replaced: readers are not told of a change of topics", self._path)
             self._current.keep_only({partition.name for partition in partitions})
             return
@@ -169,23 +169,23 @@ class WriterState:
             before.supersede()
 
     def close(self) -> None:
-        """Let go; the file stays, and tells readers how the writer left the log."""
+        """Close the map. The file remains and tells readers how the writer left the log."""
         if self._current is not None:
             self._current.close()
             self._current = None
 
     def abandon(self) -> None:
-        """In a forked child: let go without changing what the parent publishes."""
+        """In a forked child: close the map without a change to the file."""
         if self._current is not None:
             self._current.abandon()
 
 
-class StateReader:
-    """A reader's side: maps the file that stands under the name now."""
+class WriterStateReader:
+    """The reader's side: maps the current file."""
 
     def __init__(self, path: str) -> None:
-        """Raises FileNotFoundError, or ValueError where the file is not (any longer) intact."""
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would keep us waiting
+        """Raises FileNotFoundError, or ValueError if the file is not intact."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a pipe would block
         try:
             opened = os.fstat(fd)
             size = opened.st_size
@@ -201,7 +201,7 @@ class StateReader:
         names = self._map[_SIZE * (1 + count) : _SIZE * (1 + count) + length]
         (stated,) = _CRC.unpack_from(self._map, _SIZE - 4)
         if magic != _MAGIC or len(names) != length or stated != crc32(names, crc32(self._map[:16])):
-            raise ValueError("not a writer's state")
+            raise ValueError("not a writer-state file")
         self.slots: dict[TopicPartition, int] = {}
         for name, slot in json.loads(names).items():
             topic, _, partition = name.rpartition(" ")
@@ -211,8 +211,8 @@ class StateReader:
     def superseded(self) -> bool:
         return self._map[_SUPERSEDED_AT] != 0
 
-    def load(self, partition: TopicPartition) -> Edges | None:
-        """The partition's slot; None where the file does not know it or has not been told yet."""
+    def load(self, partition: TopicPartition) -> PublishedOffsets | None:
+        """The partition's slot; None if there is none, or it is still empty."""
         slot = self.slots.get(partition)
         if slot is None:
             return None
@@ -222,13 +222,13 @@ class StateReader:
             if not any(data):
                 return None
             if _CRC.unpack_from(data, _SIZE - 4)[0] == crc32(data[: _SIZE - 4]):
-                return Edges(*_SLOT.unpack_from(data))
+                return PublishedOffsets(*_SLOT.unpack_from(data))
         return None
 
     def flushed(self, partition: TopicPartition, boot_id: bytes) -> int:
         """A partition's flushed offset; 0 if the file is a copy or was written before the last boot."""
-        edges = self.load(partition) if boot_id == self._boot_id else None
-        return edges.flushed_offset if edges is not None else 0
+        published = self.load(partition) if boot_id == self._boot_id else None
+        return published.flushed_offset if published is not None else 0
 
     def close(self) -> None:
         self._map.close()
@@ -239,9 +239,9 @@ def _boot_crc(header: bytearray | mmap.mmap) -> int:
 
 
 def flushed_offsets(fs: FileSystem, path: str) -> dict[TopicPartition, int]:
-    """The last writer's flushed offsets, as far as they can be trusted. Raises OSError."""
+    """The last writer's flushed offsets, if they can be trusted. Raises OSError."""
     try:
-        state = StateReader(path)
+        state = WriterStateReader(path)
     except (FileNotFoundError, ValueError):
         return {}
     try:
@@ -252,9 +252,9 @@ def flushed_offsets(fs: FileSystem, path: str) -> dict[TopicPartition, int]:
 
 
 def retract(fs: FileSystem, path: str, partition: TopicPartition) -> None:
-    """Clear what the last writer published of a partition; readers ignore its file. Raises OSError."""
+    """Clear the slot of a partition, and mark the file as superseded. Raises OSError."""
     try:
-        state = StateReader(path)
+        state = WriterStateReader(path)
     except FileNotFoundError:
         return
     except ValueError:

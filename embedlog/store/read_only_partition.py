@@ -44,7 +44,7 @@ from ..storage.log_snapshot import LayoutVersion, LogBounds, LogEnd, LogSnapshot
 from ..storage.reader import PartitionReader
 from ..storage.segment_manifest import SegmentManifest, missing_to_readers, with_missing
 from ..storage.segment_swap import decided_names, pending_swaps, stand_in
-from ..storage.writer_state import Edges, StateReader
+from ..storage.writer_state import PublishedOffsets, WriterStateReader
 from .catalog import Catalog
 from .txn_index import TransactionIndex
 
@@ -69,18 +69,18 @@ class WriterView:
         self._boot_id = fs.boot_id()
         self._lock = threading.Lock()
         # All below are guarded by _lock.
-        self._state: StateReader | None = None
+        self._state: WriterStateReader | None = None
         self._state_file: Stamp | None = None
         self._checkpoints: dict[str, tuple[Stamp | None, dict[TopicPartition, int]]] = {}
 
-    def edges(self, name: TopicPartition) -> tuple[int, Edges | None]:
+    def edges(self, name: TopicPartition) -> tuple[int, PublishedOffsets | None]:
         """(the writer's id, the partition's edges); edges are None if no writer states them."""
         with self._lock:
             stamp = stamp_of(self._fs, self._catalog, WRITER_STATE_FILE)
             if stamp != self._state_file or (self._state is not None and self._state.superseded):
                 self._close_state()
                 with contextlib.suppress(FileNotFoundError, ValueError):
-                    self._state = StateReader(self._catalog.file(WRITER_STATE_FILE))
+                    self._state = WriterStateReader(self._catalog.file(WRITER_STATE_FILE))
                 self._state_file = stamp
             if self._state is None or self._state.superseded:  # no new file yet: the log is being recovered
                 return 0, None
@@ -167,8 +167,10 @@ class ReadOnlyPartition:
         self._listed_for: LayoutVersion | None = None  # cleared without the lock, too: to list again
         self._listing: object = None  # the files of the segments, to notice if they changed
         self._checked_writer: int | None = None
-        self._shortened: tuple[Edges, Edges] | None = None  # as the writer stated them, and as the files are
-        self._scan: tuple[_Scanned, Edges] | None = None  # a directory, and its edges by the files alone
+        # As the writer stated them, and as the files are.
+        self._shortened: tuple[PublishedOffsets, PublishedOffsets] | None = None
+        # a directory, and its edges by the files alone
+        self._scan: tuple[_Scanned, PublishedOffsets] | None = None
         self._scans = 0  # how often that was done
 
     def set_settings(self, settings: TopicSettings, may_have_gaps: bool) -> None:
@@ -283,7 +285,7 @@ class ReadOnlyPartition:
                     raise StorageError(f"{self.name} cannot be read: {error}", path=self.directory) from error
                 raise
 
-    def _seen(self) -> tuple[Edges, LayoutVersion, tuple[Segment, ...]]:
+    def _seen(self) -> tuple[PublishedOffsets, LayoutVersion, tuple[Segment, ...]]:
         """The current edges, and the segments listed for them. Raises TopicNotFound, StorageError."""
         for _ in range(_LISTING_TRIES):
             try:
@@ -293,7 +295,7 @@ class ReadOnlyPartition:
                 failure = error
         raise StorageError(f"{self.name} cannot be read: {failure}", path=self.directory) from failure
 
-    def _see(self) -> tuple[Edges, LayoutVersion, tuple[Segment, ...]]:
+    def _see(self) -> tuple[PublishedOffsets, LayoutVersion, tuple[Segment, ...]]:
         writer, edges = self._writer.edges(self.name)
         # Only now: if the topic was deleted and created again, the edges may be the new one's.
         self._check_current(self)
@@ -316,7 +318,7 @@ class ReadOnlyPartition:
                 edges = self._shortened[1]
             return edges, wanted, self._segments
 
-    def _with_log_start(self, writer: int, edges: Edges) -> Edges:
+    def _with_log_start(self, writer: int, edges: PublishedOffsets) -> PublishedOffsets:
         """The same edges with the log start as of after the listing, which may lack segments before it.
 
         The writer states a new log start before it renames segments away. Raises OSError: list again.
@@ -372,7 +374,7 @@ class ReadOnlyPartition:
         with contextlib.suppress(CorruptCheckpoint):
             self._epochs.load()
 
-    def _check_tail(self, edges: Edges) -> Edges:
+    def _check_tail(self, edges: PublishedOffsets) -> PublishedOffsets:
         """The writer's edges, shortened if the last segment holds less, as after a crash of the machine."""
         if not self._segments or self._segments[-1].base_offset != edges.last_segment:
             return edges
@@ -398,8 +400,8 @@ class ReadOnlyPartition:
         """An invalid batch before this offset is damage, not a torn tail."""
         return max(self._recovery_point(), self._writer.flushed(self.name))
 
-    def _scanned(self) -> Edges:
-        """Edges from the files alone: the directory was copied, or the topic has just been created."""
+    def _scanned(self) -> PublishedOffsets:
+        """The offsets from the files alone: the directory was copied, or the topic has just been created."""
         point = self._durable_end()  # read before the listing: a writer may be active after all
         manifest = self._manifest()
         names = self._names()
@@ -413,7 +415,7 @@ class ReadOnlyPartition:
         active, stamp = self._segments[-1], self._tail_stamp()
         pos, end = self._valid_end(active, active.size, point) or (active.size, point)
         first = self._segments[0].base_offset
-        edges = Edges(
+        edges = PublishedOffsets(
             start if first < start <= end else first,
             end,
             end,

@@ -54,7 +54,7 @@ from ..storage.segment_manifest import (
     with_missing,
 )
 from ..storage.segment_swap import decided_names, pending_swaps, stand_in
-from ..storage.writer_state import Edges
+from ..storage.writer_state import PublishedOffsets
 from ..validation import as_path, check_flag, check_int
 from .index_check import IndexCheck
 from .read_only_store import ReadOnlyStore
@@ -322,7 +322,9 @@ class _Check:
                 self.find(CHECKPOINT, self._path(LEADER_EPOCH_FILE), reason)
         self._verify_snapshots(entries)
 
-    def _verify_segments(self, segments: list[Segment], edges: Edges | None, durable: int, start: int) -> int:
+    def _verify_segments(
+        self, segments: list[Segment], edges: PublishedOffsets | None, durable: int, start: int
+    ) -> int:
         """Returns one past the last offset."""
         if not segments:
             lost = max(durable, edges.log_end_offset if edges is not None else 0, start)
