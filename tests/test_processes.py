@@ -356,7 +356,11 @@ def test_a_copy_without_the_writers_state_can_be_read(log: Log, path: Path) -> N
         assert len(values(reader)) == 20
 
 
-@pytest.mark.parametrize("content", [b"", b"x" * 63, b"ELSTATE1" + b"\xff" * 200, os.urandom(500)])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"x" * 63, b"ELSTATE1" + b"\xff" * 200, os.urandom(500)],
+    ids=["empty", "short", "header", "random"],
+)
 def test_a_writers_state_that_is_none_is_passed_over(log: Log, path: Path, content: bytes) -> None:
     log.create_topic("t")
     log.append("t", b"1")

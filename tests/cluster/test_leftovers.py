@@ -12,7 +12,7 @@ from wire import Wire, batch_of, fetch, produce, records_of
 
 import embedlog
 from embedlog.cluster import Broker
-from embedlog.cluster.handlers.fetch import Purgatory, Waiting
+from embedlog.cluster.handlers.fetch import DelayedFetch, Purgatory
 from embedlog.wire.apis.fetch import FetchRequest
 from embedlog.wire.apis.produce import ProduceRequest
 from embedlog.wire.frames import encode_request
@@ -36,8 +36,8 @@ def test_a_client_that_goes_waits_no_longer(broker: Broker) -> None:
     broker.log.create_topic(T)
     with Wire(broker) as wire:
         wire.send(fetch(T, 0, max_wait_ms=FOREVER_MS), 11)
-        until(lambda: there_are(Waiting) == 1)
-    until(lambda: there_are(Waiting) == 0)
+        until(lambda: there_are(DelayedFetch) == 1)
+    until(lambda: there_are(DelayedFetch) == 0)
 
 
 def test_a_deleted_partition_is_forgotten_by_those_who_waited_for_it(broker: Broker) -> None:
@@ -46,7 +46,7 @@ def test_a_deleted_partition_is_forgotten_by_those_who_waited_for_it(broker: Bro
         partition = weakref.ref(broker.context.partition(T, 0))
         with Wire(broker) as wire:
             number = wire.send(fetch(T, 0, max_wait_ms=FOREVER_MS), 11)
-            until(lambda: there_are(Waiting) == 1)
+            until(lambda: there_are(DelayedFetch) == 1)
             if waits:
                 broker.log.delete_topic(T)
             else:
@@ -62,7 +62,7 @@ def test_closing_answers_who_waits_for_records() -> None:
     broker.log.create_topic(T)
     with Wire(broker) as one, Wire(broker) as other:
         numbers = [wire.send(fetch(T, 0, max_wait_ms=FOREVER_MS), 11) for wire in (one, other)]
-        until(lambda: there_are(Waiting) == 2)
+        until(lambda: there_are(DelayedFetch) == 2)
         broker.close()
         for wire, number in zip((one, other), numbers, strict=True):
             data = wire.receive(FetchRequest, 11, number).responses[0].partitions[0]
@@ -76,7 +76,7 @@ def test_a_log_that_is_served_again_and_again_keeps_nothing_of_its_brokers(tmp_p
         for number in range(3):
             with Broker(log) as broker, Wire(broker) as wire:
                 asked = wire.send(fetch(T, number, max_wait_ms=FOREVER_MS), 11)
-                until(lambda: there_are(Waiting) == 1)
+                until(lambda: there_are(DelayedFetch) == 1)
                 wire_of_writer = Wire(broker)
                 assert wire_of_writer.produce(T, batch_of(b"x")).base_offset == number
                 wire_of_writer.close()
