@@ -5,15 +5,15 @@
     0.11 on            the same                        record batches: kept as they are, byte for byte
     design documents   my_topic_0/00000000000.kafka    any of the three
 
-A source is a file, a partition's directory, or a directory of those. What each file holds is told by its
-bytes (codec.sniff), and a file may change its format where a broker was upgraded.
+A source is a file, a partition's directory, or a directory of those. The format is detected from the bytes
+(codec.sniff); it may change within a file if the broker was upgraded.
 
-Theory of operation: reading a source gives the same batches, under the same offsets, each time. What the
-target holds already must be the beginning of that, record by record, or is refused; import goes on
-after it. So a killed import is run again, and neither doubles nor loses, and a finished one does nothing.
+Theory of operation: a source always reads as the same batches with the same offsets. The target's existing
+records must equal a prefix of them, or the import is refused; it continues after that prefix. So a killed
+import can be repeated without duplicates or losses, and repeating a finished one does nothing.
 
-Invariants: the target is never given records of a source that it holds others than; a torn end of the
-last file is reported; damage anywhere else stops the import, or, if asked, is reported and passed over.
+Invariants: a target that diverges from the source gets no records; a torn end of the last file is reported;
+other damage stops the import, or with on_damage="skip" is reported and skipped.
 Source: the design documents of Kafka 0.7, 0.10 and 2.7, sections on the log.
 """
 
@@ -77,8 +77,8 @@ class PartitionImport(NamedTuple):
 
 
 class ImportReport(NamedTuple):
-    """What an import did. `skipped` are directories that were left out, and why; `groups` is None without a
-    `__consumer_offsets` beside the source's topics, or with groups=False."""
+    """The result of an import. `skipped`: directories left out, and why. `groups`: None with groups=False, or
+    if the source has no `__consumer_offsets`."""
 
     partitions: tuple[PartitionImport, ...]
     skipped: tuple[str, ...]
@@ -92,7 +92,7 @@ class ImportReport(NamedTuple):
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """All partitions' problems, and those of the groups."""
+        """The problems of all partitions and of the groups."""
         of_groups = () if self.groups is None else self.groups.problems
         return tuple(problem for each in self.partitions for problem in each.problems) + of_groups
 
@@ -174,7 +174,7 @@ class _Found(NamedTuple):
 
 
 def _found(source: str, target: str, topic: str | None, with_groups: bool) -> _Found:
-    """Look into a source. Raises DirectoryError, NotALog, InvalidArgument."""
+    """Find a source's segment files. Raises DirectoryError, NotALog, InvalidArgument."""
     if topic is not None:
         check_topic_name(topic)
     if not os.path.exists(source):
@@ -221,7 +221,7 @@ def _found(source: str, target: str, topic: str | None, with_groups: bool) -> _F
 
 
 def _segments(directory: str) -> list[str]:
-    """The segment files in a directory, in the order of their numbers."""
+    """The segment files of a directory, in order of base offset."""
     found = []
     for entry in os.listdir(directory):
         match = _SEGMENT.match(entry)
@@ -242,7 +242,7 @@ def _target(directory: str, topic: str | None) -> TopicPartition:
 
 
 def _make_room(store: Store, names: dict[TopicPartition, list[str]]) -> None:
-    """Make the topics and partitions that are missing."""
+    """Create missing topics and partitions."""
     for topic in {name.topic: None for name in names}:
         check_not_internal(check_topic_name(topic), "import it under another name")
         count = max(name.partition for name in names if name.topic == topic) + 1
@@ -342,7 +342,7 @@ class _Copying:
         )
 
     def _is_regression(self, path: str, pos: int, size: int, offset: int) -> bool:
-        """Is an offset one that the source has given already? That is damage."""
+        """Whether an offset goes back, which is damage; reports it."""
         if self._next_offset is None or offset >= self._next_offset:
             return False
         reason = f"offset {offset:,} where {self._next_offset:,} should come"
@@ -383,10 +383,10 @@ class _Copying:
         for record in records[len(present) :]:
             self._collect(record, codec)
 
-    # -- what is there already ---------------------------------------------------------------------------
+    # -- comparing ---------------------------------------------------------------------------------------
 
     def _compare(self, records: list[Record], first: int, end: int) -> None:
-        """Records of the source, under offsets that the target has: they must be the same."""
+        """Check that source records equal the target's at the same offsets. Raises InvalidArgument."""
         covered = first if self._next_offset is None else self._next_offset
         self._advance(first, end)
         start = self._partition.offsets().log_start_offset
@@ -408,7 +408,7 @@ class _Copying:
         )
 
     def _advance(self, first: int, end: int) -> None:
-        """The source has come to these offsets."""
+        """Record that the source was read up to `end`."""
         if self._next_offset is None:
             self._first = first
         self._next_offset = end
@@ -416,7 +416,7 @@ class _Copying:
     # -- appending ---------------------------------------------------------------------------------------
 
     def _collect(self, record: Record, codec: int) -> None:
-        """Gather records of the older formats into batches."""
+        """Collect records of the older formats into batches."""
         append_time = record.timestamp_ms if record.timestamp_type == LOG_APPEND_TIME else 0
         kind = (codec, record.timestamp_type, append_time)
         group = self._group
@@ -443,7 +443,7 @@ class _Copying:
             self._add(_encoded(group, codec, timestamp_type), group[0].offset, group[-1].offset + 1)
 
     def _add(self, batch: bytearray, first: int, end: int) -> None:
-        """A batch, ready to be appended, which is done some at a time."""
+        """Buffer an encoded batch; batches are appended several at a time."""
         if self._batches and (first != self._batches_next or len(self._batches) >= _APPEND_BYTES):
             self._append_batches()
         if end - first > _MAX_SPAN:
@@ -452,7 +452,7 @@ class _Copying:
         self._batches_next = end
 
     def _finish(self) -> None:
-        """Append what is gathered, and make it durable."""
+        """Append the buffered batches and flush."""
         self._append_group()
         self._append_batches()
         self._partition.flush()
@@ -472,12 +472,12 @@ class _Copying:
 
 
 def _encoded(records: list[Record], codec: int, timestamp_type: int) -> bytearray:
-    """One batch of records; offsets that are missing between them stay missing."""
+    """Encode records as one batch, with gaps for missing offsets."""
     first, last = records[0].offset, records[-1].offset
     rows = [(record.key, record.value, record.headers, record.timestamp_ms) for record in records]
     if last - first + 1 == len(records):
         return encode_batch(rows, compression=codec, base_offset=first, timestamp_type=timestamp_type)
-    # Only an encoder that fills the gaps, and a filter that takes out the filling, know such batches.
+    # The encoder cannot write gaps: fill them, then filter the fillers out.
     filled: list[RecordTuple] = [(None, None, (), records[0].timestamp_ms)] * (last - first + 1)
     keep = [False] * len(filled)
     for record, row in zip(records, rows, strict=True):
@@ -488,7 +488,7 @@ def _encoded(records: list[Record], codec: int, timestamp_type: int) -> bytearra
 
 
 class _Present:
-    """Reads what the target holds, once, from offset to offset."""
+    """Reads the target's existing records once, in offset order."""
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
@@ -497,7 +497,7 @@ class _Present:
         self._held: dict[int, Record] = {}
 
     def records(self, first: int, end: int) -> dict[int, Record]:
-        """The records from `first` up to (not including) `end`; both only ever grow."""
+        """The records in [first, end). Both bounds must not decrease between calls."""
         self._at = max(self._at, first, self._partition.offsets().log_start_offset)
         while self._at < min(end, self._end):
             fetched = self._partition.fetch(self._at, _FETCH_BYTES)

@@ -1,4 +1,4 @@
-"""How far a streaming query is: what Spark writes into its checkpoint, and how much a trigger takes.
+"""A streaming query's progress: the offsets in Spark's checkpoint, and the limits of a trigger.
 
     {"version": 1, "topics": {
         "clicks": {"topic_id": "kQ1v...", "partitions": {
@@ -49,7 +49,7 @@ class Progress:
     topic_ids: Mapping[str, str] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """For Spark, as JSON."""
+        """The progress as JSON values for Spark's checkpoint."""
         topics: dict[str, dict[str, Any]] = {}
         for tp, position in sorted(self.positions.items()):
             topic = topics.setdefault(
@@ -95,7 +95,7 @@ class Progress:
         }
 
     def without(self, topic: str) -> Progress:
-        """The same without a topic."""
+        """A copy without a topic."""
         return Progress(
             {tp: position for tp, position in self.positions.items() if tp.topic != topic},
             {name: topic_id for name, topic_id in self.topic_ids.items() if name != topic},

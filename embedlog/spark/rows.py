@@ -1,4 +1,4 @@
-"""From records to the rows of a table: values as they are, or parsed from JSON into the columns of a schema.
+"""Converts records to table rows: raw values, or JSON parsed into a schema's columns.
 
     without a schema   key, value, headers, partition, offset, timestamp, timestampType
     with one           its columns, then _key, _headers, _partition, _offset, _timestamp
@@ -115,7 +115,7 @@ class Rows:
 
 
 def _date_utc(moment: Column) -> Column:
-    """to_date would go by the session's time zone."""
+    """A UTC date; to_date would use the session's time zone."""
     return F.date_from_unix_date(F.floor(F.unix_millis(moment) / _DAY_MS).cast("int"))
 
 

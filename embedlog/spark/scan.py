@@ -1,4 +1,4 @@
-"""A span of a partition as the Arrow batches that Spark takes: what a task does.
+"""A task's read: turns a span of a partition into Arrow batches for Spark.
 
     ArrowReader --chunk by chunk--> columns of the log --as_spark_has_it--> columns of the schema
 
@@ -71,59 +71,59 @@ def scan(
             before, damage = damage, (reader.position, error.path, error.pos)
             if not options.skip_damaged or damage == before:
                 raise
-            position = _behind_damage(log, span, reader.position, error, options)
+            position = _skip_damage(log, span, reader.position, error, options)
         except (OffsetOutOfRange, LogTruncated) as error:
-            position = _behind_loss(log, span, reader.position, error, options)
+            position = _skip_loss(log, span, reader.position, error, options)
 
 
 def _end_of(log: Log, span: Span, position: int, options: ReadOptions) -> int:
-    """Nothing more can be read: is that where the span ends?"""
+    """Skip to the end of the span; report a loss if the log ends before it."""
     end = log.backend.offsets(*span.tp)[span.partition].log_end_offset
     if end < span.end:
         _lost(span, max(position, end), span.end, "the log ends before", options)
     return span.end
 
 
-def _behind_loss(
+def _skip_loss(
     log: Log, span: Span, position: int, error: OffsetOutOfRange | LogTruncated, options: ReadOptions
 ) -> int:
-    """Where reading goes on that came to an offset which is not there."""
+    """The offset to continue from after an offset out of range."""
     start = log.backend.offsets(*span.tp)[span.partition].log_start_offset
-    behind = min(start, span.end) if isinstance(error, OffsetOutOfRange) and start > position else span.end
-    _lost(span, position, behind, str(error), options)
-    return behind
+    resume = min(start, span.end) if isinstance(error, OffsetOutOfRange) and start > position else span.end
+    _lost(span, position, resume, str(error), options)
+    return resume
 
 
-def _lost(span: Span, first: int, behind: int, why: str, options: ReadOptions) -> None:
-    what = f"{span.tp}: offsets {first:,} to {behind - 1:,} are gone: {why}"
+def _lost(span: Span, first: int, resume: int, why: str, options: ReadOptions) -> None:
+    what = f"{span.tp}: offsets {first:,} to {resume - 1:,} are gone: {why}"
     if options.fail_on_data_loss:
         raise RecordsLost(f"{what}; failOnDataLoss=false reads on without them")
     logger.warning("%s (failOnDataLoss=false)", what)
 
 
-def _behind_damage(log: Log, span: Span, position: int, error: CorruptRecord, options: ReadOptions) -> int:
-    """Where reading goes on after damage; a report tells what was passed over."""
+def _skip_damage(log: Log, span: Span, position: int, error: CorruptRecord, options: ReadOptions) -> int:
+    """The offset to continue from after damage; writes a report of the skipped range."""
     assert error.path is not None and error.pos is not None
-    behind = log.backend.splits.next_valid_offset(*span.tp, position, str(error.path), error.pos)
+    resume = log.backend.splits.next_valid_offset(*span.tp, position, str(error.path), error.pos)
     found = {
         "topic": span.topic,
         "partition": span.partition,
         "first_offset": position,
-        "last_offset": min(behind, span.end) - 1,
+        "last_offset": min(resume, span.end) - 1,
         "segment": str(error.path),
         "pos": error.pos,
         "reason": error.reason,
     }
-    lost = max(0, min(behind, span.end) - position)
+    lost = max(0, min(resume, span.end) - position)
     if lost:
         logger.warning("%s offsets passed over, which are damaged (skipDamaged): %s", f"{lost:,}", error)
         if options.damage_report_path is not None:
             _report(options.damage_report_path, found)
-    return behind
+    return resume
 
 
 def _report(directory: str, found: dict[str, Any]) -> None:
-    """One file for each stretch, by a name of its own: a task that runs again writes the same once more."""
+    """Write one file for each skipped range. The name is deterministic: a retried task overwrites it."""
     os.makedirs(directory, exist_ok=True)
     name = f"{found['topic']}-{found['partition']}-{found['first_offset']}.json"
     temporary = os.path.join(directory, f".{name}.{os.getpid()}")
@@ -145,7 +145,7 @@ def _as_spark_has_it(array: Any, field: Any) -> Any:
 
 
 def _microseconds(array: Any, kind: Any) -> Any:
-    """Milliseconds as microseconds; those too far away for 64 bits are as far away as can be."""
+    """Milliseconds as microseconds, clamped to 64 bits."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

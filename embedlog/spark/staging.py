@@ -1,4 +1,4 @@
-"""A task's half of a write: rows to record batches, in staged files of the task's own, or to brokers.
+"""The task side of a write: encodes rows as record batches, into staged files or to brokers.
 
 A task's rows come as columns, some ten thousand at a time. They are sorted by topic and partition: by the
 column `partition` where it says one, else by murmur2 of the key as the producer does, else they are spread.
@@ -41,7 +41,7 @@ milliseconds), "topic", "partition" where there are such columns. Bytes are byte
 
 
 class StagedFile(NamedTuple):
-    """What a task has staged for a partition."""
+    """A file that a task has staged for a partition."""
 
     partition: TopicPartition
     name: str
@@ -90,7 +90,7 @@ class StagingBackend(ReaderBackend):
         return Appended(before.records, after.records - 1, 0, False)
 
     def finish(self) -> list[StagedFile]:
-        """Everything appended is durable on return."""
+        """Flush the staged files; durable on return."""
         for staged in self._staged.values():
             fd = self._fs.open_write(os.path.join(self._directory, staged.name))
             try:
@@ -102,21 +102,21 @@ class StagingBackend(ReaderBackend):
         return list(self._staged.values())
 
     def remove(self) -> None:
-        """What was staged is not wanted."""
+        """Remove the staged files."""
         for staged in self._staged.values():
             with contextlib.suppress(OSError):
                 self._fs.unlink(os.path.join(self._directory, staged.name))
 
 
 class Target(NamedTuple):
-    """Where a task's rows go, and how: a plain value."""
+    """The destination of a task's rows; a plain value."""
 
     location: LogLocation
     topic: str | None
     compression: str | None
 
     def staging(self, chosen: str, task: int) -> StagingBackend | None:
-        """Where a task of a set stages its rows; None where they go to brokers."""
+        """The staging backend for a task; None if rows go to brokers."""
         if self.location.path is None:
             return None
         return StagingBackend(self.location.path, f"{chosen}.{task}.{uuid.uuid4().hex[:12]}")
@@ -130,7 +130,7 @@ class RowWriter:
         self._backend: Backend = opened(target.location).backend if staging is None else staging
         self._partitioner = StickyPartitioner()
         self._task = task
-        self._turn = task  # where the next rows without a key begin to be spread
+        self._turn = task  # the partition at which the next keyless rows start
         self.rows = 0
 
     def write(self, columns: Columns) -> None:

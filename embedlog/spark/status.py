@@ -1,4 +1,4 @@
-"""What a table holds, and how far it lags behind its topic: told by manifest and log, without Spark."""
+"""A table's content and its lag, from manifest and log, without Spark."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .table import Table
 
 
 class PartitionStatus(NamedTuple):
-    """A partition: the next offset to load, up to where there is something, and how many offsets that is."""
+    """A partition: the next offset to load, the end to load up to, and the lag in offsets."""
 
     partition: int
     loaded: int
@@ -42,7 +42,7 @@ class Status(NamedTuple):
 
 
 def status(log: Log, *, to: str | os.PathLike[str], topic: str | None = None) -> Status:
-    """How a table is; takes no lock. Raises TableError, TopicNotFound, CorruptCheckpoint, StorageError."""
+    """A table's status; takes no lock. Raises TableError, TopicNotFound, CorruptCheckpoint, StorageError."""
     table = Table(to)
     manifest = table.read()
     name = topic_of(table.path, manifest, topic)

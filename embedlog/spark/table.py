@@ -51,7 +51,7 @@ _LARGEST: Final = 1 << 30
 
 
 class Table:
-    """A table's directory; nothing is opened before it is asked for. For one thread."""
+    """A table's directory. Opens files only when used. Not thread-safe."""
 
     def __init__(self, path: str | os.PathLike[str], fs: FileSystem | None = None) -> None:
         self.path = as_path(path, "to")
@@ -133,19 +133,19 @@ class Table:
         )
 
     def create(self, manifest: Manifest) -> None:
-        """Make it a table without rows, durably; within `locked`. Raises OSError."""
+        """Create an empty table durably. Call it within `locked`. Raises OSError."""
         self._write(manifest)
         self._fs.sync_dir(self.path)
         self._fs.sync_dir(os.path.dirname(self.path))
 
     def loading_directory(self, load: int) -> str:
-        """Where a load's files are to be written: a path where nothing is yet."""
+        """The directory for a load's new files; it does not exist yet."""
         with contextlib.suppress(FileExistsError):
             self._fs.make_dir(self.file(_LOADING))
         return self.file(_LOADING, f"{load:08d}-{uuid.uuid4().hex}")
 
     def commit(self, manifest: Manifest, written: Mapping[str, str]) -> None:
-        """Let the table be as `manifest` says, all at once; within `locked`. Durable on return.
+        """Commit a manifest atomically. Call it within `locked`. Durable on return.
 
         Args:
             written: for each new file of the manifest, by its path there, where the load has written it.
@@ -172,7 +172,7 @@ class Table:
         self._write(manifest)
         try:
             self.tidy(manifest)
-        except OSError as error:  # the next load does it
+        except OSError as error:  # the next load retries
             logger.warning("%s: what the table does not list any more is still there: %s", self.path, error)
 
     def tidy(self, manifest: Manifest) -> None:
