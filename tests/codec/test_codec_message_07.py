@@ -186,7 +186,7 @@ def test_responses_that_lie() -> None:
     for cut in range(len(made)):
         with pytest.raises(CorruptRecord):
             decode_multifetch_response_07(made[:cut])
-    with pytest.raises(CorruptRecord, match="behind"):
+    with pytest.raises(CorruptRecord, match="bytes after"):
         decode_fetch_response_07(made + b"\0")
     inner = struct.pack(">ih", 100, 0)
     with pytest.raises(CorruptRecord):
