@@ -1,22 +1,22 @@
-"""Which records stay when a log is compacted: Kafka's LogCleaner rules, one batch at a time, without I/O.
+"""Decides which records survive compaction: Kafka's LogCleaner rules, batch by batch, without I/O.
 
     dirty batches --> OffsetMap: digest of key -> last offset
                                   |
     all batches   --> BatchCleaner ---> the batch, a smaller one, an empty one, or nothing
 
-A record stays if no later one of its key is in the map. A tombstone (null value) stays until the delete
-horizon of its batch has passed; the horizon is set, delete_retention_ms ahead, when the batch is first
-cleaned, so a reader that takes less time from the log's start to its end sees every deletion (KIP-534).
-Records of aborted transactions go. The marker that ends a transaction stays while a batch of it is left,
-then until a delete horizon of its own. A batch keeps its offsets and sequences, and stays, even if it is
-empty, where it is the last one of its producer, or of the part that is cleaned.
+A record survives if the map has no later one with its key. A tombstone (null value) survives until the delete
+horizon of its batch; that is set delete_retention_ms ahead when the batch is first cleaned, so a reader that
+takes less time from the log's start to its end sees every deletion (KIP-534). Records of aborted transactions
+are removed. The marker of a transaction survives as long as a batch of the transaction, then until a delete
+horizon of its own. A batch keeps its offsets and sequences, and survives even empty if it is the last one of
+its producer, or of the cleaned range.
 
-Departures from Kafka: records without key are kept, since nobody asked for them to be lost (Kafka's broker
-refuses them in a compacted topic); a batch enters the map whole or not at all, so that no horizon is set
-before the map has seen the tombstone; a digest has 16 bytes, as Kafka's.
+Departures from Kafka: records without a key are kept, since nobody asked to delete them (Kafka's broker
+rejects them in a compacted topic); a batch enters the map whole or not at all, so that no horizon is set
+before the map has the tombstone; a digest has 16 bytes, as in Kafka.
 
-Invariants: no batch behind the map's end changes; a marker of an aborted transaction whose entry is still
-in the transaction index never goes (`BatchCleaner.spent`).
+Invariants: no batch past the map's end changes; the marker of an aborted transaction is not removed before
+its entry in the transaction index (`BatchCleaner.spent`).
 """
 
 from __future__ import annotations
@@ -34,26 +34,28 @@ from ..model import AbortedTransaction, Record
 if TYPE_CHECKING:
     from ..codec.record_batch import ReadBuffer
 
-# What CPython takes for a key: 64 bytes of digest, 32 of number, up to 112 of the table while it grows.
+# Memory per key in CPython: 64 bytes of digest, 32 of number, up to 112 of the table while it grows.
 BYTES_PER_KEY: Final = 208
 _DIGEST_BYTES: Final = 16
-# What the log has accepted it must be able to clean, also batches that were appended as they came.
+# Every batch in the log must be cleanable, including those that were appended unchecked.
 MAX_BATCH_BYTES: Final = 1 << 30
 
 
 class OffsetMap:
-    """Key -> its last offset, for as many keys as fit a number of bytes, and for one batch at least."""
+    """Key -> last offset, for as many keys as fit into buffer_bytes, and at least for one batch."""
 
     def __init__(self, buffer_bytes: int, first_offset: int) -> None:
         self.capacity = max(buffer_bytes // BYTES_PER_KEY, 1)
-        self.next_offset = first_offset  # everything before it has been taken in, now or in earlier rounds
+        self.next_offset = (
+            first_offset  # all earlier batches are in the map, or were cleaned in earlier rounds
+        )
         self._last: dict[bytes, int] = {}
 
     def __len__(self) -> int:
         return len(self._last)
 
     def add(self, header: BatchHeader, records: Iterable[Record]) -> bool:
-        """Take in a batch's records (none, if they do not count). False, and nothing, if they do not fit."""
+        """Add a batch's records (none if aborted). Returns False, unchanged, if they do not fit."""
         found = {_digest(record.key): record.offset for record in records if record.key is not None}
         last = self._last
         if last and len(last) + len(found) > self.capacity:
@@ -65,12 +67,12 @@ class OffsetMap:
         return True
 
     def is_latest(self, record: Record) -> bool:
-        """Has no later record the same key, as far as the map knows?"""
+        """Does the map have no later record with its key?"""
         return record.key is None or self._last.get(_digest(record.key), -1) <= record.offset
 
 
 class Transactions:
-    """Follows a log's transactions from its start, batch by batch."""
+    """Tracks a log's transactions from its start, batch by batch."""
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
         self._aborted: dict[int, list[AbortedTransaction]] = {}
@@ -78,10 +80,10 @@ class Transactions:
             self._aborted.setdefault(transaction.producer_id, []).append(transaction)
         self._observed: set[AbortedTransaction] = set()
         self._committed: set[int] = set()
-        self.spent: list[AbortedTransaction] = []  # aborted ones of which no batch was there
+        self.spent: list[AbortedTransaction] = []  # aborted ones without any batch left
 
     def is_aborted(self, header: BatchHeader) -> bool:
-        """A data batch: does it belong to an aborted transaction?"""
+        """Does a data batch belong to an aborted transaction?"""
         if not header.is_transactional:
             return False
         transaction = self._at(header)
@@ -92,7 +94,7 @@ class Transactions:
         return True
 
     def is_spent(self, buffer: ReadBuffer, header: BatchHeader) -> bool:
-        """A control batch: is no batch of its transaction left?"""
+        """Is no batch of a control batch's transaction left?"""
         committed = header.producer_id in self._committed
         self._committed.discard(header.producer_id)
         transaction = self._at(header)

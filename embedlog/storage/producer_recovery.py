@@ -1,14 +1,13 @@
-"""Producer state from the files: the newest snapshot, the .txnindex files, and what the batches add to them.
+"""Recovers producer state: from the newest snapshot, the .txnindex files, and the batches after them.
 
-    .txnindex, snapshots    |  the batches from there on
+    .txnindex, snapshots    |  replayed batches
     ------------------------+---------------------------> log end
-                            ^ the recovery point, or the newest snapshot if that is further
+                            ^ the recovery point, or the newest snapshot if that is later
 
-For the writer when it opens the log, and for readers beside it (store/txn_index.py), who know what it
-knows by the same rules.
+The writer does this when it opens the log. Readers (store/txn_index.py) follow the same rules.
 
-Where a snapshot or a .txnindex cannot be understood, an older one does not help, since the records after
-it may lie before the recovery point: then all records are read again, and tell it.
+If a snapshot or a .txnindex is invalid, an older one does not help, since the records after it may be before
+the recovery point: all records are read then.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ Replay = Iterable[tuple[Segment, BatchHeader]]
 
 
 class ProducerRecovery:
-    """The producers of one partition on their way into memory."""
+    """Recovers the producers of one partition."""
 
     def __init__(self, files: Files, directory: str, name: TopicPartition) -> None:
         self.files = files
@@ -49,11 +48,14 @@ class ProducerRecovery:
         replay: Replay,
         names: Collection[str],
     ) -> tuple[ProducerState, list[AbortedTransaction]]:
-        """State and aborted transactions as of the log's end, whose tail has been checked from an offset on:
-        `replay` are the batches there that producers are remembered by.
+        """Producer state and aborted transactions at the log end. Writes what the tail adds, durably.
 
-        `names` are those in the directory. What the tail adds is written to the files, durably. Raises
-        OSError.
+        Args:
+            checked_from: the offset from which on the tail has been validated.
+            replay: the batches of that tail that producer state depends on.
+            names: the file names in the directory.
+
+        Raises OSError.
         """
         try:
             producers, since = self.snapshot(log_end_offset, names)
@@ -77,7 +79,7 @@ class ProducerRecovery:
         if checked_from < log_end_offset or outdated:
             self.rewrite_aborted(segments, aborted)
         if producers.changed:
-            # The recovery point may move before the next flush does: the state must be on disk by then.
+            # The recovery point may move before the next flush: the state must be on disk by then.
             self.fs.write_file(self.path(log_end_offset, SNAPSHOT), producers.encode())
             producers.changed = False
         return producers, aborted

@@ -1,4 +1,4 @@
-"""What a partition remembers of idempotent and transactional producers, so that a retry is no duplicate.
+"""The state of idempotent and transactional producers in a partition, which detects duplicates.
 
 Per producer id: its epoch, its last five batches as (first sequence, last sequence, last offset), and
 where its open transaction began. A batch that repeats one of the five exactly is answered with the original
@@ -42,7 +42,7 @@ FIRST_MIRROR_ID: Final = 1 << 62
 
 
 class SentBatch(NamedTuple):
-    """A batch of a producer, as remembered."""
+    """A batch of a producer."""
 
     first_sequence: int
     last_sequence: int
@@ -52,7 +52,7 @@ class SentBatch(NamedTuple):
 
     @classmethod
     def of(cls, header: BatchHeader) -> SentBatch:
-        """A batch as the log has it."""
+        """From a batch in the log."""
         return cls(
             header.base_sequence,
             header.last_sequence,
@@ -70,14 +70,14 @@ class Producer:
     batches: list[SentBatch] = field(default_factory=list)
     transaction_start: int = -1
     coordinator_epoch: int = -1
-    from_snapshot: bool = field(default=False, compare=False)  # which names the last batch only
+    from_snapshot: bool = field(default=False, compare=False)  # a snapshot has only the last batch
 
     def remembers_all(self) -> bool:
-        """Are these all the batches that are to be remembered?"""
+        """Does it have all the batches that duplicates are looked for in?"""
         return not self.from_snapshot or len(self.batches) >= _BATCHES_REMEMBERED
 
     def recall(self, earlier: list[SentBatch]) -> None:
-        """Add the batches of this epoch that the log has before the first one here."""
+        """Add earlier batches of this epoch, found in the log."""
         self.batches = [*earlier, *self.batches][-_BATCHES_REMEMBERED:]
         self.from_snapshot = False
 
@@ -90,7 +90,7 @@ class ProducerState:
         self.changed = False  # since the last snapshot
 
     def check(self, header: BatchHeader) -> SentBatch | None:
-        """May this batch be appended? The first sending of it where it is a duplicate, else None.
+        """Check whether a batch may be appended. Returns the original batch if it is a duplicate, else None.
 
         Raises InvalidProducerEpoch or OutOfOrderSequence.
         """
@@ -119,9 +119,9 @@ class ProducerState:
         )
 
     def update(self, header: BatchHeader, *, commits: bool | None = None) -> AbortedTransaction | None:
-        """Take in an appended batch. `commits` tells a control batch's kind (True commit, False abort).
+        """Update the state with an appended batch. `commits`: a control batch commits (else it aborts).
 
-        Returns the transaction that an abort marker ended, to be noted in the .txnindex.
+        Returns the transaction that an abort marker ended, which belongs into the .txnindex.
         """
         producer = self.producers.get(header.producer_id)
         if producer is None or header.producer_epoch > producer.epoch:
@@ -147,12 +147,12 @@ class ProducerState:
         return None
 
     def first_unstable_offset(self) -> int | None:
-        """Where the oldest open transaction began; None where none is open."""
+        """The first offset of the oldest open transaction; None if none is open."""
         starts = [p.transaction_start for p in self.producers.values() if p.transaction_start >= 0]
         return min(starts, default=None)
 
     def encode(self) -> bytes:
-        """The snapshot file's bytes."""
+        """Encode a snapshot file."""
         entries = []
         for producer_id, producer in self.producers.items():
             last = producer.batches[-1] if producer.batches else SentBatch(-1, -1, -1, -1, -1)
@@ -173,7 +173,7 @@ class ProducerState:
 
     @classmethod
     def decode(cls, data: bytes, path: str) -> ProducerState:
-        """From a snapshot file's bytes. Raises CorruptCheckpoint."""
+        """Decode a snapshot file. Raises CorruptCheckpoint."""
         if len(data) < _SNAPSHOT_HEADER.size:
             raise CorruptCheckpoint("a producer snapshot is cut short", path=path)
         version, crc, count = _SNAPSHOT_HEADER.unpack_from(data)
@@ -193,12 +193,12 @@ class ProducerState:
 
 
 def encode_aborted(transactions: list[AbortedTransaction]) -> bytes:
-    """Bytes of .txnindex entries."""
+    """Encode .txnindex entries."""
     return b"".join(_TXN_ENTRY.pack(0, *transaction) for transaction in transactions)
 
 
 def decode_aborted(data: bytes, path: str) -> list[AbortedTransaction]:
-    """The entries of a .txnindex file; a partial last one is passed over. Raises CorruptCheckpoint."""
+    """Decode a .txnindex file, without a partial last entry. Raises CorruptCheckpoint."""
     found = []
     for version, *fields in _TXN_ENTRY.iter_unpack(data[: len(data) - len(data) % _TXN_ENTRY.size]):
         if version != 0:

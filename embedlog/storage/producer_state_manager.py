@@ -1,8 +1,8 @@
-"""A partition's producer state with its files: who sent what, and which transactions were aborted.
+"""Keeps a partition's producer state and aborted transactions, in memory and in files.
 
-The state itself is producer_state.py's; here it meets the batches of an append, and is written beside the
-records: `<offset>.snapshot` with each checkpoint that has news, `<base offset>.txnindex` as transactions
-are aborted. The append lock guards everything that changes it.
+It checks and updates the state (producer_state.py) with the batches of an append, and writes it next to the
+records: `<offset>.snapshot` with each checkpoint after a change, `<base offset>.txnindex` when transactions
+are aborted. The append lock guards all changes.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from ..segment import Files, Segment
 from .producer_state import ABORTED_SIZE, FIRST_MIRROR_ID, Producer, ProducerState, SentBatch, encode_aborted
 
 _SNAPSHOTS_KEPT: Final = 2
-_RECALLED_BYTES: Final = 16 << 20  # of the log to read, once, for a producer that a snapshot names
+_RECALLED_BYTES: Final = 16 << 20  # of the log to read, once, for a producer from a snapshot
 
 
 class ProducerStateManager(ProducerStateFields):
-    """The producers of one partition, and the files that remember them."""
+    """The producers of one partition, and their files."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class ProducerStateManager(ProducerStateFields):
         self._state = state
         self._aborted = aborted
         self._unsaved: list[AbortedTransaction] = []
-        self._snapshots: set[int] | None = None  # the offsets of those there are, once one was written
+        self._snapshots: set[int] | None = None  # their offsets, known after the first one is written
         self._find_stable_offsets()
 
     # -- appends ---------------------------------------------------------------------------------------
@@ -51,7 +51,7 @@ class ProducerStateManager(ProducerStateFields):
     def repeated(
         self, batches: bytearray, positions: list[int], segments: Sequence[Segment]
     ) -> SentBatch | None:
-        """The first sending of a batch that is sent again; None where all are new.
+        """The original of the first duplicate among `batches`; None if all are new.
 
         Raises OutOfOrderSequence, InvalidProducerEpoch.
         """
@@ -70,7 +70,7 @@ class ProducerStateManager(ProducerStateFields):
         return None
 
     def note(self, batches: bytearray, positions: list[int]) -> None:
-        """Batches have been appended."""
+        """Update the state with appended batches."""
         for pos in positions:
             header = read_header(batches, pos)
             commits = commits_transaction(batches, header, self._name) if header.is_control else None
@@ -81,8 +81,8 @@ class ProducerStateManager(ProducerStateFields):
         self._find_stable_offsets()
 
     def _find_stable_offsets(self) -> None:
-        """Where read_committed has to stop: in this process, and in others, as far as the .txnindex files
-        tell them (store/txn_index.py). None: nowhere."""
+        """Set the offsets at which read_committed stops, None if nowhere: in this process, and in readers
+        that know the .txnindex files only (store/txn_index.py)."""
         unstable = self.first_unstable_offset = self._state.first_unstable_offset()
         bounds = [transaction.first_offset for transaction in self._unsaved]
         if unstable is not None:
@@ -93,20 +93,22 @@ class ProducerStateManager(ProducerStateFields):
 
     @property
     def aborted(self) -> tuple[AbortedTransaction, ...]:
-        """All that readers have to know of, in the order of their markers."""
+        """The aborted transactions that readers need, in the order of their markers."""
         return tuple(self._aborted)
 
     def aborted_from(self, offset: int) -> list[AbortedTransaction]:
-        """Those whose markers lie at an offset or behind it."""
+        """Those whose markers are at or after an offset."""
         known = self._aborted
         return known[bisect_left(known, offset, key=lambda transaction: transaction.last_offset) :]
 
     def forget_before(self, offset: int) -> None:
-        """The log starts there now."""
+        """Drop those that end before a new log start offset."""
         self._aborted = [t for t in self._aborted if t.last_offset >= offset]
 
     def save_transactions(self, base_offset: int) -> bool:
-        """Add the news to the .txnindex of the segment at base_offset, durably. Says whether there were any.
+        """Append new entries to the .txnindex of the segment at base_offset, durably.
+
+        Returns whether there were any.
 
         Raises OSError.
         """
@@ -117,7 +119,7 @@ class ProducerStateManager(ProducerStateFields):
         fd = fs.open_write(path, create=True)
         try:
             size = fs.size(path)
-            # An attempt that found no room may have left a part of an entry.
+            # A failed attempt may have left a partial entry.
             fs.pwrite_all(fd, encode_aborted(self._unsaved), size - size % ABORTED_SIZE)
             fs.sync(fd)
         finally:
@@ -127,11 +129,10 @@ class ProducerStateManager(ProducerStateFields):
         return True
 
     def gather(self, base_offset: int, next_offset: int, spent: Collection[AbortedTransaction]) -> None:
-        """Gather the transactions that end in some sealed segments in the first one's .txnindex.
+        """Rewrite the .txnindex of the segment at base_offset for segments that are merged into it.
 
-        Without those that are `spent`, which no reader has to know of any more: they have to be forgotten
-        before their markers go, else a reader would take the producer's next transaction for aborted.
-        Raises OSError.
+        Leaves out `spent` transactions, which no reader needs any more. They must go before their markers:
+        a reader would take the producer's next transaction for aborted. Raises OSError.
         """
         self._aborted = [t for t in self._aborted if t not in spent]
         own = [t for t in self._aborted if base_offset <= t.last_offset < next_offset]
@@ -142,22 +143,22 @@ class ProducerStateManager(ProducerStateFields):
     # -- snapshots -------------------------------------------------------------------------------------
 
     def take_snapshot(self) -> bytes | None:
-        """The state as it is now, if it has changed since the last snapshot."""
+        """The encoded state if it has changed since the last snapshot, else None."""
         if not self._state.changed:
             return None
         self._state.changed = False
         return self._state.encode()
 
     def encoded(self) -> bytes | None:
-        """The state as it is now, for a copy; None where there are no producers."""
+        """The encoded state, for a copy; None if there are no producers."""
         return self._state.encode() if self._state.producers else None
 
     def snapshot_failed(self) -> None:
-        """What was taken could not be written: the next one has to."""
+        """The last snapshot could not be written: the next one must be."""
         self._state.changed = True
 
     def write_snapshot(self, offset: int, data: bytes) -> None:
-        """The state before the record `offset`; older snapshots go but for one. Raises OSError."""
+        """Write the state before the record `offset`. Keeps one older snapshot. Raises OSError."""
         fs, layout = self._files.fs, self._files.layout
         fs.write_file(self._path(offset, SNAPSHOT), data)
         if self._snapshots is None:
@@ -165,23 +166,23 @@ class ProducerStateManager(ProducerStateFields):
             self._snapshots = {number for number in found if number is not None}
         self._snapshots.add(offset)
         for old in [n for n in sorted(self._snapshots) if n <= offset][:-_SNAPSHOTS_KEPT]:
-            with contextlib.suppress(FileNotFoundError):  # a roll and a flush may both be at it
+            with contextlib.suppress(FileNotFoundError):  # a roll and a flush may race
                 fs.unlink(self._path(old, SNAPSHOT))
             self._snapshots.discard(old)
 
     def save(self, offset: int) -> None:
-        """Write a snapshot if there are producers (a segment ends here). Raises OSError."""
+        """Write a snapshot at the end of a segment, if there are producers. Raises OSError."""
         if self._state.producers:
             self.write_snapshot(offset, self._state.encode())
             self._state.changed = False
 
     @property
     def largest_producer_id(self) -> int:
-        """Of all that it remembers, mirrors' sources not counted; -1 where there is none."""
+        """The largest id, without those of mirrors' sources; -1 if there is none."""
         return max((each for each in self._state.producers if each < FIRST_MIRROR_ID), default=-1)
 
     def producers(self) -> dict[int, Producer]:
-        """A copy of what is known of each, for people."""
+        """A copy of the producers, by id."""
         return {number: replace(producer) for number, producer in self._state.producers.items()}
 
     def last_batches(self) -> dict[int, tuple[int, int]]:
@@ -202,9 +203,9 @@ def commits_transaction(buffer: bytes | bytearray, header: BatchHeader, name: To
 
 
 def _batches_before(producer: Producer, producer_id: int, segments: Sequence[Segment]) -> list[SentBatch]:
-    """The batches of a producer's epoch before the first remembered one, in order, as the log has them.
+    """The batches of a producer's epoch in the log before the first known one, in order.
 
-    A snapshot names the last batch only, but the others may be sent again after a restart. Looks back at most
+    A snapshot has only the last batch, but the others may be sent again after a restart. Looks back at most
     _RECALLED_BYTES, and skips what cannot be read.
     """
     first, left = producer.batches[0].base_offset, _RECALLED_BYTES
