@@ -15,8 +15,10 @@ Invariant: if only one descriptor at a time writes to a file, and only this proc
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
+from collections.abc import Iterator
 from typing import Final
 
 from ..files.filesystem import Entry, FileSystem
@@ -79,24 +81,36 @@ class CountingFileSystem(FileSystem):
         self._sizes: dict[int, int] = {}  # of files open for writing; only the descriptor's user touches it
         self._lock = threading.Lock()
         self._changes = 0  # guarded by _lock
+        self._in_flight = 0  # calls whose effect a walk may see before `used` has it; guarded by _lock
         self.used = 0  # guarded by _lock; read without it
 
     def measure(self) -> None:
         """Count again, by walking the directory; no effect if it changes meanwhile. Raises OSError."""
-        changes = self._changes
+        with self._lock:
+            changes, in_flight = self._changes, self._in_flight
         found = measure(self._fs, self._path)
         with self._lock:
-            if self._changes == changes:
+            if self._changes == changes and not in_flight:
                 self.used = found
 
     def _counts(self, path: str) -> bool:
         return path.startswith(self._inside) and not path.startswith(self._others)
 
-    def _add(self, size: int) -> None:
-        if size:
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Around a call that changes the directory, and the count of it."""
+        with self._lock:
+            self._in_flight += 1
+            self._changes += 1
+        try:
+            yield
+        finally:
             with self._lock:
-                self.used += size
-                self._changes += 1
+                self._in_flight -= 1
+
+    def _add(self, size: int) -> None:
+        with self._lock:
+            self.used += size
 
     def _taken(self, path: str) -> int:
         """Bytes that the file at a path takes; 0 if it does not count or does not exist."""
@@ -113,11 +127,12 @@ class CountingFileSystem(FileSystem):
     # -- calls that change the directory -----------------------------------------------------------------
 
     def open_write(self, path: str, *, create: bool = False, truncate: bool = False) -> int:
-        taken = self._taken(path) if truncate else 0
-        fd = self._fs.open_write(path, create=create, truncate=truncate)
-        if self._counts(path):
-            self._sizes[fd] = os.fstat(fd).st_size
-            self._add(-taken)
+        with self._changing() if truncate else contextlib.nullcontext():
+            taken = self._taken(path) if truncate else 0
+            fd = self._fs.open_write(path, create=create, truncate=truncate)
+            if self._counts(path):
+                self._sizes[fd] = os.fstat(fd).st_size
+                self._add(-taken)
         return fd
 
     def close(self, fd: int) -> None:
@@ -125,50 +140,62 @@ class CountingFileSystem(FileSystem):
         self._fs.close(fd)
 
     def pwrite_all(self, fd: int, data: bytes | bytearray | memoryview, pos: int) -> None:
-        try:
-            self._fs.pwrite_all(fd, data, pos)
-        except OSError:
-            if fd in self._sizes:
-                self._resized(fd, os.fstat(fd).st_size)  # part of the data may have been written
-            raise
         end = pos + len(data)
-        if end > self._sizes.get(fd, end):
+        before = self._sizes.get(fd)
+        if before is None or blocks(end) <= blocks(before):
+            self._fs.pwrite_all(fd, data, pos)
+            if before is not None and end > before:
+                self._sizes[fd] = end
+            return
+        with self._changing():
+            try:
+                self._fs.pwrite_all(fd, data, pos)
+            except OSError:
+                self._resized(fd, os.fstat(fd).st_size)  # part of the data may have been written
+                raise
             self._resized(fd, end)
 
     def truncate(self, fd: int, size: int) -> None:
-        self._fs.truncate(fd, size)
-        if fd in self._sizes:
-            self._resized(fd, size)
+        with self._changing():
+            self._fs.truncate(fd, size)
+            if fd in self._sizes:
+                self._resized(fd, size)
 
     def allocate(self, fd: int, size: int) -> None:
-        try:
-            self._fs.allocate(fd, size)
-        finally:
-            if fd in self._sizes:
-                self._resized(fd, os.fstat(fd).st_size)
+        with self._changing():
+            try:
+                self._fs.allocate(fd, size)
+            finally:
+                if fd in self._sizes:
+                    self._resized(fd, os.fstat(fd).st_size)
 
     def rename(self, source: str, destination: str) -> None:
-        replaced = self._taken(destination)
-        moved = 0 if self._counts(source) == self._counts(destination) else blocks(self._fs.size(source))
-        self._fs.rename(source, destination)
-        self._add((moved if self._counts(destination) else -moved) - replaced)
+        with self._changing():
+            replaced = self._taken(destination)
+            moved = 0 if self._counts(source) == self._counts(destination) else blocks(self._fs.size(source))
+            self._fs.rename(source, destination)
+            self._add((moved if self._counts(destination) else -moved) - replaced)
 
     def link(self, source: str, destination: str) -> None:
-        self._fs.link(source, destination)
-        self._add(self._taken(destination))
+        with self._changing():
+            self._fs.link(source, destination)
+            self._add(self._taken(destination))
 
     def unlink(self, path: str) -> None:
-        taken = self._taken(path)
-        self._fs.unlink(path)
-        self._add(-taken)
+        with self._changing():
+            taken = self._taken(path)
+            self._fs.unlink(path)
+            self._add(-taken)
 
     def make_dir(self, path: str) -> None:
-        self._fs.make_dir(path)
-        self._add(_BLOCK if self._counts(path) else 0)
+        with self._changing():
+            self._fs.make_dir(path)
+            self._add(_BLOCK if self._counts(path) else 0)
 
     def remove_dir(self, path: str) -> None:
-        self._fs.remove_dir(path)
-        self._add(-_BLOCK if self._counts(path) else 0)
+        with self._changing():
+            self._fs.remove_dir(path)
+            self._add(-_BLOCK if self._counts(path) else 0)
 
     # -- other calls -------------------------------------------------------------------------------------
 
