@@ -16,9 +16,10 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import embedlog
+from embedlog.spark.source import EmbedlogSource
 
 _PACKAGE = str(Path(embedlog.__file__).parent)
 _WARM_UPS = 3
@@ -67,6 +68,12 @@ def _caller(frame: FrameType) -> str | None:
     return None
 
 
+def _spark_reader(directory: str) -> Any:
+    """What Spark's workers are sent: they call its `read` for each task."""
+    source = EmbedlogSource({"path": directory, "subscribe": "t", "endingOffsets": '{"t": {"0": 100}}'})
+    return source.reader(source.schema())
+
+
 def main() -> None:
     """Walk the ways and print them; with --calls, each call too."""
     with tempfile.TemporaryDirectory() as directory, embedlog.open(directory) as log:
@@ -74,11 +81,14 @@ def main() -> None:
         log.append_many("t", [b"value"] * 100)
         with log.consumer("t", group="g", enable_auto_commit=False) as consumer:
             next(consumer)
+            spark = _spark_reader(directory)
+            (piece,) = spark.partitions()
             ways = {
                 "Log.append": walk(partial(log.append, "t", b"value")),
                 "consumer's record": walk(partial(next, consumer)),
                 "consumer's poll": walk(consumer.poll, partial(log.append, "t", b"value")),
                 "group's commit": walk(consumer.commit, lambda: (log.append("t", b"value"), consumer.poll())),
+                "Spark's columns": walk(lambda: list(spark.read(piece))),
             }
     for title, way in ways.items():
         print(f"{title:20}{way}")
