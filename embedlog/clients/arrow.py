@@ -14,7 +14,7 @@ Invariants: those of reader.py; a batch of rows is never empty, and holds one ch
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ..backends.port import Backend, Interrupt
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 NAMES: Final = Record._fields
 _FIRST_FETCH_BYTES: Final = 1 << 18
 _OF_PARTITION: Final = ("topic", "partition")
+_US_PER_MS: Final = 1000
+_LATEST_US_IN_MS: Final = ((1 << 63) - 1) // _US_PER_MS
 
 
 class _Columns:
@@ -95,7 +97,7 @@ def _batches(
 ) -> Iterator[pyarrow.RecordBatch]:
     for reader in readers:
         with Prefetcher(reader) as ahead:
-            arrow = ArrowReader(reader, wanted, ahead)
+            arrow = ArrowReader(reader, wanted, ahead=ahead)
             while (batch := arrow.read()) is not None:
                 yield batch
                 if interrupt is not None and interrupt.is_set():
@@ -106,13 +108,24 @@ class ArrowReader:
     """Reads one partition, a record batch at a time. For one thread."""
 
     def __init__(
-        self, reader: PartitionReader, columns: Sequence[str], ahead: Prefetcher | None = None
+        self,
+        reader: PartitionReader,
+        columns: Sequence[str],
+        schema: pyarrow.Schema | None = None,
+        *,
+        ahead: Prefetcher | None = None,
     ) -> None:
-        """columns: names of Record's fields. ahead: a prefetcher over the same reader."""
+        """
+        Args:
+            columns: names of Record's fields.
+            schema: of the record batches, a field for each column, by default as in the module's table.
+                Timestamps may be microseconds, and the parts of headers may have other names.
+            ahead: a prefetcher over the same reader.
+        """
         self._reader = reader
         self._chunks = reader if ahead is None else ahead
         self._sink = _Columns(columns)
-        self._builder = _BatchBuilder(_pyarrow(), reader.tp, columns)
+        self._builder = _BatchBuilder(_pyarrow(), reader.tp, columns, schema)
 
     @property
     def position(self) -> int:
@@ -122,69 +135,84 @@ class ArrowReader:
     def read(self) -> pyarrow.RecordBatch | None:
         """The rows of the next chunk; None at the end. Raises what PartitionReader.read raises."""
         while self._chunks.read_into(self._sink):
-            if self._sink.columns.rows:
-                return self._builder.record_batch(self._sink.columns)
+            if rows := self._sink.columns.rows:
+                return self._builder.record_batch(self._sink.columns.take(), rows)
         return None
 
 
 class _BatchBuilder:
     """Builds record batches of one partition from columns. Constant columns are built once and sliced."""
 
-    def __init__(self, pa: Any, tp: TopicPartition, wanted: Sequence[str]) -> None:
+    def __init__(self, pa: Any, tp: TopicPartition, names: Sequence[str], schema: Any) -> None:
         self._pa = pa
-        self._tp = tp
-        self._wanted = wanted
-        self._numbers = {
-            "offset": pa.int64(),
-            "timestamp_ms": pa.timestamp("ms", tz="UTC"),
-            "timestamp_type": pa.int32(),
-        }
-        self._header = [pa.field("name", pa.string(), nullable=False), pa.field("value", pa.binary())]
-        kinds = self._numbers | {
-            "topic": pa.string(),
-            "partition": pa.int32(),
-            "key": pa.binary(),
-            "value": pa.binary(),
-            "headers": pa.list_(pa.struct(self._header)),
-        }
-        self._schema = pa.schema([(name, kinds[name]) for name in wanted])
-        self._same: dict[str, Any] = {}
-        self._no_pairs = pa.array([], pa.struct(self._header))
+        self._constants: dict[str, Any] = {"topic": tp.topic, "partition": tp.partition}
+        self._schema = _schema(pa, names) if schema is None else schema
+        self._fields = list(zip(names, self._schema.types, strict=True))
+        self._milliseconds = pa.timestamp("ms", tz="UTC")
+        self._repeated: dict[str, Any] = {}
 
-    def record_batch(self, columns: loops.Columns) -> pyarrow.RecordBatch:
-        rows = columns.rows
-        taken = columns.take()
-        arrays = []
-        for name in self._wanted:
-            if name == "topic":
-                arrays.append(self._repeated(name, self._tp.topic, rows))
-            elif name == "partition":
-                arrays.append(self._repeated(name, self._tp.partition, rows))
-            else:
-                arrays.append(self._array(name, taken[name], rows))
+    def record_batch(self, columns: Mapping[str, Any], rows: int) -> pyarrow.RecordBatch:
+        arrays = [
+            self._constant(name, kind, rows)
+            if name in self._constants
+            else self._array(columns[name], kind, rows)
+            for name, kind in self._fields
+        ]
         return self._pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _repeated(self, name: str, value: object, rows: int) -> Any:
-        same = self._same.get(name)
-        if same is None or len(same) < rows:
-            kind = self._schema.field(name).type
-            same = self._same[name] = self._pa.repeat(self._pa.scalar(value, kind), rows + rows // 8)
-        return same.slice(0, rows)
+    def _constant(self, name: str, kind: Any, rows: int) -> Any:
+        array = self._repeated.get(name)
+        if array is None or len(array) < rows:
+            scalar = self._pa.scalar(self._constants[name], kind)
+            array = self._repeated[name] = self._pa.repeat(scalar, rows + rows // 8)
+        return array.slice(0, rows)
 
-    def _array(self, name: str, column: Any, rows: int) -> Any:
+    def _array(self, column: Any, kind: Any, rows: int) -> Any:
         pa = self._pa
         if isinstance(column, BytesColumn):
-            return _binary(pa, pa.binary(), column, rows)
-        if not isinstance(column, HeadersColumn):
-            return pa.Array.from_buffers(self._numbers[name], rows, [None, pa.py_buffer(column)])
-        pairs = self._pairs(column) if len(column.names.ends) > 4 else self._no_pairs
-        kind = self._schema.field(name).type
-        return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(column.ends)], children=[pairs])
+            return _binary(pa, kind, column, rows)
+        if isinstance(column, HeadersColumn):
+            pairs = self._pairs(column, kind.value_type)
+            return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(column.ends)], children=[pairs])
+        if not pa.types.is_timestamp(kind):
+            return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(column)])
+        times = pa.Array.from_buffers(self._milliseconds, rows, [None, pa.py_buffer(column)])
+        return times if kind == self._milliseconds else _microseconds(pa, times, kind)
 
-    def _pairs(self, column: HeadersColumn) -> Any:
+    def _pairs(self, column: HeadersColumn, kind: Any) -> Any:
         pa, count = self._pa, len(column.names.ends) // 4 - 1
+        if not count:
+            return pa.array([], kind)
         both = [_binary(pa, pa.string(), column.names, count), _binary(pa, pa.binary(), column.values, count)]
-        return pa.StructArray.from_arrays(both, fields=self._header)
+        return pa.StructArray.from_arrays(both, fields=list(kind))
+
+
+def _schema(pa: Any, names: Sequence[str]) -> Any:
+    pair = [pa.field("name", pa.string(), nullable=False), pa.field("value", pa.binary())]
+    kinds = {
+        "topic": pa.string(),
+        "partition": pa.int32(),
+        "offset": pa.int64(),
+        "timestamp_ms": pa.timestamp("ms", tz="UTC"),
+        "timestamp_type": pa.int32(),
+        "key": pa.binary(),
+        "value": pa.binary(),
+        "headers": pa.list_(pa.struct(pair)),
+    }
+    return pa.schema([(name, kinds[name]) for name in names])
+
+
+def _microseconds(pa: Any, times: Any, kind: Any) -> Any:
+    """Milliseconds as microseconds, clamped to 64 bits."""
+    import pyarrow.compute as pc
+
+    try:
+        return times.cast(kind)
+    except pa.ArrowInvalid:
+        near = pc.max_element_wise(
+            pc.min_element_wise(times.cast(pa.int64()), _LATEST_US_IN_MS), -_LATEST_US_IN_MS
+        )
+        return pc.multiply(near, _US_PER_MS).cast(kind)
 
 
 def _binary(pa: Any, kind: Any, column: BytesColumn, rows: int) -> Any:

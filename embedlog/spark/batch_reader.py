@@ -28,8 +28,7 @@ class BatchReader(DataSourceReader):
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
-        self._schema = schema
-        self._columns = columns_of(schema)
+        self._columns, self._schema = columns_of(schema), arrow_schema(schema)
         self._wanted = ALL
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -48,7 +47,7 @@ class BatchReader(DataSourceReader):
         if partition.value is None:  # Spark passes None if there are no partitions
             return iter(())
         log = opened(self._options.location)
-        return scan(log, partition.value, self._columns, arrow_schema(self._schema), self._options)
+        return scan(log, partition.value, self._columns, self._schema, self._options)
 
 
 class PushedReader(BatchReader):

@@ -1,15 +1,10 @@
-"""A task's read: turns a span of a partition into Arrow batches for Spark.
+"""A task's read: a span of a partition as Arrow record batches (clients/arrow.py).
 
-    ArrowReader --chunk by chunk--> columns of the log --as_spark_has_it--> columns of the schema
+Records that were planned and are gone when the task reads (retention, a writer that lost its tail) raise
+RecordsLost; with failOnDataLoss=false they are skipped. With skipDamaged, reading continues at the next valid
+batch after damage.
 
-Only the columns of the schema are decoded; those that Spark has in another form than the log (microseconds,
-the names of headers' parts) are converted by the batch.
-
-What the driver planned and is gone when a task comes to it (retention, a writer that lost its tail) is an
-error, or is passed over with failOnDataLoss=false. So is damage, with skipDamaged: reading goes on at the
-next valid batch.
-
-Invariant: no record from span.end on is given out, whatever is appended meanwhile, and none twice.
+Invariant: returns each record before span.end at most once, and none from span.end on.
 """
 
 from __future__ import annotations
@@ -33,21 +28,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CHUNK_BYTES: Final = 1 << 20
-_FIELDS: Final = {"timestamp": "timestamp_ms", "timestampType": "timestamp_type"}
-_MS_IN_US: Final = 1000
-_LATEST_MS: Final = ((1 << 63) - 1) // _MS_IN_US
 
 
 def scan(
     log: Log, span: Span, columns: list[str], schema: pyarrow.Schema, options: ReadOptions
 ) -> Iterator[pyarrow.RecordBatch]:
-    """The records of a span, in batches of `schema`, whose fields are the `columns`.
+    """The records of a span, in batches of `schema`, which has a field for each of the `columns`.
 
     Raises RecordsLost, CorruptRecord, TopicNotFound, StorageError.
     """
-    import pyarrow as pa
-
-    fields = [_FIELDS.get(name, name) for name in columns]
     position = span.start
     damage: tuple[object, ...] = ()
     while position < span.end:
@@ -60,12 +49,12 @@ def scan(
                 max_bytes=CHUNK_BYTES,
                 read_committed=options.read_committed,
             ),
-            fields,
+            columns,
+            schema,
         )
         try:
             while (batch := reader.read()) is not None:
-                arrays = map(_as_spark_has_it, batch.columns, schema)
-                yield pa.RecordBatch.from_arrays(list(arrays), schema=schema)
+                yield batch
             position = _end_of(log, span, reader.position, options)
         except CorruptRecord as error:
             before, damage = damage, (reader.position, error.path, error.pos)
@@ -78,6 +67,8 @@ def scan(
 
 def _end_of(log: Log, span: Span, position: int, options: ReadOptions) -> int:
     """Skip to the end of the span; report a loss if the log ends before it."""
+    if position >= span.end:
+        return span.end
     end = log.backend.offsets(*span.tp)[span.partition].log_end_offset
     if end < span.end:
         _lost(span, max(position, end), span.end, "the log ends before", options)
@@ -130,27 +121,3 @@ def _report(directory: str, found: dict[str, Any]) -> None:
     with open(temporary, "w", encoding="utf-8") as file:
         file.write(json.dumps(found) + "\n")
     os.replace(temporary, os.path.join(directory, name))
-
-
-def _as_spark_has_it(array: Any, field: Any) -> Any:
-    import pyarrow as pa
-
-    kind = field.type
-    if array.type == kind:
-        return array
-    if pa.types.is_timestamp(kind):
-        return _microseconds(array, kind)
-    pairs = pa.StructArray.from_arrays(array.values.flatten(), fields=list(kind.value_type))
-    return pa.Array.from_buffers(kind, len(array), array.buffers()[:2], children=[pairs])
-
-
-def _microseconds(array: Any, kind: Any) -> Any:
-    """Milliseconds as microseconds, clamped to 64 bits."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    try:
-        return array.cast(kind)
-    except pa.ArrowInvalid:
-        near = pc.max_element_wise(pc.min_element_wise(array.cast(pa.int64()), _LATEST_MS), -_LATEST_MS)
-        return pc.multiply(near, _MS_IN_US).cast(kind)

@@ -1,12 +1,12 @@
-"""The columns of Spark's Kafka source, and which of them a user's own schema takes.
+"""The columns of Spark's Kafka source, and a user's own schema as a choice of them.
 
     key, value    binary                    offset         bigint
     topic         string                    timestamp      timestamp (microseconds; the log has milliseconds)
     partition     int                       timestampType  int (0: the producer's time, 1: the log's)
     headers       array<struct<key: string, value: binary>>, where includeHeaders is true
 
-Spark does not say which columns a query needs. A user who does, by `.schema("value binary")`, has only those
-decoded.
+Spark does not tell a source which columns a query needs. A user does, with `.schema("value binary")`: only
+these are decoded.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ _TYPES: Final[dict[str, DataType]] = {
     ),
 }
 _NAMES: Final = {name.lower(): name for name in _TYPES}
+_FIELDS: Final = {"timestamp": "timestamp_ms", "timestampType": "timestamp_type"}
+"""Fields of Record that have another name than their column."""
 
 
 def full_schema(include_headers: bool) -> StructType:
@@ -55,7 +57,7 @@ def full_schema(include_headers: bool) -> StructType:
 
 
 def columns_of(schema: StructType) -> list[str]:
-    """The column that each field of a schema names, whatever its case. Raises InvalidArgument."""
+    """For each field of a schema, the field of Record that it shows. Raises InvalidArgument."""
     columns = []
     for field in schema.fields:
         name = _NAMES.get(field.name.lower())
@@ -69,7 +71,7 @@ def columns_of(schema: StructType) -> list[str]:
                 f"the column {field.name} is {wanted.simpleString()}, not {field.dataType.simpleString()}: "
                 "convert it in the query"
             )
-        columns.append(name)
+        columns.append(_FIELDS.get(name, name))
     if not columns:
         raise InvalidArgument(f"a schema must have columns: {', '.join(_TYPES)}")
     if len(set(columns)) < len(columns):
@@ -87,8 +89,8 @@ def arrow_schema(schema: StructType) -> pyarrow.Schema:
         "topic": pa.string(),
         "partition": pa.int32(),
         "offset": pa.int64(),
-        "timestamp": pa.timestamp("us", tz="UTC"),
-        "timestampType": pa.int32(),
+        "timestamp_ms": pa.timestamp("us", tz="UTC"),
+        "timestamp_type": pa.int32(),
     }
     fields = []
     for field, name in zip(schema.fields, columns_of(schema), strict=True):

@@ -45,8 +45,7 @@ class PlainStreamReader(DataSourceStreamReader):
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
-        self._schema = schema
-        self._columns = columns_of(schema)
+        self._columns, self._schema = columns_of(schema), arrow_schema(schema)
         self._stream = Stream(options)
         self._end: dict[str, Any] | None = None
 
@@ -66,7 +65,7 @@ class PlainStreamReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         log = opened(self._options.location)
-        return scan(log, partition.value, self._columns, arrow_schema(self._schema), self._options)
+        return scan(log, partition.value, self._columns, self._schema, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
         if self._options.commit_to_group is not None:
