@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BUILT := setup.py $(foreach where, embedlog/codec embedlog/fast_append, \
   $(wildcard $(where)/compiled*.py $(where)/*.pxd $(where)/*.h))
 
-.PHONY: demo examples test test-all test-plain soak test-foreign test-java bench bench-sizes bench-spark lint hooks wire clean
+.PHONY: demo examples test test-all test-plain soak test-foreign test-java bench bench-sizes bench-spark bench-kafka lint hooks wire clean
 
 demo: $(VENV)/.demo
 	$(BIN)/embedlog demo
@@ -86,8 +86,12 @@ hooks: $(VENV)/.test
 bench-spark: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.spark $(BENCH_ARGS)
 
+# Beside Apache Kafka, with its own Java client; needs Java 17 and Maven.
+bench-kafka: $(VENV)/.bench
+	$(BIN)/python -m benchmarks.beside_kafka $(BENCH_ARGS)
+
 clean:
-	rm -rf $(VENV) tests/foreign/node_modules tests/java/target embedlog-demo flights-data* flights-delays.png build dist *.egg-info $(foreach where, embedlog/codec embedlog/fast_append, $(where)/compiled*.c $(where)/*.so)
+	rm -rf $(VENV) tests/foreign/node_modules tests/java/target benchmarks/kafka/target embedlog-demo flights-data* flights-delays.png build dist *.egg-info $(foreach where, embedlog/codec embedlog/fast_append, $(where)/compiled*.c $(where)/*.so)
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -14,7 +14,6 @@ from embedlog.codec import CHECKSUM_IMPLEMENTATION, LOOPS_IMPLEMENTATION
 
 from .measure import Result, Row
 
-_BEGIN, _END = "<!-- bench:begin -->", "<!-- bench:end -->"
 _WIDTHS = (34, 15, 25, 10, 16)
 
 
@@ -47,8 +46,12 @@ def block(row: Row, results: Sequence[Result]) -> str:
 
 def as_markdown(measured: Sequence[tuple[Row, Sequence[Result]]]) -> str:
     """A table with a line for each contender: median, range, CPU time per item, embedlog's ratio."""
-    lines = [*(f"{line}  " for line in heading_lines()), ""]
-    lines += ["| | median | min to max | CPU us | embedlog / other |", "|---|---:|---:|---:|---:|"]
+    return "\n".join([*(f"{line}  " for line in heading_lines()), "", markdown_rows(measured)])
+
+
+def markdown_rows(measured: Sequence[tuple[Row, Sequence[Result]]]) -> str:
+    """The table of `as_markdown`, without its heading."""
+    lines = ["| | median | min to max | CPU us | embedlog / other |", "|---|---:|---:|---:|---:|"]
     for row, results in measured:
         better = "" if row.more_is_better else ", less is better"
         lines.append(f"| **{row.title}** ({row.unit}{better}) | | | | |")
@@ -60,13 +63,14 @@ def as_markdown(measured: Sequence[tuple[Row, Sequence[Result]]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def replaced(text: str, table: str) -> str:
-    """The page with a new table between its marks. Raises ValueError if it has no marks."""
-    before, begin, rest = text.partition(_BEGIN)
-    _, end, behind = rest.partition(_END)
-    if not begin or not end:
-        raise ValueError(f"the page has no {_BEGIN} and {_END}")
-    return f"{before}{begin}\n{table}{end}{behind}"
+def replaced(text: str, table: str, name: str = "bench") -> str:
+    """The page with a new table between the marks of that name. Raises ValueError if it has no marks."""
+    begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+    before, found, rest = text.partition(begin)
+    _, found_end, after = rest.partition(end)
+    if not found or not found_end:
+        raise ValueError(f"the page has no {begin} and {end}")
+    return f"{before}{begin}\n{table}{end}{after}"
 
 
 def as_json(measured: Sequence[tuple[Row, Sequence[Result]]]) -> dict[str, Any]:
