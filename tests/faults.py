@@ -303,7 +303,7 @@ def open_log(
     layout: str | None = None,
     **settings: Any,
 ) -> Log:
-    """A log without background threads: flushes and upkeep happen when `housekeep` is called."""
+    """A log without background threads: flushes and upkeep happen when `housekeeping.housekeep` is called."""
     store = Store(
         os.path.realpath(os.fspath(path)),
         layout=layout,

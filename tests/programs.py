@@ -43,7 +43,7 @@ class Program:
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(_ROOT)},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join((str(_ROOT), str(_ROOT / "tests")))},
         )
 
     def line(self) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from faults import FaultyFileSystem, PowerCutFileSystem, crash, open_log, partition_of, store_of, values
+from housekeeping import housekeep
 
 import embedlog
 from embedlog.log import Log
@@ -53,7 +54,7 @@ def test_appends_that_nobody_waits_for_grow_the_file_as_they_come(tmp_path: Path
         for _ in range(3 * CLOSE):
             log.append("t", b"x" * 100)
             log.flush()
-            store_of(log).housekeep()
+            housekeep(store_of(log))
         assert length(tmp_path) == partition_of(log).size
 
 

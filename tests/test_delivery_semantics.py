@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from housekeeping import housekeep
 
 import embedlog
 from embedlog import Log, TopicPartition
@@ -248,7 +249,7 @@ class Schedule:
 
     def pass_time(self) -> None:
         self.clock[0] += self.chance.randrange(1, SESSION_MS)
-        self.store.housekeep()
+        housekeep(self.store)
 
     def produce(self) -> None:
         self.log.append("t", b"x", partition=self.chance.randrange(len(PARTITIONS)))
@@ -284,7 +285,7 @@ class Schedule:
                 except CommitFailed:
                     self.failed_commits += 1
             self.clock[0] += SESSION_MS // 4
-            self.store.housekeep()
+            housekeep(self.store)
             self.check()
         for consumer in self.alive:
             consumer.close()
@@ -344,7 +345,7 @@ def test_a_member_that_stalls_too_long_loses_its_partitions(clocked: tuple[Log, 
         two = log.consumer("t", group="g", max_poll_interval_ms=SESSION_MS)
         two.poll()
         clock[0] += SESSION_MS + 1
-        store.housekeep()
+        housekeep(store)
         assert [record.value for record in two.poll()] == [b"0"]
         assert two.assignment() == set(PARTITIONS)
         with pytest.raises(CommitFailed, match="max_poll_interval_ms"):

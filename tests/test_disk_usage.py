@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 from faults import FOREVER, FaultyFileSystem, UnsyncedFileSystem, open_log, partition_of, store_of
+from housekeeping import housekeep
 
 import embedlog
 from embedlog import Log, LogFull, StorageError, TopicPartition
 from embedlog.codec import encode_batch
 from embedlog.config import LogSettings
 from embedlog.files.filesystem import FileSystem
-from embedlog.store.atomic_append import append_atomically, staging_directory
+from embedlog.store.atomic_append import append_atomically
 from embedlog.store.disk_usage import measure, measure_others
 from embedlog.store.store import Store
 
@@ -95,7 +96,7 @@ def test_what_is_counted_is_what_a_walk_finds(path: Path, seed: int) -> None:
             log.close()
             log = quiet_log(path, 1 << 30, UnsyncedFileSystem(), **settings)
         log.flush()
-        store_of(log).housekeep()
+        housekeep(store_of(log))
         check_count(log)
     log.close()
 
@@ -121,7 +122,8 @@ def test_files_that_wait_to_be_published_count(path: Path) -> None:
     with embedlog.open(path, max_bytes=MIB) as log:
         log.create_topic("t")
         batch = bytes(encode_batch([(None, bytes(700_000), (), 0)]))
-        (Path(staging_directory(store_of(log))) / "job.1").write_bytes(batch)
+        (path / "staging").mkdir()
+        (path / "staging" / "job.1").write_bytes(batch)
         assert measure_others(store_of(log).fs, str(path)) > 700_000
         with pytest.raises(LogFull):  # for a while they are there twice
             append_atomically(store_of(log), "job", 1, {TopicPartition("t", 0): "job.1"})
@@ -142,7 +144,7 @@ def test_the_bound_holds_on_the_disk_while_records_come_and_go(path: Path, segme
         for number in range(3_000):
             log.append("t", bytes(8_000), partition=number % 2)
             if number % 100 == 0:
-                store_of(log).housekeep()
+                housekeep(store_of(log))
                 most = max(most, on_disk(path))
                 assert most <= limit, number
         assert most > limit - MIB, "what is allowed is used"
@@ -152,11 +154,11 @@ def test_what_is_removed_by_hand_is_noticed(path: Path) -> None:
     with quiet_log(path, MIB) as log:
         log.create_topic("t")
         (path / "t_0" / "00000000000.kafka.cut").write_bytes(bytes(100_000))
-        store_of(log).housekeep()
+        housekeep(store_of(log))
         check_count(log)
         assert log.health().disk_bytes > 100_000
         (path / "t_0" / "00000000000.kafka.cut").unlink()
-        store_of(log).housekeep()
+        housekeep(store_of(log))
         check_count(log)
 
 
@@ -327,10 +329,10 @@ def test_a_disk_that_is_full_in_the_background_shows_in_health(path: Path) -> No
             log.append("t", b"%d" % number, key=b"k")
         partition_of(log).roll()
         fs.fail("write", errno.ENOSPC, path=".cleaned", times=FOREVER)
-        store_of(log).housekeep()
+        housekeep(store_of(log))
         health = log.health()
         assert health.status == "degraded"
         assert any("compaction of t 0" in why and "no room" in why for why in health.failing)
         fs.forget()
-        store_of(log).housekeep()
+        housekeep(store_of(log))
         assert (log.health().status, log.health().failing) == ("ok", [])

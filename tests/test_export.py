@@ -14,6 +14,7 @@ import pytest
 from aiokafka.record.memory_records import MemoryRecords as AiokafkaRecords
 from damage import files
 from faults import Clock, FaultyFileSystem, crash, open_log, partition_of, store_of, values
+from housekeeping import housekeep
 from transactions import Transactions
 
 import embedlog
@@ -242,7 +243,7 @@ def test_a_backup_waits_for_the_disk_no_longer_for_more_segments(tmp_path: Path)
             if i:
                 partition_of(log).roll()
             log.append("t", b"%d" % i)
-        store_of(log).housekeep()
+        housekeep(store_of(log))
         fs.calls.clear()
         log.backup(path.with_suffix(".copy"))
         syncs.append(Counter(call.operation for call in fs.calls if call.operation.startswith("sync")))
@@ -261,7 +262,7 @@ def test_what_becomes_of_the_original_leaves_the_backup_alone(path: Path, destin
     expected = {number: values(log, "t", number) for number in range(2)}
     assert log.compact("t") > 0
     log.delete_records("t", 0, 120)
-    store_of(log).housekeep()
+    housekeep(store_of(log))
     fill(log, 50)
     crash(log)
     last = sorted((path / "t_0").glob("*.kafka"))[-1]
@@ -271,7 +272,7 @@ def test_what_becomes_of_the_original_leaves_the_backup_alone(path: Path, destin
         assert not log.recovery.clean
         fill(log, 50)
         log.delete_topic("t")
-        store_of(log).housekeep()
+        housekeep(store_of(log))
     shutil.rmtree(path)
     assert files(destination) == before
     assert contents(destination) == expected
@@ -283,7 +284,7 @@ def test_a_crash_of_the_original_cuts_no_byte_of_the_backup(path: Path, destinat
     log.create_topic("t", partitions=2)
     fill(log, 20)
     log.flush()
-    store_of(log).housekeep()
+    housekeep(store_of(log))
     log.backup(destination)
     os.unlink(destination / "t_0" / "00000000000.kafka")
     os.link(path / "t_0" / "00000000000.kafka", destination / "t_0" / "00000000000.kafka")

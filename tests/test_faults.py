@@ -25,6 +25,7 @@ from faults import (
     store_of,
     values,
 )
+from housekeeping import housekeep
 
 import embedlog
 from embedlog.errors import (
@@ -225,14 +226,14 @@ def test_no_room_for_the_recovery_point(tmp_path: Path, operation: str) -> None:
     fs = FaultyFileSystem(tmp_path)
     log = open_log(tmp_path, fs)
     log.create_topic("t")
-    store_of(log).housekeep()
+    housekeep(store_of(log))
     log.append("t", b"x")
     path = "." if operation == "sync_dir" else "recovery-point"
     fs.fail(operation, errno.ENOSPC, path=path)
     with pytest.raises(OSError):  # the thread would log it and try again
-        store_of(log).housekeep()
+        housekeep(store_of(log))
     assert log.append("t", b"y").offset == 1
-    store_of(log).housekeep()
+    housekeep(store_of(log))
     assert (tmp_path / "recovery-point-offset-checkpoint").read_bytes() == b"0\n1\nt 0 2\n"
     crash(log)
     with open_log(tmp_path) as again:
@@ -308,7 +309,7 @@ def test_indexes_that_cannot_be_written_are_done_without(tmp_path: Path) -> None
     fs.fail("write", errno.ENOSPC, path="index", times=FOREVER)
     for number in range(30):
         log.append("t", b"%d" % number * 100)
-        store_of(log).housekeep()
+        housekeep(store_of(log))
     assert len(values(log)) == 30
     log.close()
     with open_log(tmp_path) as again:

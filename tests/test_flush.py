@@ -19,6 +19,7 @@ from faults import (
     store_of,
     values,
 )
+from housekeeping import housekeep
 
 from embedlog.errors import FlushFailed, PartitionFailed
 from embedlog.files.filesystem import FileSystem
@@ -161,7 +162,7 @@ def test_recovery_point_is_written_after_a_flush_cycle_and_a_roll_and_never_per_
     with open_log(tmp_path, fs, clock=clock, segment_bytes=1024) as log:
         log.create_topic("t")
         log.append("t", b"x" * 300)
-        store_of(log).housekeep()
+        housekeep(store_of(log))
         assert recovery_point(tmp_path) == 1
         fs.forget()
         log.append("t", b"x" * 300, flush=True)
@@ -176,7 +177,7 @@ def test_recovery_point_is_written_after_a_flush_cycle_and_a_roll_and_never_per_
         for partition in range(3):
             log.append("u", b"x", partition=partition)
         fs.forget()
-        store_of(log).housekeep()
+        housekeep(store_of(log))
         assert fs.count("rename", RECOVERY_POINT_FILE) == 1, "one for the whole directory"
 
 
@@ -203,11 +204,11 @@ def test_recovery_point_is_never_ahead_of_the_data(tmp_path: Path) -> None:
     log.create_topic("t")
     for number in range(20):
         log.append("t", b"x" * 100, flush=number % 3 == 0)
-        store_of(log).housekeep()
+        housekeep(store_of(log))
     fs.fail("sync", path=".kafka")
     with pytest.raises(FlushFailed):
         log.append("t", b"lost?", flush=True)
-    store_of(log).housekeep()
+    housekeep(store_of(log))
     log.close()
     assert fs.worst == 0
 
@@ -257,7 +258,7 @@ def test_failed_fsync_fails_all_waiters_and_is_never_retried(tmp_path: Path) -> 
             log.append("t", b"refused")
         with pytest.raises(FlushFailed):
             log.flush()
-    store_of(log).housekeep()
+    housekeep(store_of(log))
     log.close()
     assert fs.syncs == 1
     assert recovery_point(tmp_path) == 1
@@ -305,7 +306,7 @@ def test_an_append_waiting_for_flush_gets_no_ack_when_the_roll_of_another_fails(
         partition.flush(1)
     with pytest.raises(FlushFailed):
         log.flush()
-    store_of(log).housekeep()
+    housekeep(store_of(log))
     assert recovery_point(tmp_path) in (None, 0)
     log.close()
     with open_log(tmp_path) as again:

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 import pytest
 from faults import FaultyFileSystem
+from housekeeping import housekeep
 from programs import Program
 
 import embedlog
@@ -191,7 +192,7 @@ def own(log: Path, number: int, ready: int) -> NoReturn:
         store = Store(str(log), fs=fs)
         owner = embedlog.Log(store)
         store.flush()
-        store.housekeep()
+        housekeep(store)
         fs.exit_before = len(fs.calls) + number
         os.write(ready, b"!")
         until(lambda: published.exists() and os.listdir(requests) == [])

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from housekeeping import housekeep
 from programs import crash
 
 import embedlog
@@ -185,7 +186,7 @@ def test_files_of_a_deleted_topic_go_after_a_while(path: Path) -> None:
     for delay_ms in (0, 3_600_000):
         store.create_topic("t", 1, {"file_delete_delay_ms": delay_ms})
         store.delete_topic("t")
-        store.housekeep()
+        housekeep(store)
         left = [entry.name for entry in path.iterdir() if entry.is_dir()]
         assert len(left) == bool(delay_ms)
     store.close()

@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from housekeeping import housekeep
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -170,7 +171,7 @@ class Model(RuleBasedStateMachine):
         store = self.log._writer()
         before = [sum(s.size for s in p.segments()) for p in store.partitions_of(name)]
         self.log.alter_topic(name, retention_bytes=kept)
-        store.housekeep()
+        housekeep(store)
         self.log.alter_topic(name, retention_bytes=None)
         for partition, model, size in zip(store.partitions_of(name), self.topics[name], before, strict=True):
             start = partition.offsets().log_start_offset

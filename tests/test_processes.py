@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from housekeeping import housekeep
 from programs import Program
 
 import embedlog
@@ -35,6 +36,7 @@ LAYOUTS = pytest.mark.parametrize("layout", ["classic", "kafka"])
 # A writer that does what it is told, a line at a time, and answers each with "done".
 WRITER = """
 import os, sys, embedlog
+from housekeeping import housekeep
 log = embedlog.open(sys.argv[1], segment_bytes=1024, file_delete_delay_ms=0, **eval(sys.argv[2]))
 print("clean" if log.recovery.clean else "recovered", flush=True)
 for line in sys.stdin:
@@ -182,7 +184,7 @@ def test_retention_under_a_reader(program: Start, path: Path) -> None:
     with embedlog.open(path, mode="r") as reader:
         reading = reader.read("t", max_bytes=1)
         assert next(reading).offset == 0
-        writer.do("log.delete_records('t', 0, 11); log._writer().housekeep()")
+        writer.do("log.delete_records('t', 0, 11); housekeep(log._writer())")
         with pytest.raises(OffsetOutOfRange) as caught:
             for record in reading:  # what it had fetched or held open, it may still give
                 assert record.offset < 4
@@ -200,7 +202,7 @@ def test_a_reader_at_a_log_start_that_moves_is_told_so(program: Start, path: Pat
     class Overtaken(FileSystem):
         def names(self, path: str) -> dict[str, int]:
             if path.endswith("t_0") and moves:
-                writer.do(f"log.delete_records('t', 0, {moves.pop()}); log._writer().housekeep()")
+                writer.do(f"log.delete_records('t', 0, {moves.pop()}); housekeep(log._writer())")
             return super().names(path)
 
     moves: list[int] = []
@@ -228,7 +230,7 @@ def test_compaction_under_a_reader(program: Start, path: Path) -> None:
             before = {r.key: r.value for r in reader.read("t")}
             reading = reader.read("t", max_bytes=200)
             first = next(reading)
-            writer.do("log.compact('t'); log._writer().housekeep()")
+            writer.do("log.compact('t'); housekeep(log._writer())")
             rest = [first, *reading]  # across the swap: some old, some new, in order, the last of each key
             assert [r.offset for r in rest] == sorted({r.offset for r in rest})
             assert {r.key: r.value for r in rest} == before
@@ -259,7 +261,7 @@ def test_topics_come_and_go_under_a_reader(program: Start, path: Path) -> None:
             writer.do(f"log.append('t', b'{turn}', partition=1)")
             assert values(reader) == [str(turn)]
             held = reader.read("t", start=0, partition=1)
-            writer.do("log.delete_topic('t'); log._writer().housekeep()")
+            writer.do("log.delete_topic('t'); housekeep(log._writer())")
             assert reader.topics() == []
             with pytest.raises(TopicNotFound):
                 reader.read("t")
@@ -845,7 +847,7 @@ def test_readers_miss_nothing_at_any_step_of_a_compaction(path: Path, layout: st
 
         fs.look = look
         assert log.compact("t") > 0
-        store.housekeep()
+        housekeep(store)
         fs.look = None
         assert looks > 20
         given += halfway
@@ -881,7 +883,7 @@ def test_readers_are_told_of_deleted_records_at_every_step(path: Path) -> None:
 
         fs.look = look
         log.delete_records("t", 0, 11)
-        store.housekeep()
+        housekeep(store)
         fs.look = None
         assert [r.offset for r in old.read("t")] == list(range(11, 20))
         old.close()

@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 
 import pytest
+from housekeeping import housekeep
 from programs import crash
 
 import embedlog
@@ -21,7 +22,7 @@ def test_a_crash_and_its_recovery_say_nothing(tmp_path: Path, caplog: pytest.Log
         for _ in range(300):
             log.append("t", b"x" * 100)
         log.flush()
-        log._writer().housekeep()
+        housekeep(log._writer())
         for _ in range(300):
             log.append("t", b"x" * 100)
         crash(path, tmp_path / str(number))

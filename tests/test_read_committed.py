@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from faults import UnsyncedFileSystem, crash, open_log, partition_of, store_of, values
+from housekeeping import housekeep
 from programs import Program
 from transactions import Transactions
 
@@ -32,6 +33,7 @@ Start = Callable[..., Program]
 # Appends the batches that it is told, in hexadecimal, and does what else it is told; answers with the result.
 WRITER = """
 import sys, embedlog
+from housekeeping import housekeep
 log = embedlog.open(sys.argv[1], **eval(sys.argv[2]))
 if not log.topics():
     log.create_topic("t")
@@ -62,7 +64,7 @@ class Writer(Transactions):
         return self._program.line()
 
     def housekeep(self) -> None:
-        self.do("log._writer().housekeep()")
+        self.do("housekeep(log._writer())")
 
     def kill(self) -> None:
         """SIGKILL."""
@@ -371,7 +373,7 @@ class Scene:
         """Segments with ended transactions of all kinds; some of the ends are not flushed."""
         for number in range(3):
             self.some(number)
-            store_of(self.log).housekeep()
+            housekeep(store_of(self.log))
         self.some(3)
 
     def some(self, number: int) -> None:
@@ -386,7 +388,7 @@ class Scene:
         go.end(3, commit=False)
 
     def housekeep(self) -> None:
-        store_of(self.log).housekeep()
+        housekeep(store_of(self.log))
 
     def delete(self) -> None:
         self.log.delete_records("t", 0, partition_of(self.log).segments()[2].base_offset)

@@ -20,6 +20,7 @@ from faults import (
     store_of,
     values,
 )
+from housekeeping import housekeep
 
 from embedlog.codec import encode_batch, encode_control_batch, read_header
 from embedlog.codec.message_07 import encode_messages_07
@@ -55,7 +56,7 @@ def crashed_log(path: Path, batches: int = 6, *, flushed: int = 0, **settings: A
     for number in range(batches):
         log.append_many("t", [b"%d-%d" % (number, i) for i in range(3)])
         if number + 1 == flushed:
-            store_of(log).housekeep()
+            housekeep(store_of(log))
     crash(log)
     return (path / "t_0" / FIRST).read_bytes()
 
@@ -241,7 +242,7 @@ def test_a_log_shorter_than_its_recovery_point_is_damaged_and_nothing_is_cut(tmp
                 for record in log.read("t"):
                     records.append(record.offset)
             assert records == list(range(15)), "what can be read is"
-            store_of(log).housekeep()
+            housekeep(store_of(log))
         assert path.read_bytes() == before
         assert recovery_point(tmp_path) == 18
     assert not list((tmp_path / "t_0").glob("*.cut"))
@@ -428,7 +429,7 @@ def _torn(path: Path) -> None:
             )
         )
         if number == 2:
-            store_of(log).housekeep()
+            housekeep(store_of(log))
     partition.append(
         encode_batch(
             [(None, b"aborted", (), 2000)],
@@ -527,7 +528,7 @@ def test_a_power_cut_at_any_call_loses_nothing_that_was_durable(tmp_path: Path) 
         if metadata.durable:
             promised["records"] = [(r.offset, r.value) for r in log.read("t") if r.offset <= metadata.offset]
         if number == 9:
-            store_of(log).housekeep()
+            housekeep(store_of(log))
             promised["may_start"] = 5
             log.delete_records("t", 0, 5)
             promised["start"] = 5
@@ -703,11 +704,11 @@ def test_duplicates_are_still_found_after_crashes(tmp_path: Path, housekept: int
     for sequence in range(10):
         partition_of(log).append(_batch(sequence, value=b"v" * 200))
         if sequence == housekept:
-            store_of(log).housekeep()
+            housekeep(store_of(log))
     crash(log)
     for _ in range(opens - 1):  # each moves the recovery point to the end
         log = open_log(tmp_path, segment_bytes=1024)
-        store_of(log).housekeep()
+        housekeep(store_of(log))
         crash(log)
     with open_log(tmp_path, segment_bytes=1024) as again:
         partition = partition_of(again)
@@ -750,7 +751,7 @@ def test_a_snapshot_that_cannot_be_read_is_made_up_for_by_the_records(
     log.create_topic("t")
     for sequence in range(10):
         partition_of(log).append(_batch(sequence, value=b"v" * 200))
-    store_of(log).housekeep()
+    housekeep(store_of(log))
     log.close() if clean else crash(log)
     newest = max((tmp_path / "t_0").glob("*.snapshot"))
     data = bytearray(newest.read_bytes())
@@ -774,7 +775,7 @@ def test_aborted_transactions_stay_dropped(tmp_path: Path, how: str) -> None:
     partition.append(_batch(1, value=b"open", transactional=True))
     log.append("t", b"behind")
     if how != "crash":
-        store_of(log).housekeep()
+        housekeep(store_of(log))
     log.close() if how == "close" else crash(log)
     index = tmp_path / "t_0" / "00000000000.txnindex"
     if how == "txnindex garbage":
@@ -804,7 +805,7 @@ def test_a_txnindex_that_found_no_room_is_gone_on_with(tmp_path: Path) -> None:
             )
             if not number:
                 fs.fail("write", errno.ENOSPC, path=".txnindex")
-            store_of(log).housekeep()
+            housekeep(store_of(log))
         assert len(fs.failed) == 1
         with open_log_reader(tmp_path) as reader:
             assert len(values(reader, isolation_level="read_committed")) == 764
@@ -853,7 +854,7 @@ def test_the_log_start_survives_a_kill_between_its_checkpoint_and_the_renames(
         fs.at(operation, lambda: os._exit(77), path=path, skip=int(number or 1) - 1)
         log.alter_topic("t", file_delete_delay_ms=0)
         log.delete_records("t", 0, 8)
-        store_of(log).housekeep()
+        housekeep(store_of(log))
         os._exit(78)
 
     assert in_child(work) in (77, 78)
@@ -904,11 +905,11 @@ def _work(path: Path, fs: FileSystem) -> None:
         log.create_topic("t")
         for number in range(8):
             log.append("t", b"%d" % number * 200)
-        store_of(log).housekeep()
+        housekeep(store_of(log))
     with open_log(path, fs, segment_bytes=1024, file_delete_delay_ms=0) as log:
         log.create_topic("u", partitions=2)
         log.delete_topic("u")
-        store_of(log).housekeep()
+        housekeep(store_of(log))
 
 
 @pytest.mark.slow
@@ -947,7 +948,7 @@ def test_where_compaction_leaves_gaps_a_lost_end_is_damage(path: Path, left: str
     for i in range(20):
         log.append("t", b"%d" % i, key=b"%d" % (i % 5))
     log.flush()
-    store_of(log).housekeep()
+    housekeep(store_of(log))
     log.close() if closed else crash(log)
     (segment,) = segments(path / "t_0")
     if left == "no file":

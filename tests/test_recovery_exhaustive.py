@@ -24,6 +24,7 @@ from pathlib import Path
 
 import pytest
 from faults import UnsyncedFileSystem, crash, open_log, partition_of, store_of
+from housekeeping import housekeep
 
 from embedlog.codec import encode_batch, read_header
 from embedlog.errors import EmbedlogError
@@ -53,7 +54,7 @@ def make(path: Path, *, clean: bool, flushed: int | None = None) -> list[Record]
             else encode_batch(rows, compression=codec)
         )
         if flushed == number:
-            store_of(log).housekeep()
+            housekeep(store_of(log))
     records = list(log.read("t"))
     assert len(list((path / "t_0").glob("*.kafka"))) == 2
     log.close() if clean else crash(log)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from damage import RECORDS, batches, files, flip, make_log, segments, value
 from faults import FaultyFileSystem, crash, in_child, open_log, partition_of, store_of
+from housekeeping import housekeep
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -201,7 +202,7 @@ def test_a_torn_tail_past_the_recovery_point(path: Path) -> None:
     log = open_log(path)
     log.create_topic("t")
     log.append("t", value(0), flush=True)
-    store_of(log).housekeep()
+    housekeep(store_of(log))
     log.append("t", value(1))
     log.append("t", value(2))
     crash(log)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from engine import START_MS, Bench, read_all
 from faults import in_child, open_log, store_of, values
+from housekeeping import housekeep
 
 import embedlog
 from embedlog.config import TopicSettings
@@ -330,7 +331,7 @@ def from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_policy_that_only_the_directory_names_is_not_imported(from_elsewhere: Path) -> None:
     with open_log(from_elsewhere, segment_bytes=1024) as log:
         log.alter_topic("t", retention_ms=0)
-        store_of(log).housekeep()
+        housekeep(store_of(log))
         assert len(values(log)) == 4
         health = log.health()
         assert health.status == "degraded"
@@ -339,7 +340,7 @@ def test_a_policy_that_only_the_directory_names_is_not_imported(from_elsewhere: 
             assert said in health.failing[0]
         assert "from_elsewhere" not in sys.modules
         log.alter_topic("t", delete_policy=None)
-        store_of(log).housekeep()
+        housekeep(store_of(log))
         assert log.health().status == "ok"
 
 
@@ -354,7 +355,7 @@ def test_a_policy_that_the_program_names_too_is_used(
             log.create_topic("t", exist_ok=True, delete_policy=POLICY)
         elif by == "alter_topic":
             log.alter_topic("t", delete_policy=POLICY)
-        store_of(log).housekeep()
+        housekeep(store_of(log))
         assert len(values(log)) == 1
         assert log.health().status == "ok"
     sys.modules.pop("from_elsewhere")
@@ -375,7 +376,7 @@ def test_a_policy_that_fails_keeps_nobody_elses_retention_from_being_done(
         log.create_topic("b", retention_bytes=0)
         for topic in ("a", "b"):
             fill(log, topic)
-        store_of(log).housekeep()
+        housekeep(store_of(log))
         assert (len(values(log, "a")), len(values(log, "b"))) == (4, 1)
         health = log.health()
         assert health.status == "degraded"
@@ -383,5 +384,5 @@ def test_a_policy_that_fails_keeps_nobody_elses_retention_from_being_done(
         for said in ("a 0", policy.rpartition(",")[2], says):
             assert said in health.failing[0]
         log.alter_topic("a", cleanup_policy="")
-        store_of(log).housekeep()
+        housekeep(store_of(log))
         assert log.health().status == "ok"

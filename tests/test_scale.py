@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from faults import FaultyFileSystem, open_log, partition_of, store_of
+from housekeeping import housekeep
 from programs import Program
 
 import embedlog
@@ -297,7 +298,7 @@ def test_looking_up_in_a_segment_that_another_process_grows_loads_its_index_when
             for turn in (1, 2, 3):
                 for i in range(50):
                     log.append("t", b"x" * i, partition=0)
-                store_of(log).housekeep()  # which saves them
+                housekeep(store_of(log))  # which saves them
                 fs.asked.clear()
                 partition = follower.partition("t", 0)
                 for offset in range(100, 100 + 50 * turn, 7):
@@ -318,7 +319,7 @@ def test_bytes_are_right_whenever_they_are_asked_for(tmp_path: Path) -> None:
         assert log.health().bytes == on_disk(log) > 0
     with embedlog.open(tmp_path / "log") as log:
         log.alter_topic("t", retention_bytes=0)
-        store_of(log).housekeep()
+        housekeep(store_of(log))
         assert all(edges.log_start_offset == 4 for edges in log.offsets("t").values())
         assert log.health().bytes == on_disk(log) > 0
         log.append("t", b"one more", partition=0)

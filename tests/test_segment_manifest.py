@@ -23,6 +23,7 @@ from faults import (
     partition_of,
     store_of,
 )
+from housekeeping import housekeep
 
 import embedlog
 from embedlog import Log
@@ -91,7 +92,7 @@ def make(path: Path, maker: Work, *, closed: bool = True) -> Path:
     log = open_log(path)
     maker(log)
     log.flush()
-    store_of(log).housekeep()
+    housekeep(store_of(log))
     log.close() if closed else crash(log)
     return path / "t_0"
 
@@ -125,14 +126,14 @@ def test_an_append_never_writes_it(path: Path) -> None:
     fs = FaultyFileSystem(path)
     with open_log(path, fs) as log:
         plain(log)
-        store_of(log).housekeep()
+        housekeep(store_of(log))
         fs.calls.clear()
         fill(log, 60, 62)
         log.flush()
         assert not fs.count("rename", MANIFEST)
         partition_of(log).roll()
         assert not fs.count("rename", MANIFEST)
-        store_of(log).housekeep()
+        housekeep(store_of(log))
         assert fs.count("rename", MANIFEST) == 2  # with the segment, and with what it holds
 
 
@@ -192,7 +193,7 @@ def test_a_missing_segment_is_missed(maker: Work, number: int, closed: bool, pat
             with pytest.raises(PartitionFailed, match="embedlog repair"):
                 log.append("t", b"new")
             refused(log, gone, base, end)
-            store_of(log).housekeep()
+            housekeep(store_of(log))
     assert files(directory) == before
 
     assert [each[0] for each in repair_partition(path, "t", 0, dry_run=True).relisted] == [str(gone)]
@@ -206,7 +207,7 @@ def test_a_missing_segment_is_missed(maker: Work, number: int, closed: bool, pat
         assert not log.recovery.damage
         list(log.read("t", 0))
         fill(log, 100, 110)
-        store_of(log).housekeep()
+        housekeep(store_of(log))
     assert verify_log(path).findings == ()
 
 
@@ -304,7 +305,7 @@ def differs(path: Path, segment: Path) -> None:
     assert not report.set_aside
     with open_log(path) as log:
         assert not log.recovery.damage
-        store_of(log).housekeep()
+        housekeep(store_of(log))
     assert verify_log(path, deep=True).findings == ()
     assert not repair_partition(path, "t", 0).changed
 
@@ -316,7 +317,7 @@ def test_what_is_damaged_already_is_not_summarized(path: Path) -> None:
         victim = Path(partition.segments()[0].path)
         flip(victim, batches(victim)[1].pos + 70)
         for _ in range(2):
-            store_of(log).housekeep()
+            housekeep(store_of(log))
         assert partition.segments()[0].base_offset not in partition.log.manifest.summaries
         assert len(partition.log.manifest.summaries) == len(partition.segments()) - 2
 
@@ -386,7 +387,7 @@ def test_a_list_that_an_older_version_left_behind_is_made_again(path: Path) -> N
     with open_log(path) as log:
         assert not log.recovery.damage
         assert list(log.read("t", 0)) == expected
-        store_of(log).housekeep()
+        housekeep(store_of(log))
     assert [int(each.stem) for each in segments(directory)[:-1]] == sorted(listed(directory).summaries)
     segments(directory)[0].unlink()
     assert not verify_log(path).ok
@@ -401,7 +402,7 @@ def test_a_directory_without_a_list_gets_one(path: Path) -> None:
     open_log(path).close()
     assert listed(directory).summaries == {}
     with open_log(path) as log:
-        store_of(log).housekeep()
+        housekeep(store_of(log))
     assert all(isinstance(each, Summary) for each in listed(directory).summaries.values())
     assert len(listed(directory).summaries) == len(segments(directory)) - 1
 
@@ -431,14 +432,14 @@ def rolls(log: Log) -> None:
 
 def deletes(log: Log) -> None:
     log.delete_records("t", 0, 33)
-    store_of(log).housekeep()
+    housekeep(store_of(log))
 
 
 def compacts(log: Log) -> None:
     fill(log, 200, 206)
     partition_of(log).roll()
     compact(log)
-    store_of(log).housekeep()
+    housekeep(store_of(log))
 
 
 def reopens(log: Log) -> None:
@@ -520,7 +521,7 @@ def test_a_power_cut_at_any_step_is_no_damage(maker: Work, work: Work, tmp_path:
     log = open_log(made, fs)
     maker(log)
     log.flush()
-    store_of(log).housekeep()
+    housekeep(store_of(log))
     log.close()
     images: list[tuple[str, str, Image]] = []
     with at_work(made, fs) as log:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from faults import FaultyFileSystem, open_log, partition_of, store_of
+from housekeeping import housekeep
 
 from embedlog.runtime.throttle import (
     APPENDS_PER_LONG_SLICE,
@@ -112,9 +113,9 @@ def test_saving_indexes_keeps_nobody_from_appending(tmp_path: Path) -> None:
             appended.append(log.append("t", b"meanwhile").offset)
 
         fs.at("write", append, path=".index")
-        store_of(log).housekeep()
+        housekeep(store_of(log))
         assert appended == [10]
-        store_of(log).housekeep()
+        housekeep(store_of(log))
         segment = partition_of(log).segments()[-1]
         saved = segment._index_files.load(segment.size, segment.next_offset)
         assert saved == segment.entries()
@@ -130,7 +131,7 @@ def test_who_does_the_upkeep_himself_need_not_rest(path: Path, monkeypatch: pyte
         log.append("t", b"v", key=b"k")
         monkeypatch.setattr(time, "sleep", slept.append)
         monkeypatch.setattr(time, "thread_time", itertools.count().__next__)  # each step takes a second
-        store_of(log).housekeep()
+        housekeep(store_of(log))
         assert slept == []
         store_of(log).background.start()
         store_of(log).cleaner.pace()()

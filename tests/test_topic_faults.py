@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from faults import UnsyncedFileSystem, open_log, store_of, values
+from housekeeping import housekeep
 
 from embedlog import DiskFull, Log, StorageError
 
@@ -112,7 +113,7 @@ def test_any_call_that_fails(
             log.append("there", b"y", partition=0)
             for topic in log.topics():
                 log.append(topic, b"z", partition=log.describe_topic(topic).partitions - 1)
-            store_of(log).housekeep()
+            housekeep(store_of(log))
             assert log.health().status == "ok"
         with open_log(path, UnsyncedFileSystem()) as log:
             assert log.recovery.clean

@@ -19,6 +19,7 @@ from faults import (
     store_of,
     values,
 )
+from housekeeping import housekeep
 
 import embedlog
 from embedlog import Log, StorageError
@@ -261,7 +262,7 @@ def test_making_a_topic_does_not_read_what_is_known_of_all_others(path: Path) ->
     with open_log(path, fs) as log:
         log.create_topic("first")
         log.append("first", b"1")
-        store_of(log).housekeep()
+        housekeep(store_of(log))
         fs.read.clear()
         for number in range(5):
             log.create_topic(f"t{number}")
@@ -275,7 +276,7 @@ def test_a_topic_made_again_starts_at_0_whatever_the_checkpoints_said_of_the_for
             log.append_many("t", [b"1", b"2", b"3"])
             log.flush()
             log.delete_records("t", 0, 2)
-            store_of(log).housekeep()
+            housekeep(store_of(log))
             log.delete_topic("t")
         log.create_topic("t")
         crash(log)

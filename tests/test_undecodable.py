@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from damage import batches, segments
 from faults import crash, open_log, partition_of, store_of
+from housekeeping import housekeep
 
 import embedlog
 from embedlog import Log
@@ -212,7 +213,7 @@ def test_past_the_recovery_point_they_are_no_torn_tail(path: Path) -> None:
     log = open_log(path)
     log.create_topic("t")
     _append(log, 0, 2)
-    store_of(log).housekeep()
+    housekeep(store_of(log))
     partition_of(log).append(_wrong_length())
     crash(log)
     (path / "writer-state").unlink()  # what a reboot leaves of it is not to be relied on

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from damage import RECORDS, batches, files, flip, make_log, segments, value
 from faults import FaultyFileSystem, crash, in_child, open_log, partition_of, store_of
+from housekeeping import housekeep
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -248,12 +249,12 @@ def test_records_that_cannot_be_opened_are_found_by_a_deep_look(path: Path) -> N
 
 def _compact(log: Log) -> None:
     store_of(log).cleaner.compact_partition(partition_of(log), None, store_of(log).cleaner.pace(), force=True)
-    store_of(log).housekeep()
+    housekeep(store_of(log))
 
 
 def _delete(log: Log) -> None:
     log.delete_records("t", 0, 30)
-    store_of(log).housekeep()
+    housekeep(store_of(log))
 
 
 @pytest.mark.slow
@@ -353,7 +354,7 @@ def test_a_torn_tail_after_a_crash_is_no_damage(path: Path) -> None:
     log = open_log(path)
     log.create_topic("t")
     log.append("t", value(1), flush=True)
-    store_of(log).housekeep()
+    housekeep(store_of(log))
     log.append("t", value(2))
     crash(log)
     (path / "writer-state").unlink()  # what a reboot leaves of it is not to be relied on
@@ -492,7 +493,7 @@ def test_a_compaction_under_way_is_no_damage(path: Path) -> None:
     with embedlog.open(path, fs=fs) as log:
         fs.looks = 0
         log.compact("c")
-        log._writer().housekeep()
+        housekeep(log._writer())
     assert fs.findings == []
     assert fs.looks > 20
 
@@ -515,7 +516,7 @@ def test_a_live_log(path: Path) -> None:
                     edges = log.offsets("t")[0]
                     log.delete_records("t", 0, edges.log_end_offset - 50)
                     log.compact("c")
-                    log._writer().housekeep()
+                    housekeep(log._writer())
 
         writer = threading.Thread(target=write)
         writer.start()

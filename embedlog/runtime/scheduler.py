@@ -73,11 +73,6 @@ class Scheduler:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._ended.wait()
 
-    def run_all(self) -> None:
-        """Run every task now, in the calling thread."""
-        for task in list(self._tasks.values()):
-            task()
-
     def _run(self) -> None:
         try:
             while (name := self._next()) is not None:

@@ -98,15 +98,6 @@ class _Transactions(NamedTuple):
         return batch_id <= self.last.get(transaction_id, -1) or transaction_id in self.once
 
 
-def staging_directory(store: AppendableStore) -> str:
-    """The directory for staged files; created by the first call."""
-    path = store.catalog.file(STAGING_DIRECTORY)
-    with contextlib.suppress(FileExistsError):
-        store.fs.make_dir(path)
-        store.fs.sync_dir(store.path)
-    return path
-
-
 def append_atomically(
     store: AppendableStore,
     transaction_id: str,
@@ -211,11 +202,6 @@ def roll_forward(store: AppendableStore) -> None:
                 _append_missing(store, _Planned(partition, file, base_offset), append)
             partition.flush()
     _finish(store, intent.transaction_id, intent.batch_id, intent.once, files)
-
-
-def last_batch_id(store: AppendableStore, transaction_id: str) -> int:
-    """The largest batch id appended under a transaction id; -1 if there is none."""
-    return _transactions(store).last.get(transaction_id, -1)
 
 
 def discard(store: AppendableStore, chosen: str) -> int:

@@ -22,7 +22,7 @@ class Background:
 
     @property
     def started(self) -> bool:
-        """Are there threads? Otherwise the tasks run in `run_all` only."""
+        """Are there threads?"""
         return self.flusher.started
 
     def start(self) -> None:
@@ -34,11 +34,6 @@ class Background:
         """End both threads after their running tasks; what is not due yet is left to the next open."""
         self.cleaner.stop()
         self.flusher.stop()
-
-    def run_all(self) -> None:
-        """Run every task now, in the calling thread."""
-        self.flusher.run_all()
-        self.cleaner.run_all()
 
     def add_timer(self, name: str, task: Task) -> Callable[[float], None]:
         """Run a task in the flusher's thread. Returns a function that schedules it after a delay in ms."""

@@ -78,11 +78,6 @@ class Flusher:
             since = min(self._dirty.values(), default=None)
         return 0 if since is None else max(self._clock_ms() - since, 0)
 
-    def expire_delays(self) -> None:
-        """Make the next cycle flush everything, however recent."""
-        with self._lock:
-            self._dirty, self._ahead = dict.fromkeys(self._dirty, 0), dict.fromkeys(self._ahead, 0)
-
     def flush(self) -> None:
         """Make everything appended before the call durable. Raises the first partition's FlushFailed."""
         dirty = [partition for partition in self._partitions() if not partition.log.is_flushed]

@@ -101,7 +101,7 @@ class Store:
             layout: "classic" or "kafka" for a new directory; None: that of the directory.
             topic_settings: defaults for every topic while this store is open; a topic's own come first.
             fs, clock_ms: the system's, or a test's.
-            background: run flush cycles and cleaning in threads; otherwise only `housekeep` does.
+            background: run flush cycles and cleaning, in threads.
             passing: the store is closed again in a moment; a process that opens it meanwhile waits.
             progress: called while tails are validated after a crash.
 
@@ -433,11 +433,6 @@ class Store:
         """Make everything appended before the call durable. Raises the first partition's FlushFailed."""
         self.check_open()
         self.flusher.flush()
-
-    def housekeep(self) -> None:
-        """Run all background work now, in this thread, due or not."""
-        self.flusher.expire_delays()
-        self.background.run_all()
 
     def check_open(self) -> None:
         if self._forked:

@@ -7,6 +7,7 @@ import threading
 from typing import Any
 
 import pytest
+from housekeeping import housekeep
 from wire import Wire, batch_of, fetch, records_of
 
 from embedlog.cluster import Broker
@@ -231,7 +232,7 @@ def test_a_segment_deleted_meanwhile_is_still_sent(broker: Broker, wire: Wire) -
     with Wire(broker) as other:
         other.fetch(T, 0)
         broker.log.delete_records("short", 0, before_offset=250)
-        broker.context.store.housekeep()
+        housekeep(broker.context.store)
     data = wire.receive(FetchRequest, 11, number).responses[0].partitions[0]
     found = records_of(data)
     assert found[0].offset == 0

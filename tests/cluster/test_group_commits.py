@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from faults import Clock, store_of
+from housekeeping import housekeep
 from members import G, Member
 from wire import Wire
 from zookeepers import eventually
@@ -382,16 +383,16 @@ def test_offsets_expire_when_nobody_has_used_them_for_long(path: Path) -> None:
             clock.now_ms += 5 * MINUTE_MS
             left.leave()
         clock.now_ms += 5 * MINUTE_MS - 1
-        store_of(log).housekeep()
+        housekeep(store_of(log))
         assert groups.list_groups() == ["left", "reads-t", "simple"]
         assert groups.committed_offsets("reads-t").keys() == {T0, u0}
         clock.now_ms += 1
-        store_of(log).housekeep()
+        housekeep(store_of(log))
         assert groups.list_groups() == ["left", "reads-t"]
         assert groups.committed_offsets("reads-t").keys() == {T0}  # whose topic its member reads
         assert groups.committed_offsets("left").keys() == {T0}  # since somebody was in it
         clock.now_ms += 5 * MINUTE_MS
-        store_of(log).housekeep()
+        housekeep(store_of(log))
         assert groups.list_groups() == ["reads-t"]
         assert member.heartbeat() == 0
     with Log(Store(str(path), clock_ms=clock, background=False)) as log, Broker(log) as broker:
@@ -415,7 +416,7 @@ def test_members_that_a_restart_cut_off_have_their_time_to_come_back(path: Path)
         with log, Broker(log, offsets_retention_minutes=10) as broker:
             eventually(lambda broker=broker: broker.context.groups.is_loaded)
             clock.now_ms += waited
-            store_of(log).housekeep()
+            housekeep(store_of(log))
             assert bool(broker.context.groups.committed_offsets(G)) == there
 
 
@@ -428,7 +429,7 @@ def test_a_broker_that_is_closed_expires_nothing(path: Path) -> None:
             groups.load()
         groups.commit_offsets(G, {T0: CommittedOffset(1)})
         clock.now_ms += 60 * MINUTE_MS
-        store_of(log).housekeep()
+        housekeep(store_of(log))
         assert groups.committed_offsets(G).keys() == {T0}
 
 

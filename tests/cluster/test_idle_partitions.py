@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from faults import Clock, store_of
+from housekeeping import housekeep
 from registered import Cluster
 from zookeepers import Znodes, eventually
 
@@ -117,11 +118,11 @@ def test_offsets_of_idle_partitions_do_not_expire_while_they_are_read(
         for _ in range(3):
             eventually(committed_now, "both are committed again")
             clock.now_ms += 10 * MINUTE_MS - 1
-            store_of(cluster.broker(0).log).housekeep()
+            housekeep(store_of(cluster.broker(0).log))
             assert in_kafka(cluster).keys() == {BUSY, IDLE}
         eventually(committed_now)
     clock.now_ms += 10 * MINUTE_MS
-    store_of(cluster.broker(0).log).housekeep()
+    housekeep(store_of(cluster.broker(0).log))
     assert in_kafka(cluster) == {}  # nobody reads them any more
 
 
@@ -162,7 +163,7 @@ def test_a_standalone_consumer_commits_all_its_positions(
 
             eventually(committed_now, "both are committed again")
             clock.now_ms += 10 * MINUTE_MS - 1
-            store_of(cluster.broker(0).log).housekeep()
+            housekeep(store_of(cluster.broker(0).log))
             assert offsets_in_kafka(cluster) == {BUSY: 1, IDLE: 0}
 
 
@@ -177,12 +178,12 @@ def test_a_members_offsets_do_not_expire(cluster: Cluster, log: Log, clock: Cloc
         consumer.commit()
         committed_at = clock.now_ms
         clock.now_ms += 20 * MINUTE_MS
-        store_of(cluster.broker(0).log).housekeep()
+        housekeep(store_of(cluster.broker(0).log))
         assert offsets_in_kafka(cluster) == {BUSY: 1, IDLE: 0}
         assert {each.commit_timestamp_ms for each in in_kafka(cluster).values()} == {committed_at}
     clock.now_ms += 10 * MINUTE_MS - 1
-    store_of(cluster.broker(0).log).housekeep()
+    housekeep(store_of(cluster.broker(0).log))
     assert offsets_in_kafka(cluster) == {BUSY: 1, IDLE: 0}  # since somebody was in the group
     clock.now_ms += 1
-    store_of(cluster.broker(0).log).housekeep()
+    housekeep(store_of(cluster.broker(0).log))
     assert in_kafka(cluster) == {}

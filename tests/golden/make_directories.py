@@ -30,7 +30,7 @@ import embedlog
 from embedlog import CommittedOffset, Log, Record, TopicPartition
 from embedlog.codec import encode_batch, encode_control_batch, encode_values
 from embedlog.files.filesystem import FileSystem
-from embedlog.store.atomic_append import append_atomically, staging_directory
+from embedlog.store.atomic_append import append_atomically
 
 T = 1_700_000_000_000
 NEVER_MS = 3_600_000
@@ -203,7 +203,9 @@ def killed_publishing(path: str, layout: str) -> None:
 
 
 def stage(log: Log, name: str, *values: bytes) -> str:
-    with open(os.path.join(staging_directory(log._writer()), name), "wb") as file:
+    directory = os.path.join(log.path, "staging")
+    os.makedirs(directory, exist_ok=True)
+    with open(os.path.join(directory, name), "wb") as file:
         file.write(encode_values(list(values), T))
     return name
 
