@@ -13,7 +13,7 @@ import embedlog
 from embedlog.runtime.parallel import run_parallel
 
 
-def test_many_are_done_eight_at_a_time_and_the_results_are_in_order() -> None:
+def test_eight_run_at_a_time_and_results_keep_their_order() -> None:
     meeting = threading.Barrier(8)
     under_way: set[int] = set()
     most: list[int] = []
@@ -33,7 +33,7 @@ def test_many_are_done_eight_at_a_time_and_the_results_are_in_order() -> None:
     assert max(most) == 1, "not worth a thread"
 
 
-def test_the_first_error_is_raised_when_all_have_ended() -> None:
+def test_the_first_error_is_raised_after_all_have_ended() -> None:
     meeting, failing = threading.Barrier(8), threading.Event()
     ended: list[int] = []
 
@@ -53,9 +53,7 @@ def test_the_first_error_is_raised_when_all_have_ended() -> None:
     assert threading.active_count() == before
 
 
-def test_partitions_that_the_end_of_the_program_leaves_to_be_flushed(
-    program: Callable[..., Program], path: Path
-) -> None:
+def test_unflushed_partitions_at_exit(program: Callable[..., Program], path: Path) -> None:
     """When there are no threads to be had any more."""
     program(
         """
@@ -72,7 +70,7 @@ for number in range(40):
         assert [record.value for record in log.read("t")] == [b"%d" % number for number in range(40)]
 
 
-def test_a_topic_one_of_whose_partitions_cannot_be_made_is_not_there_at_all(path: Path) -> None:
+def test_a_topic_with_a_failing_partition_is_not_created(path: Path) -> None:
     with embedlog.open(path) as log:
         (path / "t_30").write_bytes(b"a file where a directory should be")
         with pytest.raises(embedlog.EmbedlogError):

@@ -31,7 +31,7 @@ def length(path: Path, name: str = SEGMENT) -> int:
 # -- when ----------------------------------------------------------------------------------------------
 
 
-def test_durable_appends_that_follow_each_other_write_into_zeros(tmp_path: Path) -> None:
+def test_successive_durable_appends_write_into_zeros(tmp_path: Path) -> None:
     fs = FaultyFileSystem(tmp_path)
     with open_log(tmp_path, fs) as log:
         log.create_topic("t")
@@ -48,7 +48,7 @@ def test_durable_appends_that_follow_each_other_write_into_zeros(tmp_path: Path)
         assert length(tmp_path) > partition_of(log).size > records + STEP, "and then there are new ones"
 
 
-def test_appends_that_nobody_waits_for_grow_the_file_as_they_come(tmp_path: Path) -> None:
+def test_appends_without_flush_grow_the_file(tmp_path: Path) -> None:
     with open_log(tmp_path, FaultyFileSystem(tmp_path)) as log:
         log.create_topic("t")
         for _ in range(3 * CLOSE):
@@ -58,7 +58,7 @@ def test_appends_that_nobody_waits_for_grow_the_file_as_they_come(tmp_path: Path
         assert length(tmp_path) == partition_of(log).size
 
 
-def test_large_durable_appends_have_no_use_for_zeros(tmp_path: Path) -> None:
+def test_large_durable_appends_preallocate_nothing(tmp_path: Path) -> None:
     with open_log(tmp_path) as log:
         log.create_topic("t")
         for _ in range(3 * CLOSE):
@@ -66,7 +66,7 @@ def test_large_durable_appends_have_no_use_for_zeros(tmp_path: Path) -> None:
             assert length(tmp_path) == partition_of(log).size
 
 
-def test_zeros_end_where_the_segment_must(tmp_path: Path) -> None:
+def test_zeros_end_at_segment_bytes(tmp_path: Path) -> None:
     with open_log(tmp_path, segment_bytes=10_000) as log:
         log.create_topic("t")
         append_durably(log)
@@ -99,7 +99,7 @@ def test_neither_readers_nor_a_backup_nor_verify_see_the_zeros(tmp_path: Path) -
         assert values(reader) == expected
 
 
-def test_after_a_crash_the_zeros_are_cut_and_nothing_else(tmp_path: Path) -> None:
+def test_after_a_crash_only_the_zeros_are_truncated(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     log.create_topic("t")
     append_durably(log)
@@ -179,7 +179,7 @@ def test_a_parked_partition_keeps_no_zeros_and_closes_clean(tmp_path: Path, prea
         assert again.recovery.clean and not again.recovery.partitions
 
 
-def test_zeros_that_parking_could_not_cut_off_are_cut_off_by_whoever_appends_next(tmp_path: Path) -> None:
+def test_zeros_that_parking_left_are_truncated_by_the_next_append(tmp_path: Path) -> None:
     fs = FaultyFileSystem(tmp_path)
     log = open_log(tmp_path, fs)
     log.create_topic("t")
@@ -196,7 +196,7 @@ def test_zeros_that_parking_could_not_cut_off_are_cut_off_by_whoever_appends_nex
 # -- no room -------------------------------------------------------------------------------------------
 
 
-def test_no_room_for_zeros_is_nobodys_failure(tmp_path: Path) -> None:
+def test_no_room_for_zeros_fails_no_append(tmp_path: Path) -> None:
     fs = FaultyFileSystem(tmp_path)
     with open_log(tmp_path, fs) as log:
         log.create_topic("t")
@@ -212,7 +212,7 @@ def test_no_room_for_zeros_is_nobodys_failure(tmp_path: Path) -> None:
         assert len(values(log)) == 2 * CLOSE
 
 
-def test_zeros_that_could_not_be_taken_back_are_overwritten_and_cut_at_the_end(tmp_path: Path) -> None:
+def test_zeros_that_could_not_be_removed_are_overwritten(tmp_path: Path) -> None:
     fs = FaultyFileSystem(tmp_path)
     with open_log(tmp_path, fs) as log:
         log.create_topic("t")
@@ -238,7 +238,7 @@ def test_a_disk_that_is_nearly_full_is_not_filled_with_zeros(tmp_path: Path) -> 
         assert length(tmp_path) == partition_of(log).size
 
 
-def test_an_append_that_fails_takes_its_zeros_with_it(tmp_path: Path) -> None:
+def test_a_failed_append_removes_its_zeros(tmp_path: Path) -> None:
     fs = FaultyFileSystem(tmp_path)
     with open_log(tmp_path, fs) as log:
         log.create_topic("t")
@@ -250,7 +250,7 @@ def test_an_append_that_fails_takes_its_zeros_with_it(tmp_path: Path) -> None:
         assert log.append("t", b"x", flush=True).offset == CLOSE + 1
 
 
-def test_an_interruption_while_zeros_are_written_leaves_none_behind(tmp_path: Path) -> None:
+def test_an_interrupt_while_zeros_are_written_leaves_none(tmp_path: Path) -> None:
     """Ctrl-C behind the zeros: nobody was told that they are there."""
 
     def interrupt() -> None:

@@ -95,7 +95,7 @@ some_bytes = st.none() | st.binary(max_size=200)
     ),
 )
 @hypothesis_settings(deadline=None, max_examples=25)
-def test_both_ways_leave_the_same(
+def test_both_paths_write_the_same_bytes(
     tmp_path_factory: pytest.TempPathFactory, records: list[Any], settings: dict[str, Any]
 ) -> None:
     here = tmp_path_factory.mktemp("ways")
@@ -103,7 +103,7 @@ def test_both_ways_leave_the_same(
     assert short == written(here / "general", the_general_way, records, **settings)
 
 
-def test_a_record_larger_than_a_segment_is_alone_in_its_own(path: Path) -> None:
+def test_a_record_larger_than_a_segment_has_its_own(path: Path) -> None:
     with open_log(path, segment_bytes=1024) as log:
         log.create_topic("t")
         for size in (2000, 10, 800, 2000, 10):
@@ -112,7 +112,7 @@ def test_a_record_larger_than_a_segment_is_alone_in_its_own(path: Path) -> None:
         assert [len(value or b"") for _, value in values(log)] == [2000, 10, 800, 2000, 10]
 
 
-def test_a_segment_holds_no_more_offsets_than_its_index_can_name(path: Path) -> None:
+def test_a_segment_rolls_before_its_index_overflows(path: Path) -> None:
     with open_log(path) as log:
         log.create_topic("t")
         store_of(log).mark_gaps("t")
@@ -126,7 +126,7 @@ def test_a_segment_holds_no_more_offsets_than_its_index_can_name(path: Path) -> 
         assert [offset for offset, _ in values(log)] == [0, *range(2**31 - 2, 2**31 + 2)]
 
 
-def test_an_ordinary_record_goes_no_other_way(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_ordinary_record_takes_the_fast_path(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     log.create_topic("t")
     log.append("t", b"0")
     monkeypatch.delattr("embedlog.storage.appender.Appender.append")
@@ -136,7 +136,7 @@ def test_an_ordinary_record_goes_no_other_way(log: Log, monkeypatch: pytest.Monk
     assert values(log) == [(0, b"0"), (1, b"1"), (2, None)]
 
 
-def test_what_is_expected_is_looked_at(log: Log) -> None:
+def test_expected_offset_is_checked(log: Log) -> None:
     log.create_topic("t")
     log.append("t", b"0")
     appender = log.backend.appenders("t")[0]
@@ -146,7 +146,7 @@ def test_what_is_expected_is_looked_at(log: Log) -> None:
     assert appender.append_one(None, b"1", NOW_MS, True, 1) == RecordMetadata("t", 0, 1, NOW_MS, True)
 
 
-def test_a_write_that_fails_is_undone_and_the_next_gets_its_offset(path: Path) -> None:
+def test_a_failed_write_is_undone_and_its_offset_reused(path: Path) -> None:
     fs = FaultyFileSystem(path)
     with open_log(path, fs) as log:
         log.create_topic("t")
@@ -176,7 +176,7 @@ def late(request: pytest.FixtureRequest, log: Log) -> Iterator[Callable[[], obje
         yield lambda: partition.append(encode_batch([(None, b"1", (), NOW_MS)]))
 
 
-def test_an_append_to_a_topic_that_goes_is_told_so(log: Log, late: Callable[[], object]) -> None:
+def test_an_append_to_a_deleted_topic_fails(log: Log, late: Callable[[], object]) -> None:
     log.delete_topic("t")
     with pytest.raises(TopicNotFound, match="t 0: the topic was deleted meanwhile"):
         late()
@@ -186,14 +186,14 @@ def test_an_append_to_a_topic_that_goes_is_told_so(log: Log, late: Callable[[], 
     assert values(log) == []
 
 
-def test_an_append_to_a_log_that_is_closed_is_told_so(log: Log, late: Callable[[], object]) -> None:
+def test_an_append_to_a_closed_log_fails(log: Log, late: Callable[[], object]) -> None:
     log.close()
     with pytest.raises(Closed):
         late()
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
-def test_a_forked_child_is_told_whose_handle_it_has(log: Log, late: Callable[[], object]) -> None:
+def test_a_forked_childs_handle_names_its_owner(log: Log, late: Callable[[], object]) -> None:
     def append() -> None:
         with pytest.raises(ForkedHandle):
             late()
@@ -208,7 +208,7 @@ def test_a_reader_cannot_append(log: Log, path: Path) -> None:
         reader.append("t", b"0")
 
 
-def test_what_equals_hashes_alike(tmp_path: Path) -> None:
+def test_equal_values_hash_alike(tmp_path: Path) -> None:
     """The compiled loops make named tuples by themselves, down to where a tuple keeps its hash."""
     with open_log(tmp_path) as log:
         log.create_topic("t")

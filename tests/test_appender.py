@@ -88,7 +88,7 @@ def everything(log: Any, topic: str) -> dict[tuple[int, int], Record]:
 # -- append ------------------------------------------------------------------------------------------
 
 
-def test_append_gives_offsets_and_keeps_every_field(log: Any) -> None:
+def test_append_returns_offsets_and_keeps_every_field(log: Any) -> None:
     before = time.time_ns() // 1_000_000
     first = one(log, "one", b"value")
     second = one(log, "one", b"v2", key=b"k", headers=[("a", b"1"), ("b", None)], timestamp_ms=12)
@@ -134,7 +134,7 @@ def test_expected_offset(log: Any) -> None:
     assert len(everything(log, "one")) == 1
 
 
-def test_compression_is_the_callers_or_the_topics(log: Any) -> None:
+def test_compression_of_the_caller_overrides_the_topics(log: Any) -> None:
     log.create_topic("zipped", compression_type="zstd")
     spy = Spy(log.backend)
     for name, number in (("none", 0), ("gzip", 1), ("snappy", 2), ("lz4", 3), ("zstd", 4), ("producer", 0)):
@@ -219,7 +219,7 @@ def type_of(record: Any, value: bytes) -> Any:
     return (record[0], value) if isinstance(record, tuple) else value
 
 
-def test_what_compression_makes_larger_is_written_as_it_is(log: Any) -> None:
+def test_incompressible_records_are_written_plain(log: Any) -> None:
     log.create_topic("small", max_message_bytes=1000, compression_type="gzip")
     noise = random.Random(1).randbytes(1000 - 61 - 9)
     spy = Spy(log.backend)
@@ -270,7 +270,7 @@ def test_every_kind_of_record(log: Any, topic: str) -> None:
         check_landed(log, topic, many(log, topic, tuple(records), compression="lz4"), expected)
 
 
-def test_keys_go_where_they_belong_and_the_rest_to_one_partition(log: Any) -> None:
+def test_keyed_records_are_hashed_and_the_rest_share_a_partition(log: Any) -> None:
     records = [(b"k%d" % i if i % 3 else None, b"%d" % i) for i in range(300)]
     appended = many(log, "four", records)
     for (key, _), metadata in zip(records, appended, strict=True):
@@ -311,7 +311,7 @@ def test_a_users_partitioner_sees_every_record(log: Any) -> None:
         append_many(log.backend, lambda *_: 9, "four", [b"v"])
 
 
-def test_a_partition_gets_one_append_of_bounded_batches(log: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_partition_gets_one_append_of_bounded_batches(log: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(appender, "BATCH_BYTES", 2000)
     spy = Spy(log.backend)
     values = [b"%04d" % i + b"x" * 96 for i in range(1000)]
@@ -337,7 +337,7 @@ def test_max_message_bytes_bounds_the_batches(log: Any) -> None:
     assert [len(r.value) for r in log.read("small", 0)] == list(range(400))
 
 
-def test_nothing_to_append(log: Any) -> None:
+def test_an_empty_append(log: Any) -> None:
     appended = many(log, "one", [])
     assert len(appended) == 0
     assert appended == []
@@ -365,7 +365,7 @@ def test_nothing_to_append(log: Any) -> None:
         (None, InvalidType, "records must be an iterable, not NoneType"),
     ],
 )
-def test_one_wrong_record_and_nothing_is_appended(
+def test_one_invalid_record_fails_the_whole_append(
     log: Any, records: Any, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
@@ -373,7 +373,7 @@ def test_one_wrong_record_and_nothing_is_appended(
     assert everything(log, "four") == {}
 
 
-def test_an_error_of_the_callers_iterator_is_the_callers(log: Any) -> None:
+def test_errors_of_the_callers_iterator_pass_through(log: Any) -> None:
     def broken() -> Iterator[bytes]:
         yield b"a"
         raise TypeError("mine")
@@ -383,7 +383,7 @@ def test_an_error_of_the_callers_iterator_is_the_callers(log: Any) -> None:
     assert everything(log, "one") == {}
 
 
-def test_partial_append_tells_what_landed(log: Any) -> None:
+def test_partial_append_reports_what_was_appended(log: Any) -> None:
     records = [(b"k%d" % i, b"%d" % i) for i in range(100)]
     failing = OSError("no room")
     with pytest.raises(PartialAppend, match="partition 1 failed") as caught:
@@ -409,7 +409,7 @@ def test_partial_append_of_records_with_times(log: Any) -> None:
     check_landed(log, "four", caught.value.landed, [(r.key, r.value, (), r.timestamp_ms) for r in landed])
 
 
-def test_where_nothing_landed_the_error_is_the_partitions_own(log: Any) -> None:
+def test_an_append_that_wrote_nothing_raises_the_partitions_error(log: Any) -> None:
     failing = OSError("no room")
     with pytest.raises(OSError, match="no room") as caught:
         append_many(Spy(log.backend, {0: failing}), StickyPartitioner(), "one", [b"a"])

@@ -49,7 +49,7 @@ def kept(before: Assigned, now: Assigned) -> int:
 # -- examples
 
 
-def test_range_gives_runs_and_the_first_one_more() -> None:
+def test_range_assigns_runs_and_the_first_members_get_one_more() -> None:
     members = {name: Subscription(("t",)) for name in ("m2", "m0", "m1")}
     assigned = RANGE.assign({"t": 7}, members)
     assert {name: numbers(assigned[name]) for name in assigned} == {
@@ -89,7 +89,7 @@ def test_static_members_come_first_by_instance_id(assignor: Assignor) -> None:
 
 
 @pytest.mark.parametrize("assignor", ASSIGNORS.values(), ids=lambda a: a.name)
-def test_nothing_to_share_and_nobody_to_share_it(assignor: Assignor) -> None:
+def test_no_partitions_or_no_members(assignor: Assignor) -> None:
     assert assignor.assign({"t": 3}, {}) == {}
     assert assignor.assign({}, {"m": Subscription(("gone",))}) == {"m": []}
     assert assignor.assign({"t": 3}, {"m": Subscription(())}) == {"m": []}
@@ -140,7 +140,7 @@ def test_sticky_ignores_claims_to_what_is_not_there_or_not_subscribed() -> None:
     assert STICKY.assign({"t": 1, "other": 1}, members) == {"a": [TP("t", 0)], "b": [TP("other", 0)]}
 
 
-def test_sticky_finds_chains_of_moves() -> None:
+def test_sticky_moves_along_chains() -> None:
     """c can take nothing from a, which has too much; but b can take from a, and c from b."""
     members = {
         "a": Subscription(("x",), owned_partitions=tuple(TP("x", i) for i in range(3)), generation=1),
@@ -159,7 +159,7 @@ def test_sticky_finds_chains_of_moves() -> None:
     assert kept({name: list(chain[name].owned_partitions) for name in chain}, now) == 7  # two moves
 
 
-def test_sticky_gives_up_what_is_new_before_what_was_owned() -> None:
+def test_sticky_gives_up_new_partitions_first() -> None:
     """x 2 goes to a at first; once d has taken from c, it goes on to c, and a keeps both it had."""
     members = {
         "a": Subscription(("x",), owned_partitions=(TP("x", 0), TP("x", 1)), generation=1),

@@ -77,7 +77,7 @@ NOTHING = dict.fromkeys(range(3), BEFORE)
 EVERYTHING = {p: [*BEFORE, *STAGED.get(p, [])] for p in range(3)}
 
 
-def test_published_once_however_often_it_is_asked_for(tmp_path: Path) -> None:
+def test_a_repeated_atomic_append_is_applied_once(tmp_path: Path) -> None:
     make(tmp_path)
     store = Store(str(tmp_path), background=False)
     assert append_atomically(store, "query", 4, stage(store))
@@ -124,7 +124,7 @@ def test_killed_at_each_system_call_it_is_all_or_nothing(tmp_path: Path) -> None
     assert not outcomes[0] and outcomes[-1]
 
 
-def test_after_a_failure_past_the_intent_nobody_appends_and_the_next_open_carries_on(tmp_path: Path) -> None:
+def test_after_a_failure_past_the_intent_appends_are_refused_until_recovery(tmp_path: Path) -> None:
     make(tmp_path)
     fs = FaultyFileSystem(tmp_path)
     store = Store(str(tmp_path), fs=fs, background=False)
@@ -142,7 +142,7 @@ def test_after_a_failure_past_the_intent_nobody_appends_and_the_next_open_carrie
     assert contents(tmp_path) == {**EVERYTHING, 1: [*BEFORE, b"x"]}
 
 
-def test_other_appenders_wait_until_it_is_done(tmp_path: Path) -> None:
+def test_other_appenders_wait(tmp_path: Path) -> None:
     make(tmp_path)
     with embedlog.open(tmp_path) as log:
         store = log._writer()
@@ -159,7 +159,7 @@ def test_a_staged_name_cannot_leave_the_staging_directory(tmp_path: Path, name: 
     store.close()
 
 
-def test_a_staged_file_that_is_not_whole_batches_is_refused_before_anything_happens(tmp_path: Path) -> None:
+def test_a_staged_file_with_a_partial_batch_is_refused(tmp_path: Path) -> None:
     make(tmp_path)
     store = Store(str(tmp_path), background=False)
     staged = stage(store)
@@ -173,9 +173,7 @@ def test_a_staged_file_that_is_not_whole_batches_is_refused_before_anything_happ
 
 
 @pytest.mark.parametrize("garbage", [b"{", b"[]", b'{"version": 2}', b'{"version": 1, "appends": []}'])
-def test_an_intent_that_cannot_be_understood_is_an_error_and_changes_nothing(
-    tmp_path: Path, garbage: bytes
-) -> None:
+def test_an_undecodable_intent_is_an_error_and_changes_nothing(tmp_path: Path, garbage: bytes) -> None:
     make(tmp_path)
     intent = tmp_path / "publish-intent"
     intent.write_bytes(garbage)
@@ -201,7 +199,7 @@ def test_an_intent_that_cannot_be_understood_is_an_error_and_changes_nothing(
     ],
     ids=range(11),
 )
-def test_published_transactions_that_cannot_be_understood(tmp_path: Path, text: str) -> None:
+def test_undecodable_published_transactions(tmp_path: Path, text: str) -> None:
     """Whether something was published cannot be told any more: nothing is, and what was staged stays."""
     make(tmp_path)
     transactions = tmp_path / "published-transactions.json"
@@ -235,9 +233,7 @@ def test_published_transactions_that_cannot_be_understood(tmp_path: Path, text: 
         ("query", -1),
     ],
 )
-def test_a_publication_under_an_impossible_name(
-    tmp_path: Path, transaction_id: object, batch_id: object
-) -> None:
+def test_an_impossible_transaction_name(tmp_path: Path, transaction_id: object, batch_id: object) -> None:
     make(tmp_path)
     store = Store(str(tmp_path), background=False)
     staged = stage(store)
@@ -247,7 +243,7 @@ def test_a_publication_under_an_impossible_name(
     store.close()
 
 
-def test_publications_at_once_come_one_after_the_other(tmp_path: Path) -> None:
+def test_concurrent_atomic_appends_are_serialized(tmp_path: Path) -> None:
     make(tmp_path)
     with embedlog.open(tmp_path) as log:
         store = log._writer()
@@ -265,7 +261,7 @@ def test_publications_at_once_come_one_after_the_other(tmp_path: Path) -> None:
             assert all(len(set(run)) == 1 for run in runs)
 
 
-def test_readers_see_whole_batches_in_order_while_it_is_published(tmp_path: Path) -> None:
+def test_readers_see_whole_batches_in_order_meanwhile(tmp_path: Path) -> None:
     """From another view of the directory, at every call that the publication makes."""
     make(tmp_path)
     fs = FaultyFileSystem(tmp_path)
@@ -289,7 +285,7 @@ def test_readers_see_whole_batches_in_order_while_it_is_published(tmp_path: Path
     assert seen == sorted(seen)  # what was once there stays
 
 
-def test_where_there_is_no_room_nothing_is_published_and_the_log_goes_on(tmp_path: Path) -> None:
+def test_without_room_nothing_is_appended_and_the_log_works_on(tmp_path: Path) -> None:
     class Nearly(FaultyFileSystem):
         def free_bytes(self, path: str) -> int:
             return 100
@@ -308,7 +304,7 @@ def test_where_there_is_no_room_nothing_is_published_and_the_log_goes_on(tmp_pat
 
 
 @pytest.mark.parametrize("operation", ["create", "write", "sync", "rename"])
-def test_where_the_intent_cannot_be_written_nothing_has_happened(tmp_path: Path, operation: str) -> None:
+def test_an_unwritable_intent_changes_nothing(tmp_path: Path, operation: str) -> None:
     make(tmp_path)
     fs = FaultyFileSystem(tmp_path)
     store = Store(str(tmp_path), fs=fs, background=False)
@@ -323,7 +319,7 @@ def test_where_the_intent_cannot_be_written_nothing_has_happened(tmp_path: Path,
     assert contents(tmp_path) == {**EVERYTHING, 0: [*BEFORE, b"x", *STAGED[0]]}
 
 
-def test_what_the_log_may_hold_at_most_holds_for_publications(tmp_path: Path) -> None:
+def test_max_bytes_applies_to_atomic_appends(tmp_path: Path) -> None:
     make(tmp_path)
     store = Store(str(tmp_path), background=False, settings=LogSettings(max_bytes=300))
     with pytest.raises(embedlog.LogFull):
@@ -332,7 +328,7 @@ def test_what_the_log_may_hold_at_most_holds_for_publications(tmp_path: Path) ->
     assert contents(tmp_path) == NOTHING
 
 
-def test_after_an_interrupted_publication_no_other_takes_its_place(tmp_path: Path) -> None:
+def test_an_interrupted_atomic_append_blocks_others(tmp_path: Path) -> None:
     make(tmp_path)
     fs = FaultyFileSystem(tmp_path)
     store = Store(str(tmp_path), fs=fs, background=False)
@@ -353,7 +349,7 @@ def test_after_an_interrupted_publication_no_other_takes_its_place(tmp_path: Pat
     assert contents(tmp_path) == EVERYTHING
 
 
-def test_an_intent_whose_files_are_gone_is_an_error_and_no_silent_loss(tmp_path: Path) -> None:
+def test_an_intent_with_missing_files_is_an_error(tmp_path: Path) -> None:
     make(tmp_path)
     fs = FaultyFileSystem(tmp_path)
     store = Store(str(tmp_path), fs=fs, background=False)
@@ -373,9 +369,7 @@ def test_an_intent_whose_files_are_gone_is_an_error_and_no_silent_loss(tmp_path:
     assert staged_files(tmp_path) == []
 
 
-def test_transactions_of_one_publication_are_forgotten_in_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_transaction_ids_expire(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(atomic_append, "REMEMBERED", 3)
     make(tmp_path)
     store = Store(str(tmp_path), background=False)
@@ -391,7 +385,7 @@ def test_transactions_of_one_publication_are_forgotten_in_time(
         assert len(list(log.read("t", 0))) == 1 + 9 * len(STAGED[0])
 
 
-def test_what_is_no_batch_of_records_is_refused(tmp_path: Path) -> None:
+def test_unsuitable_staged_batches_are_refused(tmp_path: Path) -> None:
     make(tmp_path)
     with embedlog.open(tmp_path) as log:
         log.alter_topic("t", max_message_bytes=200)
@@ -443,7 +437,7 @@ def test_staged_files_are_read_in_pieces(tmp_path: Path, size: int) -> None:
     assert largest <= max(size, 61, *(header.size for header in batches))
 
 
-def test_a_publication_takes_the_time_of_the_append_where_the_topic_wants_it(tmp_path: Path) -> None:
+def test_an_atomic_append_sets_append_time(tmp_path: Path) -> None:
     make(tmp_path)
     with embedlog.open(tmp_path) as log:
         log.alter_topic("t", message_timestamp_type="LogAppendTime", segment_bytes=1024)
@@ -457,7 +451,7 @@ def test_a_publication_takes_the_time_of_the_append_where_the_topic_wants_it(tmp
         assert len(store.partition("t", 0).segments()) > 3  # no piece is larger than a segment may be
 
 
-def test_what_killed_jobs_staged_goes_after_a_week_and_what_live_ones_staged_stays(tmp_path: Path) -> None:
+def test_staged_files_of_dead_jobs_expire_after_a_week(tmp_path: Path) -> None:
     make(tmp_path)
     store = Store(str(tmp_path), background=False)
     for name in ("dead.0", "dead.1", "live.0", "live.1", "new.0"):

@@ -17,7 +17,7 @@ from embedlog.files.filesystem import FileSystem
 @pytest.mark.parametrize(
     "name", ["topics.json", "t_0/00000000000.kafka", "t_0/00000000000.index", "clean-shutdown"]
 )
-def test_a_pipe_in_the_place_of_a_file_keeps_nobody_waiting(path: Path, name: str) -> None:
+def test_a_named_pipe_instead_of_a_file_blocks_no_open(path: Path, name: str) -> None:
     with embedlog.open(path) as log:
         log.create_topic("t")
         log.append("t", b"1")
@@ -27,7 +27,7 @@ def test_a_pipe_in_the_place_of_a_file_keeps_nobody_waiting(path: Path, name: st
         log.append("t", b"2")  # an index is not looked at before
 
 
-def test_a_lost_list_of_topics_is_not_an_empty_log(path: Path) -> None:
+def test_a_missing_topic_list_is_not_an_empty_log(path: Path) -> None:
     with embedlog.open(path) as log:
         log.create_topic("t")
         log.append("t", b"1")
@@ -51,7 +51,7 @@ def test_a_lost_list_of_topics_is_not_an_empty_log(path: Path) -> None:
         ("delete", "00000000000.kafka.50.0.swap", b""),
     ],
 )
-def test_a_swap_that_is_none_replaces_no_records(
+def test_an_invalid_swap_file_replaces_no_records(
     path: Path, cleanup_policy: str, name: str, content: bytes
 ) -> None:
     with embedlog.open(path) as log:
@@ -66,7 +66,7 @@ def test_a_swap_that_is_none_replaces_no_records(
     assert (path / "t_0" / f"{name}.cut").read_bytes() == content
 
 
-def test_a_swap_that_lost_its_end_replaces_no_records(path: Path) -> None:
+def test_a_truncated_swap_file_replaces_no_records(path: Path) -> None:
     """Cut where a batch ends, it is whole batches still."""
     with embedlog.open(path) as log:
         log.create_topic("t", cleanup_policy="compact")
@@ -80,7 +80,7 @@ def test_a_swap_that_lost_its_end_replaces_no_records(path: Path) -> None:
         assert [record.value for record in log.read("t")] == [b"1", b"2"]
 
 
-def test_segments_that_are_compacted_to_nothing_are_swapped_when_killed(path: Path) -> None:
+def test_segments_compacted_to_nothing_are_swapped_after_a_kill(path: Path) -> None:
     """The swap is an empty file then, and right."""
     log = open_log(path, cleanup_policy="compact", segment_bytes=1024)
     log.create_topic("t")
@@ -100,7 +100,7 @@ def test_segments_that_are_compacted_to_nothing_are_swapped_when_killed(path: Pa
     assert (path / "t_0" / "00000000000.kafka").stat().st_size == 0
 
 
-def test_a_clock_that_is_set_back_does_not_keep_records_from_being_flushed(tmp_path: Path) -> None:
+def test_a_clock_set_back_does_not_delay_flushes(tmp_path: Path) -> None:
     clock = Clock()
     log = open_log(tmp_path, clock=clock)
     log.create_topic("t")
@@ -111,7 +111,7 @@ def test_a_clock_that_is_set_back_does_not_keep_records_from_being_flushed(tmp_p
     log.close()
 
 
-def test_a_commit_by_hand_is_the_last_word(log: Log) -> None:
+def test_auto_commit_does_not_override_a_manual_commit(log: Log) -> None:
     log.create_topic("t")
     log.append_many("t", [b"1"] * 10)
     tp = TopicPartition("t", 0)
@@ -130,7 +130,7 @@ def test_a_header_name_without_bytes_is_refused(log: Log) -> None:
         log.append("t", b"1", headers={"\ud800": b""})
 
 
-def test_a_forked_child_waits_for_no_lock_of_those_who_change_topics(log: Log) -> None:
+def test_a_forked_child_waits_for_no_inherited_topic_lock(log: Log) -> None:
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -167,7 +167,7 @@ class _Interrupting(FileSystem):
 
 
 @pytest.mark.parametrize("reopens", [True, False])
-def test_nothing_is_appended_behind_a_roll_that_ctrl_c_stopped(path: Path, reopens: bool) -> None:
+def test_nothing_is_appended_after_an_interrupted_roll(path: Path, reopens: bool) -> None:
     fs = _Interrupting()
     log = embedlog.open(path, fs=fs, segment_bytes=1024)
     log.create_topic("t")

@@ -563,7 +563,7 @@ def test_each_value_in_each_setting(on: Handles, name: str) -> None:
         (lambda on: on.log.create_topic("u", max_message_bytes=10**5000), "not a number of 16,610 bits"),
     ],
 )
-def test_what_the_error_says(on: Handles, call: Callable[[Handles], object], says: str) -> None:
+def test_error_messages(on: Handles, call: Callable[[Handles], object], says: str) -> None:
     with pytest.raises(EmbedlogError, match=says):
         call(on)
 
@@ -571,7 +571,7 @@ def test_what_the_error_says(on: Handles, call: Callable[[Handles], object], say
 @pytest.mark.parametrize(
     "zone", [None, Nowhere(), UTC, timezone(timedelta(hours=23)), timezone(-timedelta(hours=23))]
 )
-def test_the_ends_of_the_calendar_are_before_and_behind_everything(log: Log, zone: tzinfo | None) -> None:
+def test_the_ends_of_the_calendar_bound_all_timestamps(log: Log, zone: tzinfo | None) -> None:
     first, last = datetime.min.replace(tzinfo=zone), datetime.max.replace(tzinfo=zone)
     log.create_topic("t")
     log.append_many("t", [b"1", b"2"])
@@ -584,7 +584,7 @@ def test_the_ends_of_the_calendar_are_before_and_behind_everything(log: Log, zon
             assert consumer.position(TP) == offset
 
 
-def test_a_poll_without_an_end_ends_when_it_is_woken(log: Log) -> None:
+def test_an_endless_poll_ends_at_wakeup(log: Log) -> None:
     log.create_topic("t")
     with log.consumer("t") as consumer:
         threading.Timer(0.05, consumer.wakeup).start()
@@ -605,7 +605,7 @@ class Forgetful:
 
 
 @pytest.mark.parametrize("answer", [None, [], {TP: 5}, {TP: CommittedOffset("5")}, {TP: CommittedOffset(-1)}])
-def test_what_a_store_of_the_users_own_says_is_checked(log: Log, answer: object) -> None:
+def test_a_user_stores_answers_are_checked(log: Log, answer: object) -> None:
     log.create_topic("t")
     with log.consumer("t", "g", offset_store=Forgetful(answer), auto_commit=False) as consumer:
         for act in (consumer.poll, lambda: consumer.committed(TP)):
@@ -637,7 +637,7 @@ class Assigning:
         lambda member: {member: [("t", "0")]},
     ],
 )
-def test_what_an_assignor_of_the_users_own_says_is_checked(log: Log, answer: Callable[[str], object]) -> None:
+def test_a_user_assignors_answers_are_checked(log: Log, answer: Callable[[str], object]) -> None:
     log.create_topic("t")
     log.append("t", b"there")
     with (
@@ -649,7 +649,7 @@ def test_what_an_assignor_of_the_users_own_says_is_checked(log: Log, answer: Cal
         assert consumer.poll(60_000)
 
 
-def test_a_relative_path_without_a_directory_to_be_in(on: Handles, tmp_path: Path) -> None:
+def test_a_relative_path_without_a_working_directory(on: Handles, tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     os.chdir(gone)
@@ -660,7 +660,7 @@ def test_a_relative_path_without_a_directory_to_be_in(on: Handles, tmp_path: Pat
     embedlog.open(tmp_path / "absolute").close()
 
 
-def test_no_backup_inside_the_log(on: Handles, tmp_path: Path) -> None:
+def test_a_backup_inside_the_log_is_refused(on: Handles, tmp_path: Path) -> None:
     """It would be taken for a partition: a topic of that name, made later, would find it in its way."""
     path = Path(on.log.path)
     (tmp_path / "link").symlink_to(path)
@@ -670,7 +670,7 @@ def test_no_backup_inside_the_log(on: Handles, tmp_path: Path) -> None:
     assert not (path / "u_0").exists()
 
 
-def test_a_delete_policy_whose_module_fails(
+def test_a_delete_policy_whose_module_fails_to_import(
     on: Handles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)

@@ -201,7 +201,7 @@ def test_unknown_topics_and_settings_are_hinted_at(log: Log, path: Path) -> None
 
 
 @pytest.mark.parametrize("bad", [None, 5, b"bytes", ["list"]])
-def test_a_path_that_is_none(bad: object) -> None:
+def test_an_invalid_path(bad: object) -> None:
     with pytest.raises(InvalidType, match="path"):
         embedlog.open(bad)  # type: ignore[arg-type]
 
@@ -217,7 +217,7 @@ def test_a_path_that_is_none(bad: object) -> None:
         ("x" * 300, "x"),
     ],
 )
-def test_paths_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, says: str) -> None:
+def test_impossible_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, says: str) -> None:
     monkeypatch.chdir(tmp_path)
     for mode in ("rw", "r"):
         with pytest.raises(EmbedlogError, match=says):
@@ -225,7 +225,7 @@ def test_paths_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n
     assert tree(tmp_path) == {}
 
 
-def test_modes_and_layouts_that_there_are_not(path: Path) -> None:
+def test_unknown_modes_and_layouts(path: Path) -> None:
     for mode in ("w", "", None, 5, ["r"]):
         with pytest.raises(InvalidArgument, match="mode"):
             embedlog.open(path, mode)  # type: ignore[arg-type]
@@ -264,7 +264,7 @@ def test_too_large_records_are_refused_before_anything_is_written(log: Log, path
     assert log.offsets("t")[0].log_end_offset == 10
 
 
-def test_a_huge_record_costs_its_own_size_at_most(log: Log) -> None:
+def test_a_huge_record_costs_at_most_its_own_size(log: Log) -> None:
     log.create_topic("t")
     huge = bytes(40 * MIB)
     with at_most(MIB), pytest.raises(RecordTooLarge):
@@ -297,7 +297,7 @@ def test_a_reader_makes_no_directory(path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["rw", "r"])
-def test_somebody_elses_directory(tmp_path: Path, mode: str) -> None:
+def test_a_foreign_directory(tmp_path: Path, mode: str) -> None:
     (tmp_path / "notes.txt").write_bytes(b"mine")
     with pytest.raises(NotALog, match=r"notes|embedlog\.json.*embedlog import"):
         embedlog.open(tmp_path, mode)
@@ -317,7 +317,7 @@ def test_a_directory_of_07_files(tmp_path: Path, mode: str) -> None:
     assert tree(tmp_path) == before
 
 
-def test_somebody_who_died_while_making_a_log_is_in_nobodys_way(path: Path) -> None:
+def test_a_writer_killed_while_creating_a_log_blocks_no_other(path: Path) -> None:
     path.mkdir()
     (path / "embedlog.json.4711.tmp").write_bytes(b'{"form')
     (path / "embedlog.json.4712.tmp.tmp").write_bytes(b"")
@@ -387,7 +387,7 @@ def test_a_directory_that_cannot_be_written(shared: Path) -> None:
 
 
 @pytest.mark.parametrize("hidden", ["", "embedlog.json", "topics.json", "t_0", "t_0/00000000000.kafka"])
-def test_what_cannot_be_read_is_an_error_and_not_an_empty_log(shared: Path, hidden: str) -> None:
+def test_an_unreadable_directory_is_not_an_empty_log(shared: Path, hidden: str) -> None:
     (shared / hidden).chmod(0)
     for mode in ("r", "rw"):
         said = as_nobody(lambda mode=mode: read_all(shared, mode))  # type: ignore[misc]
@@ -470,7 +470,7 @@ def test_garbage_for_the_format_and_the_topics(closed: Path, garbage: bytes) -> 
         {"extra": 1},
     ],
 )
-def test_topics_that_cannot_be(closed: Path, change: dict[str, object]) -> None:
+def test_invalid_topics(closed: Path, change: dict[str, object]) -> None:
     topics = json.loads((closed / "topics.json").read_text())
     topics["topics"]["t"].update(change)
     (closed / "topics.json").write_text(sealed(topics))
@@ -494,7 +494,7 @@ def test_a_topic_file_of_a_later_version(closed: Path) -> None:
     refused(closed, UnsupportedFormat, "version")
 
 
-def test_a_topic_file_that_was_edited_says_how_to_go_on(closed: Path) -> None:
+def test_an_edited_topic_file_says_how_to_continue(closed: Path) -> None:
     """Whoever means what he wrote puts the checksum there that the error tells him."""
     file = closed / "topics.json"
     topics = json.loads(file.read_text())
@@ -512,7 +512,7 @@ def test_a_topic_file_that_was_edited_says_how_to_go_on(closed: Path) -> None:
         assert len(list(log.read("t"))) == 3
 
 
-def test_no_flip_of_the_topics_goes_unnoticed(closed: Path) -> None:
+def test_every_flip_of_the_topic_file_is_detected(closed: Path) -> None:
     file = closed / "topics.json"
     data = file.read_bytes()
     with embedlog.open(closed, "r") as log:
@@ -533,13 +533,13 @@ def test_no_flip_of_the_topics_goes_unnoticed(closed: Path) -> None:
 @pytest.mark.parametrize(
     "topics", [{}, {"other": {"id": "x", "partitions": 1, "settings": {}, "gaps": False}}]
 )
-def test_a_topic_file_that_does_not_know_the_records_is_refused(closed: Path, topics: dict[str, Any]) -> None:
+def test_a_topic_file_without_a_partition_on_disk_is_refused(closed: Path, topics: dict[str, Any]) -> None:
     file = closed / "topics.json"
     file.write_text(sealed({"version": 1, "topics": topics}))
     refused(closed, CorruptCheckpoint, "t_0 holds records, and no topic claims them")
 
 
-def test_a_topic_file_that_knows_too_few_partitions_is_refused(closed: Path) -> None:
+def test_a_topic_file_with_too_few_partitions_is_refused(closed: Path) -> None:
     with embedlog.open(closed) as log:
         log.append("t", b"4", partition=1)
     file = closed / "topics.json"
@@ -571,7 +571,7 @@ BAD_CHECKPOINTS = [
 
 
 @pytest.mark.parametrize("name", CHECKPOINTS)
-def test_garbage_for_what_can_be_made_anew(closed: Path, tmp_path: Path, name: str) -> None:
+def test_garbage_in_files_that_can_be_rebuilt(closed: Path, tmp_path: Path, name: str) -> None:
     for number, garbage in enumerate(BAD_CHECKPOINTS):
         copy = tmp_path / f"copy{number}"
         shutil.copytree(closed, copy)
@@ -586,7 +586,7 @@ def test_garbage_for_what_can_be_made_anew(closed: Path, tmp_path: Path, name: s
                 assert [r.value for r in log.read("t")] == [b"1", b"2", b"3", b"4"]
 
 
-def test_a_changed_digit_in_the_note_of_a_clean_end_is_noticed(closed: Path) -> None:
+def test_a_changed_digit_in_clean_shutdown_is_detected(closed: Path) -> None:
     """It would have the next record appended at another offset."""
     note = (closed / "clean-shutdown").read_text()
     changed = note.replace("\n   3,", "\n   8,")
@@ -669,7 +669,7 @@ def test_damaged_segments(closed: Path, damage: str, recovery_point: str) -> Non
 
 
 @pytest.mark.parametrize("damage", ["truncated", "zeroed", "garbage"])
-def test_damage_is_an_error_to_readers_and_never_an_end(closed: Path, damage: str) -> None:
+def test_damage_is_an_error_and_never_end_of_log(closed: Path, damage: str) -> None:
     """The clean note vouches for the tail: what is damaged afterwards has to be found by reading."""
     segment = closed / "t_0" / "00000000000.kafka"
     good = segment.read_bytes()
@@ -712,7 +712,7 @@ def test_a_decompression_bomb_in_the_log(log: Log, path: Path) -> None:
 
 
 @pytest.mark.parametrize("declared", [2, 10**6, 2**31 - 1])
-def test_a_batch_that_declares_more_records_than_it_has(log: Log, declared: int) -> None:
+def test_a_batch_with_fewer_records_than_declared(log: Log, declared: int) -> None:
     log.create_topic("t")
     batch = encode_batch([(None, b"x", (), 1)])
     struct.pack_into(">i", batch, 23, declared - 1)
@@ -724,7 +724,7 @@ def test_a_batch_that_declares_more_records_than_it_has(log: Log, declared: int)
 
 
 @pytest.mark.parametrize("length", [-1, 0, 48, 2**31 - 1])
-def test_a_batch_that_declares_another_length_than_it_has(closed: Path, length: int) -> None:
+def test_a_batch_with_a_wrong_length(closed: Path, length: int) -> None:
     segment = closed / "t_0" / "00000000000.kafka"
     with embedlog.open(closed) as log:
         changed = bytearray(segment.read_bytes())
@@ -758,7 +758,7 @@ def test_a_second_writer_changes_nothing(log: Log, path: Path) -> None:
     assert settled(path) == before
 
 
-def test_commits_that_cannot_be(log: Log, path: Path) -> None:
+def test_impossible_commits(log: Log, path: Path) -> None:
     log.create_topic("t")
     coordinator = log.backend.coordinator
     assert coordinator is not None
@@ -793,7 +793,7 @@ def test_commits_that_cannot_be(log: Log, path: Path) -> None:
     assert coordinator.committed_offsets("g") == {}
 
 
-def test_records_of_others_in_the_offsets_topic_are_passed_over(path: Path) -> None:
+def test_foreign_records_in_the_offsets_topic_are_skipped(path: Path) -> None:
     with embedlog.open(path, offsets_topic_num_partitions=1) as log:
         log.create_topic("t")
         log.append("t", b"1")
@@ -825,7 +825,7 @@ NO_FILES = {
         *("t_0/00000000000.txnindex", "t_0/00000000003.snapshot", "t_0/leader-epoch-checkpoint"),
     ],
 )
-def test_what_is_no_file_where_one_should_be(closed: Path, name: str, kind: str) -> None:
+def test_a_directory_or_pipe_instead_of_a_file(closed: Path, name: str, kind: str) -> None:
     """It is worked around, or an error that names it; nobody waits for the other end of a pipe."""
     path = closed / name
     if path.is_dir():
@@ -855,7 +855,7 @@ def test_what_is_no_file_where_one_should_be(closed: Path, name: str, kind: str)
     ("name", "lost"),
     [("recovery-point-offset-checkpoint", 0), ("t_0/00000000000.index", 0), ("t_0/00000000000.kafka", 3)],
 )
-def test_verify_goes_on_behind_what_it_cannot_read(closed: Path, name: str, lost: int) -> None:
+def test_verify_continues_after_unreadable_bytes(closed: Path, name: str, lost: int) -> None:
     (closed / name).unlink()
     (closed / name).mkdir()
     report = verify_log(closed)

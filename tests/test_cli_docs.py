@@ -22,6 +22,6 @@ def test_every_command() -> None:
 
 
 @pytest.mark.parametrize("line", SHOWN)
-def test_what_is_shown_can_be_typed(line: str) -> None:
+def test_shown_commands_work(line: str) -> None:
     arguments = shlex.split(line.removesuffix(" &").replace("$'\\t'", "'\t'"))[1:]
     assert _parser(arguments).parse_args(arguments).command == arguments[0]

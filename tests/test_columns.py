@@ -76,7 +76,7 @@ def some_run(chosen: random.Random, offset: int) -> tuple[bytes, int]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_what_was_taken_stays_as_it_is(seed: int) -> None:
+def test_read_columns_never_change(seed: int) -> None:
     # Memory is used again as soon as nobody has it: no sooner.
     chosen = random.Random(seed)
     wanted = chosen.choice(subsets())
@@ -97,7 +97,7 @@ def test_what_was_taken_stays_as_it_is(seed: int) -> None:
         kept = [each for each in kept if chosen.random() < 0.6]
 
 
-def test_memory_that_nobody_has_is_used_again() -> None:
+def test_unreferenced_memory_is_reused() -> None:
     columns = compiled_columns.Columns(["value"])
     data = bytes(encode_batch([(None, b"x" * 5000, (), 0)] * 20, base_offset=0, leader_epoch=0))
 
@@ -118,7 +118,7 @@ def test_memory_that_nobody_has_is_used_again() -> None:
 
 
 @pytest.mark.parametrize("module", [compiled_columns, plain_columns])
-def test_a_damaged_batch_leaves_nothing(module: Any) -> None:
+def test_a_damaged_batch_yields_nothing(module: Any) -> None:
     rows = some_rows(random.Random(1), 40)
     body = bytes(plain_encoding.encode_records(b"", rows, 0))
     whole = module.Columns(COLUMNS)
@@ -142,7 +142,7 @@ def test_a_header_name_that_is_no_utf8(module: Any) -> None:
     assert columns.take()["headers"].names.data == "n\ufffd\ufffde".encode()
 
 
-def test_a_column_that_there_is_not() -> None:
+def test_an_unknown_column() -> None:
     for module in (compiled_columns, plain_columns):
         with pytest.raises(InvalidArgument, match="no column 'topic'"):
             module.Columns(("topic",))
@@ -195,7 +195,7 @@ def test_only_the_columns_asked_for(log: embedlog.Log) -> None:
     assert set(table["topic"].to_pylist()) == {"t"}
 
 
-def test_arrow_drops_what_was_aborted(log: embedlog.Log) -> None:
+def test_arrow_drops_aborted_records(log: embedlog.Log) -> None:
     batch = encode_batch(
         [(b"k", b"v", (), 5)], producer_id=1, producer_epoch=0, base_sequence=0, transactional=True
     )

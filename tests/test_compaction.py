@@ -274,7 +274,7 @@ def test_segments_are_merged_up_to_segment_bytes(bench: Bench) -> None:
         assert read_all(bench.partition, start=offset, max_bytes=1)[0].offset == offset
 
 
-def test_a_part_that_is_cleaned_away_altogether_still_tells_readers_where_to_go_on(bench: Bench) -> None:
+def test_a_fully_compacted_part_still_tells_readers_where_to_continue(bench: Bench) -> None:
     bench.settings = bench.partition.settings = compacted(delete_retention_ms=0)
     bench.append((b"a", b"1"))
     bench.append((b"a", None))
@@ -361,7 +361,7 @@ def test_records_that_are_too_young_wait(bench: Bench) -> None:
     assert offsets_of(bench) == [1, 2, 3]
 
 
-def test_when_a_round_is_worth_it(bench: Bench) -> None:
+def test_when_a_partition_is_worth_compacting(bench: Bench) -> None:
     def worth(first_dirty: int, **given: Any) -> bool:
         return should_compact(bench.partition, compacted(**given), bench.time_ms, first_dirty)
 
@@ -449,7 +449,7 @@ def test_markers_outlive_their_transaction_by_delete_retention_ms(bench: Bench) 
     assert [r.value for r in read_committed(bench.partition)] == [b"2", b"z"]
 
 
-def test_a_marker_that_alone_tells_a_producers_epoch_stays_without_its_record(bench: Bench) -> None:
+def test_the_last_marker_with_a_producers_epoch_stays_empty(bench: Bench) -> None:
     bench.settings = bench.partition.settings = compacted(delete_retention_ms=0)
     producers = Transactional(bench)
     producers.send(1, b"a", b"1")
@@ -466,7 +466,7 @@ def test_a_marker_that_alone_tells_a_producers_epoch_stays_without_its_record(be
     assert bench.reopen().lifecycle.for_cleaning().last_batches == {1: (3, -1)}
 
 
-def test_nothing_behind_the_maps_end_is_touched(bench: Bench) -> None:
+def test_nothing_past_the_maps_end_is_changed(bench: Bench) -> None:
     """Its tombstones and markers have not been cleaned yet, and read_committed still needs the abort."""
     producers = Transactional(bench)
     bench.append((b"a", b"1"))
@@ -493,7 +493,7 @@ def test_nothing_behind_the_maps_end_is_touched(bench: Bench) -> None:
     assert offsets_of(bench) == [1, 3, 7, 8]
 
 
-def test_a_producers_state_can_be_made_from_what_is_left(bench: Bench) -> None:
+def test_producer_state_can_be_rebuilt_after_compaction(bench: Bench) -> None:
     producers = Transactional(bench)
     for i in range(8):
         producers.send(1, b"a", b"%d" % i, codec=2)
@@ -562,7 +562,7 @@ def test_appends_and_reads_go_on_meanwhile(tmp_path: Path) -> None:
         assert len(left) == 50
 
 
-def test_a_reader_that_holds_an_old_segment_finishes_with_its_bytes(bench: Bench) -> None:
+def test_a_reader_of_an_old_segment_finishes(bench: Bench) -> None:
     bench.append((b"a", b"1"))
     bench.append((b"a", b"2"))
     bench.partition.roll()
@@ -672,7 +672,7 @@ def test_keys_of_any_length_are_told_apart(bench: Bench, size: int) -> None:
     assert offsets_of(bench) == list(range(10, 15))
 
 
-def test_a_woken_throttle_sleeps_no_more() -> None:
+def test_a_woken_throttle_stops_sleeping() -> None:
     throttle = Throttle(1)
     throttle.wake()
     throttle(1 << 30)

@@ -149,7 +149,7 @@ def test_new_partitions_are_read_alone_and_in_a_group(four: embedlog.Log) -> Non
         assert len(member.assignment()) == 6
 
 
-def test_a_large_record_comes_whole(log: embedlog.Log) -> None:
+def test_a_large_record_is_returned_whole(log: embedlog.Log) -> None:
     log.create_topic("t")
     log.append("t", bytes(100_000))
     with log.consumer("t", fetch_max_bytes=10) as consumer:
@@ -220,7 +220,7 @@ def test_pause_and_resume(four: embedlog.Log) -> None:
         assert everything(consumer) == ALL[:10]
 
 
-def test_pausing_in_the_middle_of_a_chunk_keeps_the_place(four: embedlog.Log) -> None:
+def test_pausing_within_a_chunk_keeps_the_position(four: embedlog.Log) -> None:
     with four.consumer("t") as consumer:
         consumer.assign([T0, T1])
         assert int(next(consumer).value or b"") == 0
@@ -255,7 +255,7 @@ def test_assign_leaves_the_group(four: embedlog.Log) -> None:
         assert len(two.assignment()) == 4
 
 
-def test_out_of_range_goes_by_the_policy(four: embedlog.Log) -> None:
+def test_out_of_range_follows_auto_offset_reset(four: embedlog.Log) -> None:
     for reset, expected in ("earliest", ALL[:10]), ("latest", []):
         with four.consumer(auto_offset_reset=reset) as consumer:
             consumer.assign([T0])
@@ -282,7 +282,7 @@ def test_latest_begins_at_the_end(four: embedlog.Log) -> None:
 # -- commits -----------------------------------------------------------------------------------------
 
 
-def test_auto_commit_commits_what_was_come_back_for(four: embedlog.Log) -> None:
+def test_auto_commit_covers_records_before_the_next_poll(four: embedlog.Log) -> None:
     with four.consumer("t", group="g", max_poll_records=4) as consumer:
         assert numbers(consumer.poll()) == [0, 1, 2, 3]
     with four.consumer("t", group="g", max_poll_records=4) as consumer:
@@ -357,7 +357,7 @@ def test_rewinding_a_group_reads_again(four: embedlog.Log) -> None:
         assert everything(consumer) == list(range(1, 10))
 
 
-def test_a_commit_of_partitions_that_went_to_others_fails(four: embedlog.Log) -> None:
+def test_a_commit_of_lost_partitions_fails(four: embedlog.Log) -> None:
     with four.consumer("t", group="g") as one, four.consumer("t", group="g") as two:
         settle(one, two)
         gone = next(iter(two.assignment()))
@@ -436,7 +436,7 @@ def test_queue_semantics_in_one_group_and_topic_semantics_in_several(log: embedl
     assert found == {group: Counter(range(600)) for group in ("a", "b")}
 
 
-def test_callbacks_in_their_order(four: embedlog.Log) -> None:
+def test_callbacks_keep_their_order(four: embedlog.Log) -> None:
     told: list[tuple[str, int]] = []
 
     def telling(what: str) -> Callable[[tuple[TopicPartition, ...]], None]:
@@ -488,7 +488,7 @@ def test_a_rebalance_commits_before_it_gives_up(four: embedlog.Log) -> None:
         assert settle(two, one) == []
 
 
-def test_a_consumer_that_is_forgotten_leaves_its_group(four: embedlog.Log) -> None:
+def test_an_unreferenced_consumer_leaves_its_group(four: embedlog.Log) -> None:
     assigned = threading.Event()
     with four.consumer("t", group="g") as one:
         two = four.consumer("t", group="g")
@@ -502,7 +502,7 @@ def test_a_consumer_that_is_forgotten_leaves_its_group(four: embedlog.Log) -> No
         assert len(one.assignment()) == 4
 
 
-def test_a_consumer_forgotten_while_it_joins_leaves_too(four: embedlog.Log) -> None:
+def test_an_unreferenced_joining_consumer_leaves_too(four: embedlog.Log) -> None:
     with four.consumer("t", group="g") as one:
         one.poll()
         two = four.consumer("t", group="g")
@@ -514,7 +514,7 @@ def test_a_consumer_forgotten_while_it_joins_leaves_too(four: embedlog.Log) -> N
             one.poll(timeout_ms=20)
 
 
-def test_the_assignor_is_the_users_choice(four: embedlog.Log) -> None:
+def test_a_user_assignor(four: embedlog.Log) -> None:
     class AllToTheFirst:
         name = "all-to-the-first"
 
@@ -531,7 +531,7 @@ def test_the_assignor_is_the_users_choice(four: embedlog.Log) -> None:
         assert sorted(map(len, (one.assignment(), two.assignment()))) == [0, 4]
 
 
-def test_an_assignor_that_gives_twice_is_refused(four: embedlog.Log) -> None:
+def test_a_double_assignment_is_refused(four: embedlog.Log) -> None:
     class Twice:
         name = "twice"
 
@@ -780,14 +780,14 @@ def test_a_store_needs_a_group(four: embedlog.Log, tmp_path: Path) -> None:
         (InvalidArgument, {"auto_commit_interval_ms": -1}),
     ],
 )
-def test_mistakes_are_told_at_once(
+def test_wrong_arguments_fail_at_once(
     four: embedlog.Log, error: type[Exception], arguments: dict[str, Any]
 ) -> None:
     with pytest.raises(error):
         four.consumer(**({"topics": "t"} | arguments))
 
 
-def test_mistakes_with_a_consumer(four: embedlog.Log) -> None:
+def test_wrong_use_of_a_consumer(four: embedlog.Log) -> None:
     with four.consumer("t", group="g") as consumer:
         with pytest.raises(NotAssigned):
             consumer.seek(T0, 0)
@@ -807,7 +807,7 @@ def test_mistakes_with_a_consumer(four: embedlog.Log) -> None:
 
 
 @pytest.mark.parametrize("group", [None, "g"])
-def test_a_topic_deleted_under_a_consumer_leaves_it(log: embedlog.Log, group: str | None) -> None:
+def test_a_topic_deleted_under_a_consumer_is_dropped(log: embedlog.Log, group: str | None) -> None:
     log.create_topic("stays")
     log.create_topic("goes")
     with log.consumer(["stays", "goes"], group, metadata_refresh_ms=600_000) as consumer:

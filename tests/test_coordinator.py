@@ -110,7 +110,7 @@ def test_a_groups_records_lie_in_kafkas_partition_for_it(path: Path, count: int)
         assert coordinator_of(log).committed_offsets("g").keys() == {T0, T1}
 
 
-def test_the_offsets_topic_is_kept_from_whoever_would_lose_it(path: Path) -> None:
+def test_the_offsets_topic_is_protected(path: Path) -> None:
     with embedlog.open(path, offsets_topic_num_partitions=2) as log:
         coordinator = coordinator_of(log)
         coordinator.commit_offsets("g", {T0: CommittedOffset(5)})
@@ -145,7 +145,7 @@ def test_commits_survive_the_compaction_of_their_topic(path: Path) -> None:
         assert {name: committed.offset for name, committed in found.items()} == {T0: 199, T1: 398}
 
 
-def test_deleted_offsets_are_gone_for_good(path: Path) -> None:
+def test_deleted_offsets_stay_deleted(path: Path) -> None:
     with embedlog.open(path) as log:
         coordinator = coordinator_of(log)
         coordinator.commit_offsets("g", {T0: CommittedOffset(5), T1: CommittedOffset(7)})
@@ -157,7 +157,7 @@ def test_deleted_offsets_are_gone_for_good(path: Path) -> None:
             coordinator_of(log).delete_offsets("nobody", [T0])
 
 
-def test_a_deleted_group_is_gone_for_good(path: Path) -> None:
+def test_a_deleted_group_stays_deleted(path: Path) -> None:
     with embedlog.open(path) as log:
         log.create_topic("t")
         coordinator = coordinator_of(log)
@@ -222,7 +222,7 @@ def test_metadata_is_kept_as_kafka_keeps_it(path: Path) -> None:
         assert last.members[0].assignment == b"all"
 
 
-def test_commits_that_are_refused(log: Log) -> None:
+def test_refused_commits(log: Log) -> None:
     log.create_topic("t")
     coordinator = coordinator_of(log)
     member, generation = join(coordinator, "g")
@@ -254,7 +254,7 @@ def test_commits_that_are_refused(log: Log) -> None:
         coordinator.commit_offsets("g", good, member_id=member, generation=generation)
 
 
-def test_a_consumer_whose_partitions_went_to_another_cannot_commit(log: Log) -> None:
+def test_a_consumer_cannot_commit_lost_partitions(log: Log) -> None:
     log.create_topic("t", partitions=2)
     log.append_many("t", [b"x"] * 10, partition=0)
     log.append_many("t", [b"x"] * 10, partition=1)
@@ -282,7 +282,7 @@ def test_a_consumer_whose_partitions_went_to_another_cannot_commit(log: Log) -> 
     assert coordinator_of(log).committed_offsets("g")[mine].offset == 1
 
 
-def test_a_member_that_says_nothing_is_out_after_its_time(log: Log) -> None:
+def test_a_silent_member_is_removed_after_its_session_timeout(log: Log) -> None:
     """By the store's own timer: nobody has to ask."""
     coordinator = coordinator_of(log)
     left = threading.Event()

@@ -66,7 +66,7 @@ APPENDS: dict[str, Callable[[Told, Log], None]] = {
 
 @pytest.mark.parametrize("then", ["goes on", "opens it again", "dies"])
 @pytest.mark.parametrize("kind", APPENDS)
-def test_an_append_that_ctrl_c_stops_has_happened_or_not(path: Path, kind: str, then: str) -> None:
+def test_an_interrupted_append_happened_whole_or_not_at_all(path: Path, kind: str, then: str) -> None:
     fs, told = UnsyncedFileSystem(), Told()
     settings = {"segment_bytes": 1024 if kind == "rolling" else 1 << 20, "index_interval_bytes": 1}
     log = open_log(path, fs, **settings)
@@ -95,7 +95,7 @@ def test_an_append_that_ctrl_c_stops_has_happened_or_not(path: Path, kind: str, 
         told.check(log)
 
 
-def test_what_cannot_be_taken_back_waits_for_a_reopen(path: Path) -> None:
+def test_an_append_that_cannot_be_undone_fails_the_partition(path: Path) -> None:
     """A second Ctrl-C, while the append that the first one stopped is undone."""
 
     class Interrupting(UnsyncedFileSystem):
@@ -141,7 +141,7 @@ CHANGES: dict[str, Callable[[Log], object]] = {
 
 
 @pytest.mark.parametrize("kind", CHANGES)
-def test_a_change_of_topics_that_ctrl_c_stops_has_happened_or_not(path: Path, kind: str) -> None:
+def test_an_interrupted_topic_change_happened_whole_or_not_at_all(path: Path, kind: str) -> None:
     fs = UnsyncedFileSystem()
     log = open_log(path, fs)
     log.create_topic("kept")
@@ -186,7 +186,7 @@ def comes_back(work: Callable[[], Any]) -> bool:
     return not thread.is_alive()
 
 
-def test_background_tasks_run_whatever_ctrl_c_does_to_who_wakes_them() -> None:
+def test_background_tasks_run_although_ctrl_c_interrupts_their_waker() -> None:
     ran = threading.Semaphore(0)
     housekeeping = Scheduler("test", BackgroundFailures())
     housekeeping.add("task", lambda: ran.release())
@@ -201,7 +201,7 @@ def test_background_tasks_run_whatever_ctrl_c_does_to_who_wakes_them() -> None:
     assert comes_back(housekeeping.stop)
 
 
-def test_work_that_must_not_break_is_done_to_its_end() -> None:
+def test_uninterruptible_work_is_completed() -> None:
     done: list[int] = []
     for point in itertools.count():
         ended = threading.Event()
@@ -275,7 +275,7 @@ def test_a_producer_goes_on_after_ctrl_c(log: Log, kind: str) -> None:
     assert [found[future.result().offset] for _, future in sends.sent] == [value for value, _ in sends.sent]
 
 
-def test_a_producer_that_ctrl_c_stops_from_closing_is_closed_by_the_next_close(path: Path) -> None:
+def test_a_second_close_completes_an_interrupted_one(path: Path) -> None:
     with open_log(path, UnsyncedFileSystem()) as log:
         log.create_topic("t")
         for point in itertools.count():

@@ -115,7 +115,7 @@ def test_a_chunk_ends_when_enough_was_decompressed() -> None:
 
 @pytest.mark.parametrize("compression", [codec.NONE, codec.GZIP])
 @pytest.mark.parametrize("end", range(11))
-def test_a_chunk_ends_where_it_is_to_end(end: int, compression: int) -> None:
+def test_a_chunk_ends_at_its_limit(end: int, compression: int) -> None:
     batches = [
         batch(base, *(b"%d" % i for i in range(base, base + 3)), compression=compression)
         for base in (0, 3, 6)
@@ -200,7 +200,7 @@ def test_records_before_damage_come_first_then_the_error() -> None:
     assert (error.pos, error.offset) == (500, 2)
 
 
-def test_damage_behind_a_dropped_batch_keeps_its_place() -> None:
+def test_damage_after_a_dropped_batch_keeps_its_position() -> None:
     bad = bytearray(batch(1, b"1"))
     bad[-1] ^= 1
     assert chunk(fetched(marker(0, commit=True), bytes(bad)), 0) == ([], 1, 0)
@@ -215,7 +215,7 @@ def test_garbage_another_format_and_half_a_batch() -> None:
     assert chunk(fetched(batch(0, b"0"), batch(1, bytes(100))[:-1]), 0) == ([b"0"], 1, 0)
 
 
-def test_a_batch_that_cannot_be_decompressed_is_damage_behind_what_can() -> None:
+def test_an_undecodable_batch_is_damage_after_the_valid_ones() -> None:
     torn = bytearray(batch(1, bytes(1_000), compression=codec.ZSTD))
     torn[codec.HEADER_SIZE + 2] ^= 0xFF
     crc = codec.crc32c(bytes(torn[21:]))
@@ -240,7 +240,7 @@ def test_control_batches_are_never_given_out_but_move_the_position() -> None:
     assert chunk(fetched(marker(1, commit=False)), 1) == ([], 2, 0)
 
 
-def test_read_committed_drops_what_was_aborted_and_only_that() -> None:
+def test_read_committed_drops_only_aborted_records() -> None:
     data = fetched(
         transactional(0, b"aborted 0", b"aborted 1"),
         batch(2, b"plain 2"),

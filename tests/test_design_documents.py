@@ -22,7 +22,7 @@ def rows(page: str) -> list[list[str]]:
 @pytest.mark.parametrize(
     "page", ["design-documents.md", "glossary.md", "promises.md", "reading-the-source.md"]
 )
-def test_what_is_named_exists(page: str) -> None:
+def test_named_modules_and_tests_exist(page: str) -> None:
     named = NAMED.findall((DOCS / page).read_text())
     assert named
     for name, function in named:
@@ -38,7 +38,7 @@ def test_walks_go_through_modules_that_exist() -> None:
             assert name in MODULES, name
 
 
-def test_each_row_is_there_or_said_to_come_later() -> None:
+def test_each_row_names_a_module_or_says_later() -> None:
     for row in rows("design-documents.md"):
         if row[0] == "the documents":
             continue

@@ -55,7 +55,7 @@ def check_count(log: Log) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_what_is_counted_is_what_a_walk_finds(path: Path, seed: int) -> None:
+def test_the_counter_equals_a_directory_walk(path: Path, seed: int) -> None:
     chance = random.Random(seed)
     settings: dict[str, Any] = {
         "segment_bytes": chance.choice([16_384, 65_536]),
@@ -101,7 +101,7 @@ def test_what_is_counted_is_what_a_walk_finds(path: Path, seed: int) -> None:
     log.close()
 
 
-def test_a_write_that_fails_is_counted_as_far_as_it_came(path: Path) -> None:
+def test_a_failed_write_counts_the_bytes_written(path: Path) -> None:
     fs = FaultyFileSystem(path)
     with embedlog.open(path, fs=fs, max_bytes=MIB) as log:
         log.create_topic("t")
@@ -118,7 +118,7 @@ def test_a_write_that_fails_is_counted_as_far_as_it_came(path: Path) -> None:
         fs.forget()
 
 
-def test_files_that_wait_to_be_published_count(path: Path) -> None:
+def test_staged_files_count(path: Path) -> None:
     with embedlog.open(path, max_bytes=MIB) as log:
         log.create_topic("t")
         batch = bytes(encode_batch([(None, bytes(700_000), (), 0)]))
@@ -150,7 +150,7 @@ def test_the_bound_holds_on_the_disk_while_records_come_and_go(path: Path, segme
         assert most > limit - MIB, "what is allowed is used"
 
 
-def test_what_is_removed_by_hand_is_noticed(path: Path) -> None:
+def test_files_removed_by_hand_are_noticed(path: Path) -> None:
     with quiet_log(path, MIB) as log:
         log.create_topic("t")
         (path / "t_0" / "00000000000.kafka.cut").write_bytes(bytes(100_000))
@@ -197,7 +197,7 @@ def test_a_small_disk_with_a_bound_never_fills_up(tmp_path: Path) -> None:
     assert done.stdout == "done\n", done.stderr
 
 
-def test_what_was_deleted_makes_room_at_once(path: Path) -> None:
+def test_deleted_records_free_room_at_once(path: Path) -> None:
     with embedlog.open(path, max_bytes=MIB, segment_bytes=100_000) as log:
         log.create_topic("t")
         with pytest.raises(LogFull):
@@ -220,7 +220,7 @@ def test_what_was_deleted_makes_room_at_once(path: Path) -> None:
         check_count(log)
 
 
-def test_who_reads_what_is_unlinked_early_goes_on(path: Path) -> None:
+def test_readers_of_unlinked_segments_finish(path: Path) -> None:
     with embedlog.open(path, max_bytes=MIB, on_full="drop_oldest", segment_bytes=100_000) as log:
         log.create_topic("t")
         for _ in range(15):
@@ -280,7 +280,7 @@ def test_preallocated_room_counts_once_and_is_used(path: Path) -> None:
         check_count(log)
 
 
-def test_topics_find_room_or_are_not_made(path: Path) -> None:
+def test_topics_are_created_only_if_there_is_room(path: Path) -> None:
     with embedlog.open(path, max_bytes=MIB) as log:
         with pytest.raises(LogFull, match="max_bytes"):
             log.create_topic("t", partitions=300)
@@ -288,7 +288,7 @@ def test_topics_find_room_or_are_not_made(path: Path) -> None:
         log.create_topic("t", partitions=100)
 
 
-def test_what_would_never_fit_does_not_make_a_log_full(path: Path) -> None:
+def test_an_append_that_can_never_fit_does_not_make_a_log_full(path: Path) -> None:
     with embedlog.open(path, max_bytes=MIB) as log:
         log.create_topic("t", max_message_bytes=4 * MIB)
         with pytest.raises(LogFull):
@@ -300,7 +300,7 @@ def test_what_would_never_fit_does_not_make_a_log_full(path: Path) -> None:
 # -- health ----------------------------------------------------------------------------------------------
 
 
-def test_health_says_how_near_the_bound_is_and_when_it_is_reached(path: Path) -> None:
+def test_health_reports_usage_and_limit(path: Path) -> None:
     with embedlog.open(path, max_bytes=MIB, segment_bytes=100_000) as log:
         log.create_topic("t")
         fractions = []
@@ -320,7 +320,7 @@ def test_health_says_how_near_the_bound_is_and_when_it_is_reached(path: Path) ->
         assert (log.health().disk_bytes, log.health().used_fraction) == (-1, 0.0)
 
 
-def test_a_disk_that_is_full_in_the_background_shows_in_health(path: Path) -> None:
+def test_a_background_disk_full_shows_in_health(path: Path) -> None:
     fs = FaultyFileSystem(path)
     settings = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0.0}
     with open_log(path, fs, **settings) as log:

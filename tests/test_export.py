@@ -54,7 +54,7 @@ def destination(tmp_path: Path) -> Path:
 # -- consistency -------------------------------------------------------------------------------------------
 
 
-def test_a_backup_under_appends_is_a_prefix_with_all_that_was_there(path: Path, tmp_path: Path) -> None:
+def test_a_backup_during_appends_is_a_consistent_prefix(path: Path, tmp_path: Path) -> None:
     done = threading.Event()
     marks = [threading.Event() for _ in range(5)]
     copies = []
@@ -140,9 +140,7 @@ def test_transactions_come_along(log: Log, destination: Path) -> None:
 
 
 @pytest.mark.parametrize("layout", [None, "kafka"])
-def test_transactions_that_go_on_while_they_are_copied(
-    tmp_path: Path, destination: Path, layout: str | None
-) -> None:
+def test_transactions_open_during_a_backup(tmp_path: Path, destination: Path, layout: str | None) -> None:
     """The copy knows what its producers had done at its end, and nothing of what they did later."""
     fs = FaultyFileSystem(tmp_path)
     log = open_log(tmp_path / "log", fs)
@@ -253,7 +251,7 @@ def test_a_backup_waits_for_the_disk_no_longer_for_more_segments(tmp_path: Path)
     assert syncs[0] == syncs[1]
 
 
-def test_what_becomes_of_the_original_leaves_the_backup_alone(path: Path, destination: Path) -> None:
+def test_changes_of_the_original_leave_the_backup_alone(path: Path, destination: Path) -> None:
     log = open_log(path, segment_bytes=2_000, file_delete_delay_ms=0)
     log.create_topic("t", partitions=2, cleanup_policy="compact,delete")
     fill(log, 300)
@@ -395,7 +393,7 @@ def test_a_backup_that_fails_leaves_no_directory_and_can_be_made_again(path: Pat
     assert contents(destination) == expected
 
 
-def test_every_step_of_a_backup_may_be_the_last(path: Path, destination: Path) -> None:
+def test_a_backup_killed_at_any_step(path: Path, destination: Path) -> None:
     """A backup that was killed has no name of its own; the original goes on as if nothing had been."""
     fs = FaultyFileSystem(path)
     with open_log(path, fs, segment_bytes=2_000) as log:

@@ -95,7 +95,7 @@ def test_a_failed_write_is_undone_and_appends_go_on(
         assert values(log) == [(0, b"before"), (1, b"after")]
 
 
-def test_where_undoing_fails_the_partition_fails_and_reopening_recovers(tmp_path: Path) -> None:
+def test_a_failed_undo_fails_the_partition_until_reopen(tmp_path: Path) -> None:
     fs = FaultyFileSystem(tmp_path)
     with open_log(tmp_path, fs) as log:
         log.create_topic("t", partitions=2)
@@ -115,7 +115,7 @@ def test_where_undoing_fails_the_partition_fails_and_reopening_recovers(tmp_path
         assert values(log) == [(0, b"durable"), (1, b"goes on")]
 
 
-def test_append_many_tells_what_landed_when_one_partition_has_no_room(tmp_path: Path) -> None:
+def test_append_many_reports_what_was_appended_without_room_in_one_partition(tmp_path: Path) -> None:
     fs = FaultyFileSystem(tmp_path)
     with open_log(tmp_path, fs) as log:
         log.create_topic("t", partitions=4)
@@ -130,7 +130,7 @@ def test_append_many_tells_what_landed_when_one_partition_has_no_room(tmp_path: 
         assert sorted(found) == sorted((bytes(k), v) for k, v in records)
 
 
-def test_a_file_that_cannot_be_opened_for_appending_is_no_disaster(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_opened_fails_one_append(tmp_path: Path) -> None:
     fs = FaultyFileSystem(tmp_path)
     with open_log(tmp_path, fs, preallocate=True, segment_bytes=1 << 16) as log:
         log.create_topic("t")
@@ -302,7 +302,7 @@ def test_a_close_that_finds_no_room_loses_nothing(tmp_path: Path) -> None:
         assert values(again) == [(0, b"x")]
 
 
-def test_indexes_that_cannot_be_written_are_done_without(tmp_path: Path) -> None:
+def test_unwritable_indexes_fail_nothing(tmp_path: Path) -> None:
     fs = FaultyFileSystem(tmp_path)
     log = open_log(tmp_path, fs, segment_bytes=2048, index_interval_bytes=0)
     log.create_topic("t")
@@ -337,7 +337,7 @@ def test_eio_on_read_is_an_error_to_that_reader_and_never_the_end(tmp_path: Path
         assert log.health().status == "ok"
 
 
-def test_a_file_that_was_cut_behind_our_back_is_an_error(tmp_path: Path) -> None:
+def test_a_file_truncated_by_another_program_is_an_error(tmp_path: Path) -> None:
     with open_log(tmp_path) as log:
         log.create_topic("t")
         for number in range(5):
@@ -379,7 +379,7 @@ class _Interrupted:
 
 
 @pytest.mark.parametrize("headers", [{}, {"h": b"v"}], ids=["the short way", "the long way"])
-def test_an_append_interrupted_at_any_line_leaves_a_log_that_is_right(
+def test_an_append_interrupted_at_any_line_leaves_a_valid_log(
     tmp_path: Path, headers: dict[str, bytes]
 ) -> None:
     """Ctrl-C may come between any two steps of an append, and of the roll within it."""
@@ -515,7 +515,7 @@ def test_threads_that_append_while_writes_fail_use_no_offset_twice(tmp_path: Pat
 
 
 @pytest.mark.parametrize("there", ["a file", "nothing"])
-def test_a_directory_that_cannot_be_asked_for_is_not_called_a_file(tmp_path: Path, there: str) -> None:
+def test_an_inaccessible_directory_is_not_called_a_file(tmp_path: Path, there: str) -> None:
     class Unreadable(FileSystem):
         def stat(self, path: str) -> os.stat_result:
             raise OSError(errno.EIO, os.strerror(errno.EIO), path)

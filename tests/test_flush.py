@@ -62,7 +62,7 @@ def test_the_append_that_completes_m_waits_for_the_flush(tmp_path: Path) -> None
         assert log.append_many("t", [b"x"] * 10)[0].durable
 
 
-def test_flush_ms_is_kept_by_the_housekeeping(tmp_path: Path) -> None:
+def test_flush_ms_is_enforced_in_the_background(tmp_path: Path) -> None:
     fs, clock = FaultyFileSystem(tmp_path), Clock()
     with open_log(tmp_path, fs, clock=clock, flush_ms=500) as log:
         log.create_topic("t")
@@ -80,7 +80,7 @@ def test_flush_ms_is_kept_by_the_housekeeping(tmp_path: Path) -> None:
         assert fs.count("sync", SEGMENT) == 1, "nothing new, nothing to flush"
 
 
-def test_flush_true_is_durable_and_its_sync_is_behind_its_write(tmp_path: Path) -> None:
+def test_flush_true_syncs_after_its_write(tmp_path: Path) -> None:
     fs = FaultyFileSystem(tmp_path)
     with open_log(tmp_path, fs) as log:
         log.create_topic("t")
@@ -124,7 +124,7 @@ def test_waiters_share_fsyncs(tmp_path: Path, always: bool) -> None:
         assert rounds[-4:] == ["write", "sync", "write", "sync"], "one write for the seven, too"
 
 
-def test_an_interrupted_waiter_does_not_hold_up_those_behind_it(tmp_path: Path) -> None:
+def test_an_interrupted_waiter_does_not_block_later_ones(tmp_path: Path) -> None:
     """Ctrl-C while a thread waits for another one's fsync: the lead must not fall to somebody who left."""
     fs = BlockingSync(tmp_path)
     with open_log(tmp_path, fs) as log:
@@ -264,7 +264,7 @@ def test_failed_fsync_fails_all_waiters_and_is_never_retried(tmp_path: Path) -> 
     assert recovery_point(tmp_path) == 1
 
 
-def test_after_a_failed_fsync_readers_see_only_what_was_flushed_and_those_ahead_wait(tmp_path: Path) -> None:
+def test_after_a_failed_fsync_readers_stop_at_the_flushed_offset(tmp_path: Path) -> None:
     fs = FaultyFileSystem(tmp_path)
     with open_log(tmp_path, fs) as log:
         log.create_topic("t")
@@ -361,7 +361,7 @@ def test_parking_and_closing_flush_first(tmp_path: Path) -> None:
         crash(again)
 
 
-def test_a_leader_that_ctrl_c_took_away_leaves_nobody_waiting(tmp_path: Path) -> None:
+def test_an_interrupted_leader_leaves_no_waiter(tmp_path: Path) -> None:
     """Interrupted between taking the lead and syncing: the next flush, of any thread, goes on."""
     log = open_log(tmp_path)
     log.create_topic("t")
@@ -378,7 +378,7 @@ def test_a_leader_that_ctrl_c_took_away_leaves_nobody_waiting(tmp_path: Path) ->
     log.close()
 
 
-def test_a_second_ctrl_c_while_leaving_keeps_others_waiting_only_until_that_thread_comes_again(
+def test_waiters_survive_a_second_ctrl_c(
     tmp_path: Path,
 ) -> None:
     log = open_log(tmp_path)

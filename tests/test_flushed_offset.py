@@ -86,7 +86,7 @@ def is_damaged(path: Path, fs: FileSystem | None = None) -> None:
 
 
 @pytest.mark.parametrize("how", FLUSHES)
-def test_after_a_kill_what_was_durable_is_damage_and_never_cut(
+def test_after_a_kill_invalid_durable_records_are_damage(
     program: Callable[..., Program], path: Path, how: str
 ) -> None:
     segment = killed(program, path, how)
@@ -109,7 +109,7 @@ def test_after_a_kill_what_was_durable_is_damage_and_never_cut(
     assert verify_log(path).ok
 
 
-def test_what_was_appended_only_is_a_tail(program: Callable[..., Program], path: Path) -> None:
+def test_unflushed_invalid_records_are_a_torn_tail(program: Callable[..., Program], path: Path) -> None:
     segment = killed(program, path)
     flip(segment, segment.stat().st_size - 1)
     (finding,) = verify_log(path).findings
@@ -120,7 +120,7 @@ def test_what_was_appended_only_is_a_tail(program: Callable[..., Program], path:
         assert log.append("t", b"after").offset == APPENDED - 1
 
 
-def test_a_file_that_is_shorter_than_what_was_durable_is_damaged(
+def test_a_file_shorter_than_its_flushed_offset_is_damaged(
     program: Callable[..., Program], path: Path
 ) -> None:
     segment = killed(program, path)
@@ -130,7 +130,7 @@ def test_a_file_that_is_shorter_than_what_was_durable_is_damaged(
 
 
 @pytest.mark.parametrize("why", ["reboot", "copy"])
-def test_a_file_of_another_boot_or_a_copy_is_not_believed(
+def test_flushed_offsets_of_another_boot_or_a_copy_are_ignored(
     program: Callable[..., Program], path: Path, why: str
 ) -> None:
     """A reboot may leave anything of it, and a copy may be of another moment than the records."""
@@ -146,9 +146,7 @@ def test_a_file_of_another_boot_or_a_copy_is_not_believed(
         assert values(log) == []
 
 
-def test_no_flip_of_the_file_makes_more_durable_than_there_was(
-    program: Callable[..., Program], path: Path
-) -> None:
+def test_no_flipped_byte_raises_the_flushed_offset(program: Callable[..., Program], path: Path) -> None:
     killed(program, path)
     state = path / WRITER_STATE_FILE
     for pos in range(state.stat().st_size):
@@ -158,7 +156,7 @@ def test_no_flip_of_the_file_makes_more_durable_than_there_was(
     assert flushed_offsets(FileSystem(), str(state)) == {T0: DURABLE}
 
 
-def test_an_opening_that_is_killed_at_any_step_leaves_the_next_one_what_was_durable(path: Path) -> None:
+def test_an_open_killed_at_any_step_keeps_the_flushed_offset(path: Path) -> None:
     for step in range(1_000):
         directory = path / str(step)
         log = open_log(directory, flush_ms=LONG_MS)
@@ -200,7 +198,7 @@ def test_after_a_failed_fsync_no_more_is_published_than_was_synced(path: Path) -
 
 
 @pytest.mark.parametrize("how", ["log.flush", "flush=True", "flush_messages"])
-def test_the_recovery_point_follows_a_flush_soon_and_not_each(path: Path, how: str) -> None:
+def test_the_recovery_point_is_written_soon_after_a_flush_but_not_for_each(path: Path, how: str) -> None:
     """For a power cut: within a second, while the background flushes once an hour."""
     fs, written = FaultyFileSystem(path), threading.Event()
     settings = {"flush_ms": LONG_MS, "flush_messages": 10 if how == "flush_messages" else 1 << 40}

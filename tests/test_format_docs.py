@@ -84,7 +84,7 @@ def _agrees(example: Example, actual: object) -> None:
     assert {name: getattr(actual, name) for name in stated} == stated
 
 
-def test_every_example_is_looked_at() -> None:
+def test_every_example_is_parsed() -> None:
     """One that is added to a page must be added here."""
     assert set(EXAMPLES) == {
         "batch", "compressed", "control",

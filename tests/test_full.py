@@ -42,7 +42,7 @@ def fill(log: Log, partition: int = 0) -> int:
     raise AssertionError
 
 
-def test_reject_refuses_and_changes_nothing(path: Path) -> None:
+def test_reject_changes_nothing(path: Path) -> None:
     with embedlog.open(path, max_bytes=520_000, segment_bytes=81_920) as log:
         log.create_topic("t", partitions=2)
         appended = 0
@@ -62,7 +62,7 @@ def test_reject_refuses_and_changes_nothing(path: Path) -> None:
         assert sum(1 for _ in log.read("t")) == appended + 1
 
 
-def test_room_that_was_made_can_be_used_without_reopening(path: Path) -> None:
+def test_freed_room_is_usable_without_reopening(path: Path) -> None:
     with embedlog.open(path, max_bytes=LIMIT, segment_bytes=40_960) as log:
         log.create_topic("t")
         with pytest.raises(LogFull):
@@ -89,7 +89,7 @@ def test_the_limit_counts_what_was_there_at_the_open(path: Path) -> None:
         log.append("t", bytes(18_000))
 
 
-def test_a_batch_over_partitions_tells_what_landed(path: Path) -> None:
+def test_a_batch_over_partitions_reports_what_was_appended(path: Path) -> None:
     with embedlog.open(path, max_bytes=LIMIT) as log:
         log.create_topic("t", partitions=3)
         with pytest.raises((PartialAppend, LogFull)) as caught:
@@ -114,7 +114,7 @@ def test_a_producer_passes_the_error_on(path: Path) -> None:
                 future.result()
 
 
-def test_drop_oldest_lets_whole_segments_go(path: Path) -> None:
+def test_drop_oldest_deletes_whole_segments(path: Path) -> None:
     with embedlog.open(path, max_bytes=LIMIT, on_full="drop_oldest", segment_bytes=40_960) as log:
         log.create_topic("t")
         for i in range(200):
@@ -155,7 +155,7 @@ def test_drop_oldest_spares_committed_offsets(path: Path) -> None:
         assert log.backend.coordinator.committed_offsets("g")[TopicPartition("t", 0)].offset == 1
 
 
-def test_what_can_never_fit_drops_nothing(path: Path) -> None:
+def test_an_append_that_can_never_fit_drops_nothing(path: Path) -> None:
     with embedlog.open(path, max_bytes=LIMIT, on_full="drop_oldest") as log:
         log.create_topic("t")
         for _ in range(10):
@@ -165,7 +165,7 @@ def test_what_can_never_fit_drops_nothing(path: Path) -> None:
         assert sum(1 for _ in log.read("t")) == 10
 
 
-def test_consumers_of_dropped_records_go_on_with_the_oldest_left(path: Path) -> None:
+def test_consumers_continue_at_the_oldest_remaining_record(path: Path) -> None:
     with embedlog.open(path, max_bytes=LIMIT, on_full="drop_oldest", segment_bytes=40_960) as log:
         log.create_topic("t")
         with log.consumer("t", group="g", stop_at_end=True) as consumer, embedlog.open(path, "r") as reader:
@@ -229,7 +229,7 @@ class _Meddling:
         self._lock.release()
 
 
-def test_an_append_goes_on_where_others_drop_what_it_chose_and_take_the_room(path: Path) -> None:
+def test_an_append_retries_when_others_take_its_room(path: Path) -> None:
     with embedlog.open(path, max_bytes=LIMIT, on_full="drop_oldest", file_delete_delay_ms=0) as log:
         log.create_topic("t", partitions=2)
         log.append("t", bytes(60_000), partition=0, timestamp_ms=1)
@@ -252,7 +252,7 @@ def test_an_append_goes_on_where_others_drop_what_it_chose_and_take_the_room(pat
 
 
 @pytest.mark.parametrize("segment_bytes", [40_960, 1 << 20])
-def test_threads_at_the_limit_find_room_all_the_time(path: Path, segment_bytes: int) -> None:
+def test_threads_at_the_limit_always_find_room(path: Path, segment_bytes: int) -> None:
     """Nearly all that may be held is on its way at once, and lies in the active segments."""
     errors: list[BaseException] = []
     settings = {"max_bytes": 200_000, "on_full": "drop_oldest", "segment_bytes": segment_bytes}
@@ -276,7 +276,7 @@ def test_threads_at_the_limit_find_room_all_the_time(path: Path, segment_bytes: 
         assert held(log) <= 200_000 + 8 * 20_000
 
 
-def test_a_partition_that_cannot_let_go_is_passed_over(path: Path) -> None:
+def test_a_partition_that_cannot_delete_is_skipped(path: Path) -> None:
     """Its trouble is no failure of an append to another one."""
     fs = FaultyFileSystem(path)
     with embedlog.open(path, fs=fs, max_bytes=LIMIT, on_full="drop_oldest") as log:
@@ -290,7 +290,7 @@ def test_a_partition_that_cannot_let_go_is_passed_over(path: Path) -> None:
         fs.forget()
 
 
-def test_what_is_refused_drops_nothing(path: Path) -> None:
+def test_a_refused_append_drops_nothing(path: Path) -> None:
     with embedlog.open(path, max_bytes=LIMIT, on_full="drop_oldest", segment_bytes=40_960) as log:
         log.create_topic("t", partitions=2)
         for _ in range(20):
@@ -301,7 +301,7 @@ def test_what_is_refused_drops_nothing(path: Path) -> None:
         assert sum(1 for _ in log.read("t", 1)) == 20
 
 
-def test_segments_that_compaction_emptied_hide_nothing_from_being_dropped(path: Path) -> None:
+def test_segments_emptied_by_compaction_hide_nothing_from_drop_oldest(path: Path) -> None:
     settings = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0.0, "segment_bytes": 20_480}
     with embedlog.open(path, max_bytes=LIMIT, on_full="drop_oldest", **settings) as log:
         log.create_topic("t")
@@ -316,7 +316,7 @@ def test_segments_that_compaction_emptied_hide_nothing_from_being_dropped(path: 
         assert log.offsets("t")[0].log_start_offset > 3
 
 
-def test_what_a_killed_deletion_left_is_let_go(path: Path) -> None:
+def test_leftovers_of_a_killed_deletion_are_removed(path: Path) -> None:
     fs = FaultyFileSystem(path)
     log = embedlog.open(path, fs=fs, segment_bytes=40_960, max_bytes=1 << 21)
     log.create_topic("t")
@@ -333,7 +333,7 @@ def test_what_a_killed_deletion_left_is_let_go(path: Path) -> None:
         assert [record.offset for record in log.read("t")] == [18, 19, 20]
 
 
-def test_what_comes_to_a_topic_while_it_goes_does_not_count_for_ever(path: Path) -> None:
+def test_appends_to_a_topic_being_deleted_are_uncounted(path: Path) -> None:
     with embedlog.open(path, max_bytes=1 << 20) as log:
         log.create_topic("t")
         partition = partition_of(log)
@@ -343,7 +343,7 @@ def test_what_comes_to_a_topic_while_it_goes_does_not_count_for_ever(path: Path)
         assert held(log) == measure(store_of(log).fs, str(path))
 
 
-def test_bytes_of_records_are_summed_up(log: Log) -> None:
+def test_record_bytes_are_summed(log: Log) -> None:
     log.create_topic("t", partitions=2, segment_bytes=1024)
     for number in range(30):
         log.append("t", bytes(100), partition=number % 2)

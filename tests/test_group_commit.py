@@ -65,7 +65,7 @@ class Crowd:
         return self.outcomes
 
 
-def test_each_gets_its_own_outcome(tmp_path: Path) -> None:
+def test_each_append_gets_its_own_outcome(tmp_path: Path) -> None:
     """One round with a wrong expectation, a write without room, a flush, and appends that nothing ails."""
     fs = BlockingSync(tmp_path)
     with open_log(tmp_path, fs) as log:
@@ -99,7 +99,7 @@ def test_each_gets_its_own_outcome(tmp_path: Path) -> None:
         assert fs.count("sync", SEGMENT) == 2, "the one that was stopped, and one for all the others"
 
 
-def test_appends_that_are_all_refused_sync_nothing(tmp_path: Path) -> None:
+def test_refused_appends_sync_nothing(tmp_path: Path) -> None:
     fs = FaultyFileSystem(tmp_path)
     with open_log(tmp_path, fs) as log:
         log.create_topic("t")
@@ -109,7 +109,7 @@ def test_appends_that_are_all_refused_sync_nothing(tmp_path: Path) -> None:
         assert fs.count("sync", SEGMENT) == 0
 
 
-def test_what_is_durable_waits_for_no_sync(tmp_path: Path) -> None:
+def test_durable_records_wait_for_no_sync(tmp_path: Path) -> None:
     fs = BlockingSync(tmp_path)
     with open_log(tmp_path, fs) as log:
         log.create_topic("t")
@@ -125,7 +125,7 @@ def test_what_is_durable_waits_for_no_sync(tmp_path: Path) -> None:
         waiting.join()
 
 
-def test_a_durable_append_wakes_those_who_wait_for_records(tmp_path: Path) -> None:
+def test_a_durable_append_wakes_waiting_readers(tmp_path: Path) -> None:
     with open_log(tmp_path) as log:
         log.create_topic("t")
         ends = []
@@ -134,7 +134,7 @@ def test_a_durable_append_wakes_those_who_wait_for_records(tmp_path: Path) -> No
         assert ends == [1]
 
 
-def test_an_append_that_was_refused_says_why_though_the_sync_of_its_round_failed(tmp_path: Path) -> None:
+def test_a_refused_append_keeps_its_error_if_the_sync_fails(tmp_path: Path) -> None:
     fs = BlockingSync(tmp_path)
     with open_log(tmp_path, fs) as log:
         log.create_topic("t")
@@ -176,7 +176,7 @@ class Round:
         return self._crowd.join()
 
 
-def test_a_round_is_written_at_once_and_each_gets_its_own_share(tmp_path: Path) -> None:
+def test_a_group_is_written_at_once_and_each_gets_its_share(tmp_path: Path) -> None:
     fs = BlockingSync(tmp_path)
     with open_log(tmp_path, fs, clock=Clock(), message_timestamp_type="LogAppendTime") as log:
         log.create_topic("t")
@@ -198,7 +198,7 @@ def test_a_round_is_written_at_once_and_each_gets_its_own_share(tmp_path: Path) 
         ]
 
 
-def test_without_room_for_all_those_are_appended_for_whom_there_is_room(tmp_path: Path) -> None:
+def test_without_room_for_all_those_that_fit_are_appended(tmp_path: Path) -> None:
     fs = BlockingSync(tmp_path)
     with open_log(tmp_path, fs) as log:
         log.create_topic("t")
@@ -213,7 +213,7 @@ def test_without_room_for_all_those_are_appended_for_whom_there_is_room(tmp_path
         assert [outcomes[name].offset for name in ("first", "third")] == [1, 2]  # type: ignore[attr-defined]
 
 
-def test_a_batch_that_was_sent_before_is_told_where_it_is_among_new_ones(tmp_path: Path) -> None:
+def test_a_duplicate_batch_gets_its_offset_among_new_ones(tmp_path: Path) -> None:
     """What carries sequence numbers is appended by itself: whether it is there already is asked for each."""
     fs = BlockingSync(tmp_path)
     with open_log(tmp_path, fs) as log:
@@ -233,7 +233,7 @@ def test_a_batch_that_was_sent_before_is_told_where_it_is_among_new_ones(tmp_pat
         assert [value for _, value in values(log)] == [b"leads", b"new", b"once"]
 
 
-def test_a_sync_that_fails_after_the_round_was_written_fails_all_of_it(tmp_path: Path) -> None:
+def test_a_failed_sync_fails_the_whole_group(tmp_path: Path) -> None:
     fs = BlockingSync(tmp_path)
     with open_log(tmp_path, fs) as log:
         log.create_topic("t")
@@ -249,7 +249,7 @@ def test_a_sync_that_fails_after_the_round_was_written_fails_all_of_it(tmp_path:
         assert [offset for offset, _ in values(log)] == [0]
 
 
-def test_what_is_wrong_with_the_whole_is_tried_once(tmp_path: Path) -> None:
+def test_a_failure_of_the_whole_group_is_tried_once(tmp_path: Path) -> None:
     """A bug, or memory is out, in the midst of a round: nobody knows what was appended."""
     appends: list[bytes] = []
 
@@ -263,7 +263,7 @@ def test_what_is_wrong_with_the_whole_is_tried_once(tmp_path: Path) -> None:
     assert all(isinstance(waiter.error, MemoryError) for waiter in waiters)
 
 
-def test_a_roll_whose_fsync_fails_leaves_the_round_unappended(tmp_path: Path) -> None:
+def test_a_roll_with_a_failed_fsync_appends_nothing_of_the_group(tmp_path: Path) -> None:
     fs = BlockingSync(tmp_path)
     with open_log(tmp_path, fs, segment_bytes=1024) as log:
         log.create_topic("t")
@@ -284,7 +284,7 @@ def test_a_roll_whose_fsync_fails_leaves_the_round_unappended(tmp_path: Path) ->
         assert [offset for offset, _ in values(log)] == [0]
 
 
-def test_what_is_acknowledged_to_a_crowd_is_on_the_medium(tmp_path: Path) -> None:
+def test_what_a_group_acknowledges_survives_a_power_cut(tmp_path: Path) -> None:
     fs = PowerCutFileSystem(tmp_path)
     with open_log(tmp_path, fs, segment_bytes=20_000) as log:
         log.create_topic("t")
@@ -312,7 +312,7 @@ def test_what_is_acknowledged_to_a_crowd_is_on_the_medium(tmp_path: Path) -> Non
             assert own == [b"%d-%d" % (name, number) * 20 for number in range(15)], "a thread's own order"
 
 
-def test_another_thread_leads_for_the_main_thread_though_that_came_first(tmp_path: Path) -> None:
+def test_another_thread_leads_for_the_main_thread(tmp_path: Path) -> None:
     """The main thread would lead for itself alone: one sync more."""
     fs = BlockingSync(tmp_path)
     with open_log(tmp_path, fs) as log:
@@ -462,7 +462,7 @@ def attempt(log: Log, fs: StoppingSync, behind: bool, rolls: bool, arrives: int,
     return interrupted
 
 
-def test_a_leader_who_stands_among_the_waiting_yet_is_served_once() -> None:
+def test_a_leader_still_queued_is_served_once() -> None:
     """Who appointed it was interrupted behind that, and the leader is awake already."""
     rounds: list[list[Waiter]] = []
 
@@ -489,7 +489,7 @@ def test_a_leader_who_stands_among_the_waiting_yet_is_served_once() -> None:
 
 @pytest.mark.parametrize("rolls", [False, True], ids=["", "among rolls"])
 @pytest.mark.parametrize("behind", [False, True], ids=["first", "behind another"])
-def test_ctrl_c_at_any_line_leaves_nobody_waiting_and_nothing_doubled(
+def test_ctrl_c_at_any_line_leaves_no_waiter_and_no_duplicate(
     tmp_path: Path, behind: bool, rolls: bool
 ) -> None:
     fs = StoppingSync()
@@ -547,7 +547,7 @@ def struck_at(log: Log, fs: StoppingSync, behind: bool, number: int) -> bool:
 
 
 @pytest.mark.parametrize("behind", [False, True], ids=["first", "behind another"])
-def test_ctrl_c_at_each_point_of_a_durable_append_leaves_nobody_waiting(tmp_path: Path, behind: bool) -> None:
+def test_ctrl_c_at_each_point_of_a_durable_append_leaves_no_waiter(tmp_path: Path, behind: bool) -> None:
     fs = StoppingSync()
     with open_log(tmp_path, fs) as log:
         log.create_topic("t")

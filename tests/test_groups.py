@@ -121,7 +121,7 @@ def test_one_member_joins_and_syncs() -> None:
     assert answers(sync(group, "again", "c-1")) == {"again": b"all"}
 
 
-def test_a_second_member_makes_the_first_join_again_and_only_the_leader_is_told_of_all() -> None:
+def test_a_second_member_makes_the_first_rejoin_and_only_the_leader_sees_all() -> None:
     group = make_group()
     stable(group)
     assert join(group, "j2") == [RebalanceStarted("g", ("c-1",))]
@@ -144,7 +144,7 @@ def test_the_last_to_leave_empties_the_group_in_a_new_generation() -> None:
     assert answers(join(group, "j"))["j"].generation == 3
 
 
-def test_leaving_starts_a_rebalance_and_hands_on_the_lead() -> None:
+def test_leaving_starts_a_rebalance_with_a_new_leader() -> None:
     group = make_group()
     leader, follower = stable(group, 2)
     assert group.leave(leader, now_ms=0) == [RebalanceStarted("g", (follower,))]
@@ -160,7 +160,7 @@ def test_leaving_while_joining_fails_the_join() -> None:
     assert answers(join(group, "j1", first))["j1"].generation == 2
 
 
-def test_a_closed_group_fails_all_that_waits_and_all_that_comes() -> None:
+def test_a_closed_group_fails_waiting_and_new_requests() -> None:
     group = make_group()
     stable(group)
     join(group, "j2")
@@ -203,7 +203,7 @@ def test_strangers_and_old_generations_are_turned_away() -> None:
         group.heartbeat("c-1", 2, now_ms=0)
 
 
-def test_a_newcomer_that_waits_knows_no_generation() -> None:
+def test_a_waiting_newcomer_has_no_generation() -> None:
     group = make_group()
     stable(group)
     join(group, "j2")
@@ -330,7 +330,7 @@ def test_the_protocol_most_members_like_best_among_those_all_have() -> None:
     assert [member.metadata for member in joined["j1"].members] == [b"2", b"3", b"5"]
 
 
-def test_a_tie_is_the_leaders_to_decide() -> None:
+def test_the_leader_breaks_a_tie() -> None:
     group = make_group()
     stable(group, protocols=[("b", b""), ("a", b"")])
     join(group, "j2", protocols=[("a", b""), ("b", b"")])
@@ -397,7 +397,7 @@ def test_a_rebalance_does_not_wait_longer_than_the_rebalance_timeout() -> None:
     assert answers(join(group, "j2", second, now_ms=REBALANCE_MS)) == {"j2": UnknownMember}
 
 
-def test_when_nobody_joins_in_time_the_group_is_empty() -> None:
+def test_without_members_in_time_the_group_is_empty() -> None:
     group = make_group()
     stable(group, session_timeout_ms=10 * REBALANCE_MS)
     group.rebalance(0)
@@ -448,7 +448,7 @@ def test_a_follower_that_never_syncs_is_dropped_from_a_stable_group() -> None:
     assert group.tick(REBALANCE_MS) == [RebalanceStarted("g", (leader,))]
 
 
-def test_a_new_rebalance_forgets_whose_sync_was_awaited() -> None:
+def test_a_new_rebalance_forgets_pending_syncs() -> None:
     group = make_group()
     leader, follower, third = stable(group, 3, session_timeout_ms=10 * REBALANCE_MS)
     group.rebalance(0)
@@ -504,7 +504,7 @@ def test_the_initial_delay_of_a_group_that_was_empty_again_is_not_longer() -> No
     assert set(answers(group.tick(10_000))) == {"e"}
 
 
-def test_everybody_leaving_during_the_initial_delay() -> None:
+def test_all_members_leave_during_the_initial_delay() -> None:
     group = make_group(initial_rebalance_delay_ms=3_000)
     join(group, "a", now_ms=0)
     assert answers(group.leave("c-1", now_ms=1)) == {"a": UnknownMember}
@@ -592,7 +592,7 @@ def test_a_static_member_that_comes_back_changed_causes_a_rebalance() -> None:
     assert (result.generation, result.skip_assignment) == (2, False)
 
 
-def test_what_counts_as_changed_is_the_callers_to_say() -> None:
+def test_the_caller_defines_a_changed_subscription() -> None:
     group = make_group(same_metadata=lambda one, other: one[:1] == other[:1])
     join(group, "j", group_instance_id="i", protocols=[("range", b"a1")])
     sync(group, "s", "i-1")
@@ -659,7 +659,7 @@ def test_describe() -> None:
     assert group.describe().members[0].assignment == b""
 
 
-def test_a_group_goes_on_where_it_was_stored() -> None:
+def test_a_restored_group_continues() -> None:
     group = make_group()
     leader, follower = stable(group, 2)
     restored = make_group()
@@ -672,7 +672,7 @@ def test_a_group_goes_on_where_it_was_stored() -> None:
     assert answers(join(restored, "k", follower))["j"].generation == 3
 
 
-def test_generations_go_on_when_the_members_died_with_the_coordinator() -> None:
+def test_generations_continue_after_the_coordinators_death() -> None:
     group = make_group()
     stable(group, 2)
     restored = make_group()
@@ -681,7 +681,7 @@ def test_generations_go_on_when_the_members_died_with_the_coordinator() -> None:
     assert answers(join(restored, "j"))["j"].generation == 3
 
 
-def test_what_cannot_be_restored() -> None:
+def test_groups_that_cannot_be_restored() -> None:
     group = make_group()
     stable(group)
     with pytest.raises(InvalidArgument, match="in use"):
@@ -736,7 +736,7 @@ def test_time_passes_in_all_groups_and_closing_closes_all() -> None:
     assert len(groups) == 0
 
 
-def test_member_ids_tell_whose_they_are_and_differ() -> None:
+def test_member_ids_name_their_client_and_are_unique() -> None:
     one, other = new_member_id("client"), new_member_id("client")
     assert one.startswith("client-")
     assert len(one) == len("client-") + 36

@@ -125,13 +125,13 @@ def check_committed(path: Path) -> None:
         assert (found.offset, found.leader_epoch, found.metadata) == (4, 0, "half")
 
 
-def test_where_nobody_has_the_log(path: Path) -> None:
+def test_without_an_owner(path: Path) -> None:
     ask_all(path)
     check_committed(path)
     assert not (path / "requests").exists()
 
 
-def test_where_another_process_has_it(path: Path, program: Start) -> None:
+def test_another_process_owns_the_log(path: Path, program: Start) -> None:
     owner = program(OWNER, path)
     assert owner.line() == "open"
     ask_all(path)
@@ -141,14 +141,14 @@ def test_where_another_process_has_it(path: Path, program: Start) -> None:
     check_committed(path)
 
 
-def test_where_this_process_has_it(path: Path) -> None:
+def test_this_process_owns_the_log(path: Path) -> None:
     with embedlog.open(path) as log:
         ask_all(path)
         assert log.append("t", b"x", partition=0).offset == 5
     check_committed(path)
 
 
-def test_where_a_broker_has_it(path: Path) -> None:
+def test_a_broker_owns_the_log(path: Path) -> None:
     with Broker(path) as broker:
         ask_all(path)
         with embedlog.open(f"kafka://{broker.bootstrap_servers}") as client:
@@ -156,7 +156,7 @@ def test_where_a_broker_has_it(path: Path) -> None:
     check_committed(path)
 
 
-def test_many_at_once(path: Path) -> None:
+def test_many_requests_at_once(path: Path) -> None:
     """Some before the log is opened, some while it is open, some when it is closed again."""
     (path / "staging").mkdir()
     outcomes: list[bool] = []
@@ -248,7 +248,7 @@ def test_a_request_whose_sender_was_killed_is_dropped(path: Path, program: Start
     assert contents(path) == EVERYTHING
 
 
-def test_what_a_dead_owner_had_taken_is_done_by_the_next_one(path: Path, program: Start) -> None:
+def test_the_next_owner_completes_a_dead_ones_requests(path: Path, program: Start) -> None:
     stage(path)
     holding = Store(str(path), background=False)
     sender = program(SENDER, path)
@@ -287,7 +287,7 @@ def test_the_directory_of_one_broker_of_a_cluster_is_left_to_the_brokers(path: P
     assert contents(path) == {0: [], 1: [], 2: []}
 
 
-def test_who_opens_the_log_waits_for_one_that_only_passes_through(path: Path) -> None:
+def test_an_open_waits_for_a_short_lived_owner(path: Path) -> None:
     passing = Store(str(path), background=False, passing=True)
     opened: list[embedlog.Log] = []
     opening = threading.Thread(target=lambda: opened.append(embedlog.open(path)))
@@ -316,7 +316,7 @@ def test_who_opens_the_log_waits_for_one_that_only_passes_through(path: Path) ->
     ],
     ids=range(13),
 )
-def test_a_request_that_makes_no_sense_is_refused_and_harms_nobody(path: Path, garbage: bytes) -> None:
+def test_a_malformed_request_is_refused_and_harms_no_other(path: Path, garbage: bytes) -> None:
     with embedlog.open(path):
         (path / "requests").mkdir()
         file = path / "requests" / "0.request"
@@ -335,7 +335,7 @@ def test_a_request_that_makes_no_sense_is_refused_and_harms_nobody(path: Path, g
         ask_all(path)
 
 
-def test_what_nobody_fetches_goes_in_time(path: Path) -> None:
+def test_unfetched_answers_expire(path: Path) -> None:
     (path / "requests").mkdir()
     old = time.time() - attendant._LEFTOVER_MS / 1000 - 60
     for name in ("1.answer", "2.request.tmp", "3.answer"):
@@ -346,7 +346,7 @@ def test_what_nobody_fetches_goes_in_time(path: Path) -> None:
         until(lambda: os.listdir(path / "requests") == ["3.answer"])
 
 
-def test_what_is_no_log_is_left_as_it_is(tmp_path: Path) -> None:
+def test_a_foreign_directory_is_left_unchanged(tmp_path: Path) -> None:
     with pytest.raises(embedlog.DirectoryError):
         handover.publish(tmp_path / "none", "query", 0, {})
     assert not (tmp_path / "none").exists()
@@ -356,7 +356,7 @@ def test_what_is_no_log_is_left_as_it_is(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_a_log_is_closed_and_forked_like_any_other_while_it_attends(path: Path) -> None:
+def test_an_owner_that_takes_requests_closes_and_forks_normally(path: Path) -> None:
     with embedlog.open(path) as log:
         child = os.fork()
         if child == 0:
@@ -379,7 +379,7 @@ def test_a_log_is_closed_and_forked_like_any_other_while_it_attends(path: Path) 
         Discard("job"),
     ],
 )
-def test_requests_come_back_as_they_were(request_: Request) -> None:
+def test_requests_round_trip(request_: Request) -> None:
     assert decode_request(encode_request(request_)) == request_
 
 

@@ -76,7 +76,7 @@ def generation(log: Log, group: str) -> int:
     return coordinator.describe_group(group).generation
 
 
-def test_the_newest_commit_of_each_counts(old: Path, log: Log) -> None:
+def test_the_newest_commit_of_each_wins(old: Path, log: Log) -> None:
     """In three partitions, in two segments with gaps, as a compacted topic is; here there are fifty."""
     groups = ("billing", "report")
     assert {partition_for(group, 3) for group in groups} == {1, 2}
@@ -140,7 +140,7 @@ def test_the_versions_of_older_brokers(old: Path, log: Log) -> None:
     assert committed(log, "g") == {C0: (12, -1, "note"), C1: (13, -1, "")}
 
 
-def test_run_again_it_takes_what_is_newer_and_takes_nothing_back(old: Path, log: Log) -> None:
+def test_a_repeated_import_only_takes_newer_commits(old: Path, log: Log) -> None:
     offsets = old / "__consumer_offsets-0"
     put(offsets, FIRST, batches(commit(0, "g", C0, 10), commit(1, "g", C1, 10)))
     import_files(old, log)
@@ -194,7 +194,7 @@ def test_another_name_and_one_topic_of_several(old: Path, log: Log) -> None:
     assert (taken.groups, taken.offsets_left_out) == (0, 1)
 
 
-def test_groups_that_are_not_wanted_or_not_there(old: Path, log: Log) -> None:
+def test_unwanted_and_unknown_groups(old: Path, log: Log) -> None:
     assert import_files(old, log).groups is None
     put(old / "__consumer_offsets-0", FIRST, batches(commit(0, "g", C0, 10)))
     report = import_files(old, log, groups=False)
@@ -205,7 +205,7 @@ def test_groups_that_are_not_wanted_or_not_there(old: Path, log: Log) -> None:
     assert log.backend.coordinator.list_groups() == []
 
 
-def test_damage_among_the_commits_is_told_before_anything_is_imported(old: Path, log: Log) -> None:
+def test_damage_among_the_commits_imports_nothing(old: Path, log: Log) -> None:
     data = bytearray(batches(commit(0, "g", C0, 10), commit(1, "g", C0, 20), commit(2, "g", C1, 30)))
     data[len(data) // 2] ^= 1
     path = put(old / "__consumer_offsets-0", FIRST, bytes(data))
@@ -218,7 +218,7 @@ def test_damage_among_the_commits_is_told_before_anything_is_imported(old: Path,
     assert committed(log, "g") == {C0: (10, 7, ""), C1: (30, 7, "")}
 
 
-def test_what_the_command_says(old: Path, tmp_path: Path) -> None:
+def test_output_of_the_command(old: Path, tmp_path: Path) -> None:
     gone = TopicPartition("gone", 0)
     put(
         old / "__consumer_offsets-0",

@@ -227,7 +227,7 @@ def test_an_embedlog_directory_is_a_source_too(tmp_path: Path, log: Log) -> None
     assert [r.value for r in log.read("mine", 1)] == [b"%d" % n for n in range(100)]
 
 
-def test_what_cannot_be_imported(tmp_path: Path, log: Log) -> None:
+def test_sources_that_cannot_be_imported(tmp_path: Path, log: Log) -> None:
     with pytest.raises(DirectoryError, match="does not exist"):
         import_files(tmp_path / "nowhere", log)
     (tmp_path / "empty").mkdir()
@@ -281,7 +281,7 @@ def test_gaps_are_allowed_only_where_there_are_some(tmp_path: Path, log: Log) ->
         assert read(other, "gaps") == [*rows(0, 5), *rows(9, 5)]
 
 
-def test_appending_goes_on_behind(tmp_path: Path, path: Path) -> None:
+def test_appends_continue_after_an_import(tmp_path: Path, path: Path) -> None:
     put(tmp_path / "t-0", "00000000000000000700.log", record_batch(rows(700, 5)))
     with embedlog.open(path) as log:
         import_files(tmp_path / "t-0", log)
@@ -320,7 +320,7 @@ def test_a_torn_tail_is_reported_and_no_error(tmp_path: Path, log: Log, kind: st
         assert problem.pos + problem.size == len(start) + cut
 
 
-def test_zeros_behind_the_records_of_a_preallocated_file(tmp_path: Path, log: Log) -> None:
+def test_zeros_after_the_records_of_a_preallocated_file(tmp_path: Path, log: Log) -> None:
     put(tmp_path / "t-0", KAFKA, record_batch(rows(0, 5)), bytes(100_000))
     put(tmp_path / "t-0", "00000000000000000005.log", message_set(rows(5, 5), 1), bytes(5_000_000))
     report = import_files(tmp_path / "t-0", log)
@@ -369,7 +369,7 @@ def test_an_end_cut_off_before_the_last_file_is_damage(tmp_path: Path, log: Log)
     assert read(log) == [*rows(0, 5), *rows(10, 5)]
 
 
-def test_offsets_that_go_back_are_damage(tmp_path: Path, log: Log) -> None:
+def test_decreasing_offsets_are_damage(tmp_path: Path, log: Log) -> None:
     put(
         tmp_path / "t-0",
         KAFKA,
@@ -384,7 +384,7 @@ def test_offsets_that_go_back_are_damage(tmp_path: Path, log: Log) -> None:
     assert len(report.problems) == 2
 
 
-def test_noise_is_no_log_file(tmp_path: Path, log: Log) -> None:
+def test_noise_is_not_a_log_file(tmp_path: Path, log: Log) -> None:
     put(tmp_path / "t-0", KAFKA, bytes(range(1, 256)) * 40)
     report = import_files(tmp_path / "t-0", log)
     assert read(log) == []
@@ -425,7 +425,7 @@ def test_one_flip_never_costs_more_than_one_entry(
 # -- again and again ---------------------------------------------------------------------------------------
 
 
-def test_twice_is_once(tmp_path: Path, log: Log) -> None:
+def test_an_import_run_twice_imports_once(tmp_path: Path, log: Log) -> None:
     put(tmp_path / "t-0", KAFKA, message_set(rows(0, 100), 1), record_batch(rows(100, 100)))
     assert import_files(tmp_path / "t-0", log).records == 200
     again = import_files(tmp_path / "t-0", log).partitions[0]

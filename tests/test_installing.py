@@ -52,13 +52,13 @@ def test_without(lacking: str, source: Path, tmp_path: Path) -> None:
     assert (used.stdout, used.stderr) == ("plain one two three\n", "")
 
 
-def test_loops_that_are_demanded(source: Path, tmp_path: Path) -> None:
+def test_a_required_build_fails_without_a_compiler(source: Path, tmp_path: Path) -> None:
     built = build_wheel(source, tmp_path / "wheels", CC="/bin/false", EMBEDLOG_LOOPS="compiled")
     assert built.returncode == 1
     assert GOES_ON not in built.stdout + built.stderr
 
 
-def test_a_failing_build_leaves_no_older_loops(source: Path, tmp_path: Path) -> None:
+def test_a_failing_build_leaves_no_stale_modules(source: Path, tmp_path: Path) -> None:
     name = f"compiled_encoding{sysconfig.get_config_var('EXT_SUFFIX')}"
     older = tmp_path / "build" / "embedlog" / "codec" / name
     older.parent.mkdir(parents=True)

@@ -108,7 +108,7 @@ def test_killed_twenty_times_loses_and_doubles_nothing(tmp_path: Path, flush: st
         assert log.append("t", b"goes on").offset == len(records)
 
 
-def test_a_killed_reader_harms_nobody(tmp_path: Path) -> None:
+def test_a_killed_reader_harms_no_other(tmp_path: Path) -> None:
     with embedlog.open(tmp_path / "log") as log:
         log.create_topic("t")
         for number in range(100):

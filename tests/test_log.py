@@ -90,7 +90,7 @@ def test_alter_changes_some_settings_and_none_means_default(log: Log, path: Path
         assert again.describe_topic("t").settings == {"segment_bytes": 2048}
 
 
-def test_altered_settings_count_at_once(log: Log) -> None:
+def test_altered_settings_apply_at_once(log: Log) -> None:
     log.create_topic("t")
     log.alter_topic("t", segment_bytes=1024)
     for _ in range(4):
@@ -98,7 +98,7 @@ def test_altered_settings_count_at_once(log: Log) -> None:
     assert log.offsets_before("t", 0, -1, 100) == [4, 3, 2, 1, 0]
 
 
-def test_what_cannot_be_a_setting_changes_nothing(log: Log) -> None:
+def test_an_invalid_setting_changes_nothing(log: Log) -> None:
     log.create_topic("t", retention_ms=1000)
     with pytest.raises(UnknownSetting, match="did you mean 'retention_ms'"):
         log.alter_topic("t", retention_sm=1)
@@ -115,7 +115,7 @@ def test_a_description_is_a_copy(log: Log) -> None:
     assert log.describe_topic("t").settings == {"retention_ms": 1000}
 
 
-def test_settings_of_open_lie_below_those_of_the_topic(path: Path) -> None:
+def test_topic_settings_override_those_of_open(path: Path) -> None:
     with embedlog.open(path, **{"segment.bytes": 1024, "max_message_bytes": 2000}) as log:
         log.create_topic("t")
         log.create_topic("own", max_message_bytes=3000)
@@ -136,7 +136,7 @@ def test_a_topic_exists_once(log: Log) -> None:
     assert log.describe_topic("t").partitions == 1
 
 
-def test_partitions_can_be_added_and_not_taken_away(log: Log, path: Path) -> None:
+def test_partitions_can_be_added_but_not_removed(log: Log, path: Path) -> None:
     topic_id = log.create_topic("t", partitions=2, retention_ms=7).topic_id
     log.append("t", b"1", partition=1)
     grown = log.create_partitions("t", 4)
@@ -151,7 +151,7 @@ def test_partitions_can_be_added_and_not_taken_away(log: Log, path: Path) -> Non
         assert values(again) == [b"1", b"3"]
 
 
-def test_a_deleted_topic_is_gone_and_may_be_made_again(log: Log, path: Path) -> None:
+def test_a_deleted_topic_may_be_created_again(log: Log, path: Path) -> None:
     first = log.create_topic("t", partitions=2)
     log.append("t", b"not flushed")
     log.delete_topic("t")
@@ -181,7 +181,7 @@ def test_the_longest_name_can_be_made_filled_and_deleted(path: Path, layout: str
         log.create_topic(name, partitions=12)
 
 
-def test_files_of_a_deleted_topic_go_after_a_while(path: Path) -> None:
+def test_files_of_a_deleted_topic_are_removed_later(path: Path) -> None:
     store = Store(str(path), background=False)
     for delay_ms in (0, 3_600_000):
         store.create_topic("t", 1, {"file_delete_delay_ms": delay_ms})
@@ -344,7 +344,7 @@ def test_health_and_repr(log: Log, path: Path) -> None:
     assert repr(log) == f"<embedlog.Log '{path}': closed>"
 
 
-def test_recovery_is_clean_after_a_close_and_tells_after_a_crash(path: Path, tmp_path: Path) -> None:
+def test_recovery_reports_after_a_crash_and_is_clean_after_a_close(path: Path, tmp_path: Path) -> None:
     with embedlog.open(path) as log:
         assert log.recovery.clean
         log.create_topic("t")
@@ -367,7 +367,7 @@ def test_reopening_a_healthy_partition_does_nothing(log: Log) -> None:
     assert values(log) == [b"1", b"2"]
 
 
-def test_a_relative_path_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_path_is_resolved_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
     with embedlog.open("log") as log:
@@ -421,7 +421,7 @@ def test_close_twice_and_use_after_close(log: Log) -> None:
     assert not os.path.exists(log.path + "-copy")
 
 
-def test_closing_closes_everything_although_a_part_of_it_fails(log: Log, path: Path) -> None:
+def test_close_continues_after_a_failing_part(log: Log, path: Path) -> None:
     def refuse(partitions: object) -> None:
         raise RuntimeError("no")
 
@@ -435,7 +435,7 @@ def test_closing_closes_everything_although_a_part_of_it_fails(log: Log, path: P
         assert again.recovery.clean
 
 
-def test_a_reader_refuses_what_changes_the_log(log: Log, path: Path) -> None:
+def test_a_reader_refuses_changes(log: Log, path: Path) -> None:
     log.create_topic("t")
     log.append("t", b"1")
     with embedlog.open(path, mode="r") as reader:
@@ -523,14 +523,14 @@ def test_an_unknown_option_names_the_nearest(log: Log) -> None:
         log.consumer("t", auto_comit=True)
 
 
-def test_a_topic_may_be_there_already_where_that_is_said(log: Log) -> None:
+def test_exist_ok_accepts_an_existing_topic(log: Log) -> None:
     made = log.create_topic("t", partitions=2, compression_type="zstd")
     assert log.create_topic("t", partitions=5, exist_ok=True) == made
     with pytest.raises(embedlog.TopicExists, match="exist_ok"):
         log.create_topic("t")
 
 
-def test_what_is_to_be_called_must_be_callable(log: Log) -> None:
+def test_callbacks_must_be_callable(log: Log) -> None:
     log.create_topic("t")
     with pytest.raises(embedlog.InvalidType, match="callback must be callable, not str"):
         log.producer(callback="print")

@@ -90,7 +90,7 @@ def test_all_partitions_one_after_the_other(log: embedlog.Log) -> None:
     assert numbers(log.read("t", start=at(8), end=at(9))) == [8, 108]
 
 
-def test_the_end_is_that_of_the_call(log: embedlog.Log) -> None:
+def test_a_read_ends_at_the_log_end_of_its_call(log: embedlog.Log) -> None:
     records = log.read("t", 0)
     append(log, 0, 10)
     assert numbers(records) == list(range(10))
@@ -199,7 +199,7 @@ def test_mistakes_are_told_before_the_first_record(
         log.read(**({"topic": "t"} | arguments))
 
 
-def test_an_offset_out_of_range_says_what_there_is(log: embedlog.Log) -> None:
+def test_an_offset_out_of_range_names_the_range(log: embedlog.Log) -> None:
     with pytest.raises(
         OffsetOutOfRange, match=r't 0: offset 99 is outside 0..10; start="earliest"'
     ) as caught:
@@ -234,7 +234,7 @@ def test_one_record_among_many(log: embedlog.Log) -> None:
 
 
 @pytest.mark.parametrize("sizes", [(1,), (3, 40), (100,), (1, 100, 2, 300)])
-def test_the_short_way_to_a_record(tmp_path: Path, sizes: tuple[int, ...]) -> None:
+def test_the_fast_path_to_a_record(tmp_path: Path, sizes: tuple[int, ...]) -> None:
     """Over several segments and leader epochs, with batches below and above the distance of index entries."""
     with embedlog.open(tmp_path / "log") as log:
         log.create_topic("t", segment_bytes=40_000)
@@ -255,7 +255,7 @@ def test_the_short_way_to_a_record(tmp_path: Path, sizes: tuple[int, ...]) -> No
             assert backend.record_at("t", 0, -1) is None
 
 
-def test_the_short_way_leads_to_nothing_that_is_wrong(tmp_path: Path) -> None:
+def test_the_fast_path_checks_what_it_finds(tmp_path: Path) -> None:
     """A byte of the batches is changed: none of their headers' fields may bring forth another record."""
     with embedlog.open(tmp_path / "log") as log:
         log.create_topic("t")
@@ -298,7 +298,7 @@ def test_no_such_record(log: embedlog.Log, error: type[Exception], arguments: tu
         log.read_at(*arguments)
 
 
-def test_a_transactions_end_is_no_record(log: embedlog.Log) -> None:
+def test_a_transaction_marker_is_not_a_record(log: embedlog.Log) -> None:
     log.backend.append(
         "t", 0, encode_control_batch(commit=True, producer_id=1, producer_epoch=0, timestamp_ms=1)
     )
@@ -317,9 +317,7 @@ class _Counting(EngineBackend):
 
 @pytest.mark.parametrize("mode", ["rw", "r"])
 @pytest.mark.parametrize("read_committed", [False, True])
-def test_a_reader_at_the_end_fetches_when_there_is_something(
-    log: embedlog.Log, mode: str, read_committed: bool
-) -> None:
+def test_a_reader_at_the_end_fetches_new_records(log: embedlog.Log, mode: str, read_committed: bool) -> None:
     """A consumer of a thousand partitions asks each of them at every poll."""
     with embedlog.open(log.path, mode="r") as follower:
         backend = _Counting((log if mode == "rw" else follower).backend._engine)

@@ -69,7 +69,7 @@ def test_sizes(items: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("count", [63, 64, 65, 8191, 8192, 8193])
-def test_where_an_offset_delta_takes_one_byte_more(count: int) -> None:
+def test_offset_deltas_around_varint_boundaries(count: int) -> None:
     values = [b"v"] * count
     assert compiled_encoding.encode_values(b"", values) == plain_encoding.encode_values(b"", values)
 
@@ -282,7 +282,7 @@ def test_a_whole_run() -> None:
 # -- the checksum ------------------------------------------------------------------------------------
 
 
-def test_the_checksum_in_every_way() -> None:
+def test_every_checksum_implementation() -> None:
     data = random.Random(3).randbytes(40_000)
     edges = (64, 120, 128, 256, 512, 768, 1543, 3_584, 7_168, 12_288, 14_336, 17_920)
     for size in [*range(70), *(edge + i for edge in edges for i in (-1, 0, 1, 15, 16, 17, 63, 64)), 39_900]:
@@ -312,17 +312,17 @@ def test_the_environment_chooses(wanted: str, found: str) -> None:
 _HIDDEN = "import sys; sys.modules['embedlog.codec.compiled_decoding'] = None"
 
 
-def test_without_the_compiled_ones_there_is_one_log_line() -> None:
+def test_without_compiled_modules_there_is_one_log_line() -> None:
     logged = f"import logging; logging.basicConfig(level={logging.INFO})\n{_HIDDEN}"
     ran = chosen_by("", logged)
     assert ran.stdout == "plain\n"
     assert ran.stderr.count("\n") == 1 and "plain Python" in ran.stderr
 
 
-def test_demanded_in_vain() -> None:
+def test_compiled_modules_required_but_missing() -> None:
     ran = chosen_by("compiled", _HIDDEN)
     assert ran.returncode == 1 and "EMBEDLOG_LOOPS=compiled" in ran.stderr
 
 
-def test_a_name_it_does_not_know() -> None:
+def test_an_unknown_value_of_the_variable() -> None:
     assert "must be compiled or plain" in chosen_by("fast").stderr

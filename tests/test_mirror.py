@@ -88,7 +88,7 @@ def running() -> Iterator[Callable[[Mirror], Running]]:
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_records_go_over_as_they_are(log: Log, there: Path, codec: str) -> None:
+def test_records_are_copied_unchanged(log: Log, there: Path, codec: str) -> None:
     log.create_topic("t", partitions=2, compression_type=codec)
     records = [
         Record(key=b"k%d" % i, value=b"v" * i, headers=(("h", b"%d" % i), ("n", None)), timestamp_ms=1000 + i)
@@ -100,7 +100,7 @@ def test_records_go_over_as_they_are(log: Log, there: Path, codec: str) -> None:
     assert contents(there) == contents(log)
 
 
-def test_batches_are_not_encoded_anew(log: Log, there: Path) -> None:
+def test_batches_are_copied_byte_for_byte(log: Log, there: Path) -> None:
     log.create_topic("t")
     log.append_many("t", [b"x" * 100] * 50, compression="zstd")
     mirrored(log, to=there)
@@ -126,7 +126,7 @@ def test_a_filter_is_for_whole_names(log: Log, there: Path) -> None:
         assert copy.topics() == ["clicks", "orders"]
 
 
-def test_committed_transactions_go_over_as_plain_records(log: Log, there: Path) -> None:
+def test_committed_transactions_are_copied_as_plain_records(log: Log, there: Path) -> None:
     log.create_topic("t")
     account = Transactions(lambda batch: log.backend.append("t", 0, batch).base_offset)
     chosen = random.Random(7)
@@ -143,7 +143,7 @@ def test_committed_transactions_go_over_as_plain_records(log: Log, there: Path) 
         assert [each.offset for each in copy.read("t")] == list(range(len(account.committed)))
 
 
-def test_what_compaction_left_goes_over_without_gaps(log: Log, there: Path) -> None:
+def test_compacted_topics_are_copied_without_gaps(log: Log, there: Path) -> None:
     log.create_topic("t", cleanup_policy="compact", segment_bytes=1024, min_cleanable_dirty_ratio=0.0)
     for i in range(300):
         log.append_many("t", [(b"k%d" % (i % 7), b"v%d" % i), (b"other%d" % i, b"w")])
@@ -157,7 +157,7 @@ def test_what_compaction_left_goes_over_without_gaps(log: Log, there: Path) -> N
     assert mirrored(log, to=there).records == 1
 
 
-def test_times_that_the_log_has_set_stay(log: Log, there: Path) -> None:
+def test_append_times_are_kept(log: Log, there: Path) -> None:
     log.create_topic("t", message_timestamp_type="LogAppendTime")
     log.append_many("t", [Record(value=b"a", timestamp_ms=5), Record(value=b"b", timestamp_ms=6)])
     mirrored(log, to=there)
@@ -168,7 +168,7 @@ def test_times_that_the_log_has_set_stay(log: Log, there: Path) -> None:
 # -- once, whatever happens --------------------------------------------------------------------------------
 
 
-def test_it_goes_on_where_it_was(log: Log, there: Path) -> None:
+def test_it_resumes_at_its_position(log: Log, there: Path) -> None:
     log.create_topic("t", partitions=2)
     for i in range(5):
         log.append_many("t", [b"%d %d" % (i, j) for j in range(10)], partition=i % 2)
@@ -177,7 +177,7 @@ def test_it_goes_on_where_it_was(log: Log, there: Path) -> None:
     assert contents(there) == contents(log)
 
 
-def test_the_place_is_in_the_append(log: Log, there: Path, tmp_path: Path) -> None:
+def test_the_position_is_part_of_the_append(log: Log, there: Path, tmp_path: Path) -> None:
     """What a kill leaves at any time goes on exactly there."""
     log.create_topic("t")
     for i in range(20):
@@ -212,7 +212,7 @@ def test_foreign_records_in_the_target_do_no_harm(log: Log, there: Path) -> None
     assert [record.value for record in contents(there)] == [b"a", b"b", b"mine", b"c"]
 
 
-def test_what_is_known_survives_retention(log: Log, there: Path) -> None:
+def test_the_position_survives_retention(log: Log, there: Path) -> None:
     log.create_topic("t", segment_bytes=1024)
     for i in range(50):
         log.append_many("t", [b"%d" % i * 20])
@@ -223,7 +223,7 @@ def test_what_is_known_survives_retention(log: Log, there: Path) -> None:
     assert mirrored(log, to=there).records == 1
 
 
-def test_what_is_known_survives_compaction(log: Log, there: Path) -> None:
+def test_the_position_survives_compaction(log: Log, there: Path) -> None:
     """Also where the log is all that is left of it."""
     log.create_topic("t", segment_bytes=1024)
     for i in range(50):
@@ -255,7 +255,9 @@ def test_offsets_beyond_what_a_sequence_holds(log: Log, there: Path) -> None:
     assert contents(there) == contents(log)
 
 
-def test_the_place_is_found_under_another_address(log: Log, path: Path, there: Path, tmp_path: Path) -> None:
+def test_the_position_is_found_under_another_address(
+    log: Log, path: Path, there: Path, tmp_path: Path
+) -> None:
     log.create_topic("t")
     log.append("t", b"a")
     mirrored(path, to=there)
@@ -307,7 +309,7 @@ def test_a_source_with_a_name_has_topics_of_its_own(log: Log, path: Path, there:
         (["east=./x", "./y=z"], [("east", "./x"), ("", "./y=z")]),
     ],
 )
-def test_how_sources_are_written(given: Any, found: list[tuple[str, str]]) -> None:
+def test_spellings_of_sources(given: Any, found: list[tuple[str, str]]) -> None:
     assert parse_sources(given) == found
 
 
@@ -332,7 +334,7 @@ def test_it_follows_new_topics_and_partitions(
         assert contents(copy) == contents(log)
 
 
-def test_a_topic_that_was_made_anew_is_copied_behind_what_there_was(
+def test_a_recreated_topic_is_appended_to_its_copy(
     log: Log, there: Path, running: Callable[[Mirror], Running]
 ) -> None:
     log.create_topic("t")
@@ -349,7 +351,7 @@ def test_a_topic_that_was_made_anew_is_copied_behind_what_there_was(
         assert [record.value for record in contents(copy)] == wanted
 
 
-def test_a_topic_that_is_gone_stays_in_the_mirror(log: Log, there: Path) -> None:
+def test_a_deleted_topic_stays_in_the_mirror(log: Log, there: Path) -> None:
     log.create_topic("t")
     log.append("t", b"a")
     mirrored(log, to=there)
@@ -358,7 +360,7 @@ def test_a_topic_that_is_gone_stays_in_the_mirror(log: Log, there: Path) -> None
     assert [record.value for record in contents(there)] == [b"a"]
 
 
-def test_a_topic_that_is_deleted_in_the_target_comes_again(
+def test_a_topic_deleted_in_the_target_is_copied_again(
     log: Log, there: Path, running: Callable[[Mirror], Running]
 ) -> None:
     log.create_topic("t")
@@ -371,7 +373,7 @@ def test_a_topic_that_is_deleted_in_the_target_comes_again(
         mirror.until(lambda: "t" in copy.topics() and len(contents(copy)) == 2)
 
 
-def test_nothing_comes_twice_while_a_topic_is_taken_up_again(
+def test_resuming_a_topic_copies_nothing_twice(
     log: Log, there: Path, running: Callable[[Mirror], Running], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One partition is to be let go of while another one is being appended to."""
@@ -402,7 +404,7 @@ def test_nothing_comes_twice_while_a_topic_is_taken_up_again(
         assert contents(copy) == contents(log)
 
 
-def test_records_that_retention_took_first_are_told(
+def test_records_lost_to_retention_are_reported(
     log: Log, there: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     log.create_topic("t")
@@ -415,7 +417,7 @@ def test_records_that_retention_took_first_are_told(
     assert "offsets 5 to 7 were deleted there before they were mirrored" in caplog.text
 
 
-def test_a_place_within_a_batch(log: Log, there: Path) -> None:
+def test_a_position_within_a_batch(log: Log, there: Path) -> None:
     log.create_topic("t")
     log.append_many("t", [b"%d" % i for i in range(10)], compression="zstd")
     log.delete_records("t", 0, 4)
@@ -448,7 +450,7 @@ def test_a_source_that_lost_its_tail(
     assert "offsets 8 to 11, and was mirrored, has been lost or replaced" in caplog.text
 
 
-def test_start_latest_is_for_what_there_is_now(log: Log, there: Path) -> None:
+def test_start_latest_skips_only_existing_records(log: Log, there: Path) -> None:
     log.create_topic("t")
     log.append("t", b"before")
     assert mirrored(log, to=there, start="latest").records == 0

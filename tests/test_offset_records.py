@@ -152,7 +152,7 @@ def test_hostile_counts_and_nulls_are_refused_before_they_cost_anything() -> Non
         records.decode_group_value(GROUP_3 + MEMBER_3[:-7] + hexed("ffffffff"))
 
 
-def test_what_cannot_be_written_is_the_callers_mistake() -> None:
+def test_unwritable_values_are_errors_of_the_caller() -> None:
     with pytest.raises(InvalidArgument, match="32,768 bytes"):
         records.encode_group_key("x" * 32_768)
     with pytest.raises(InvalidArgument, match="UTF-8"):

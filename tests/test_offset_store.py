@@ -26,7 +26,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "offsets.json"
 
 
-def test_what_is_saved_is_loaded_by_another_store(path: Path) -> None:
+def test_saved_offsets_are_loaded_by_another_store(path: Path) -> None:
     FileOffsetStore(path).save("billing", {CLICKS: CommittedOffset(7, 2, "half-way", 1_000)})
     assert FileOffsetStore(path).load("billing", [CLICKS, VIEWS]) == {
         CLICKS: CommittedOffset(7, 2, "half-way", 1_000)
@@ -46,13 +46,13 @@ def test_saves_add_up(path: Path) -> None:
     assert store.load("audit", [CLICKS])[CLICKS].offset == 3
 
 
-def test_a_save_says_when(path: Path) -> None:
+def test_a_save_records_its_time(path: Path) -> None:
     store = FileOffsetStore(path)
     store.save("billing", {CLICKS: CommittedOffset(7)})
     assert store.load("billing", [CLICKS])[CLICKS].commit_timestamp_ms > 1_700_000_000_000
 
 
-def test_nothing_is_there_before_the_first_save(path: Path) -> None:
+def test_no_file_before_the_first_save(path: Path) -> None:
     assert FileOffsetStore(path).load("billing", [CLICKS]) == {}
     assert not path.exists()
 
@@ -63,7 +63,7 @@ def test_only_the_file_and_its_lock_remain(path: Path) -> None:
     assert sorted(entry.name for entry in path.parent.iterdir()) == ["offsets.json", "offsets.json.lock"]
 
 
-def test_a_relative_path_stays_where_it_was(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_path_is_resolved_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(path.parent)
     store = FileOffsetStore("offsets.json")
     monkeypatch.chdir("/")

@@ -142,13 +142,13 @@ def test_a_partition_out_of_range_is_refused(answer: int) -> None:
 
 
 @pytest.mark.parametrize("answer", [None, "1", 1.0, True])
-def test_an_answer_that_is_no_number_is_refused(answer: object) -> None:
+def test_a_non_integer_answer_is_refused(answer: object) -> None:
     with pytest.raises(InvalidType, match="must return an int") as caught:
         choose_partition(lambda *_: answer, "t", b"k", b"v", 3)
     assert isinstance(caught.value, EmbedlogError)
 
 
-def test_a_users_partitioner_need_not_know_of_batches() -> None:
+def test_a_user_partitioner_may_ignore_batches() -> None:
     seen = []
 
     def mine(topic: str, key: bytes | None, value: bytes | None, num_partitions: int) -> int:

@@ -98,7 +98,7 @@ def test_a_reader_in_another_process_follows_the_tail(program: Start, log: Log, 
         assert reader.line() == f"0 {i} {i}" + "x" * 90
 
 
-def test_waiting_costs_nothing(program: Start, path: Path) -> None:
+def test_a_waiting_reader_uses_no_cpu(program: Start, path: Path) -> None:
     """A second of waiting, in a reader and in the writer itself, takes hardly any CPU time."""
     waiter = """
 import resource, sys, embedlog
@@ -146,7 +146,7 @@ def test_a_reader_is_woken_by_the_kernel_not_by_the_clock(
             assert [r.value for r in got] == [b"%d" % i]
 
 
-def test_a_reader_without_a_descriptor_to_wait_with_is_told_and_goes_on(log: Log, path: Path) -> None:
+def test_a_reader_without_inotify_warns_and_polls(log: Log, path: Path) -> None:
     log.create_topic("t")
     log.append("t", b"1")
     with embedlog.open(path, mode="r") as reader, reader.consumer("t") as consumer:
@@ -165,7 +165,7 @@ def test_a_reader_without_a_descriptor_to_wait_with_is_told_and_goes_on(log: Log
         assert [r.value for r in consumer.poll(1000)] == [b"2"]
 
 
-def test_a_reader_waits_no_longer_than_the_topic_lives(log: Log, path: Path) -> None:
+def test_a_wait_ends_when_the_topic_is_deleted(log: Log, path: Path) -> None:
     log.create_topic("t")
     with embedlog.open(path, mode="r") as reader:
         reading = reader.read("t", follow=True)
@@ -196,7 +196,7 @@ def test_retention_under_a_reader(program: Start, path: Path) -> None:
             assert [r.offset for r in consumer] == list(range(11, 20))
 
 
-def test_a_reader_at_a_log_start_that_moves_is_told_so(program: Start, path: Path) -> None:
+def test_a_reader_below_a_moved_log_start_gets_an_error(program: Start, path: Path) -> None:
     """Whenever the writer moves it: here just before the reader looks at the directory."""
 
     class Overtaken(FileSystem):
@@ -238,7 +238,7 @@ def test_compaction_under_a_reader(program: Start, path: Path) -> None:
         assert len(list(reader.read("t"))) < 60
 
 
-def test_a_reader_learns_that_a_topic_compacts_now(program: Start, path: Path) -> None:
+def test_a_reader_learns_that_a_topic_is_compacted_now(program: Start, path: Path) -> None:
     """Gaps are damage in one kind of topic, and the rule in the other."""
     writer = Writer(program, path)
     writer.do("log.create_topic('t')")
@@ -251,7 +251,7 @@ def test_a_reader_learns_that_a_topic_compacts_now(program: Start, path: Path) -
         assert reader.describe_topic("t").settings == {"cleanup_policy": "compact"}
 
 
-def test_topics_come_and_go_under_a_reader(program: Start, path: Path) -> None:
+def test_topics_are_created_and_deleted_under_a_reader(program: Start, path: Path) -> None:
     writer = Writer(program, path)
     with embedlog.open(path, mode="r") as reader:
         assert reader.topics() == []
@@ -274,7 +274,7 @@ def test_topics_come_and_go_under_a_reader(program: Start, path: Path) -> None:
         assert values(reader) == ["new"]
 
 
-def test_the_writer_may_come_and_go(program: Start, path: Path) -> None:
+def test_the_writer_may_close_and_reopen(program: Start, path: Path) -> None:
     expected: list[str] = []
     reader: Log | None = None
     for turn in range(4):
@@ -363,7 +363,7 @@ def test_a_copy_without_the_writers_state_can_be_read(log: Log, path: Path) -> N
     [b"", b"x" * 63, b"ELSTATE1" + b"\xff" * 200, os.urandom(500)],
     ids=["empty", "short", "header", "random"],
 )
-def test_a_writers_state_that_is_none_is_passed_over(log: Log, path: Path, content: bytes) -> None:
+def test_an_invalid_writer_state_is_ignored(log: Log, path: Path, content: bytes) -> None:
     log.create_topic("t")
     log.append("t", b"1")
     log.close()
@@ -375,7 +375,7 @@ def test_a_writers_state_that_is_none_is_passed_over(log: Log, path: Path, conte
         assert values(reader) == ["1", "2"]
 
 
-def test_a_reader_touches_nothing(log: Log, path: Path) -> None:
+def test_a_reader_changes_no_file(log: Log, path: Path) -> None:
     log.create_topic("t", segment_bytes=1024)
     for i in range(30):
         log.append("t", b"%d" % i + bytes(100))
@@ -424,7 +424,7 @@ with embedlog.open(sys.argv[1], mode="r") as log:
 # -- one writer -------------------------------------------------------------------------------------------
 
 
-def test_a_second_writer_is_told_who_is_the_first(program: Start, path: Path) -> None:
+def test_a_second_writer_is_told_who_holds_the_lock(program: Start, path: Path) -> None:
     writer = Writer(program, path)
     with pytest.raises(DirectoryLocked) as caught:
         embedlog.open(path)
@@ -439,7 +439,7 @@ def test_a_second_writer_is_told_who_is_the_first(program: Start, path: Path) ->
         embedlog.open(path)
 
 
-def test_the_note_of_the_writer_is_for_people_only(program: Start, path: Path) -> None:
+def test_the_lock_files_note_is_only_informative(program: Start, path: Path) -> None:
     writer = Writer(program, path)
     writer.do("log.create_topic('t')")
     for content in (None, b"", b"{}", b"[1]", b'{"pid": "x", "program": 7}', b"\xff" * 100):
@@ -629,7 +629,7 @@ def test_a_child_may_write_when_its_parent_has_closed(
         assert values(again) == ["the child's"]
 
 
-def test_a_log_that_cannot_be_let_go_of_keeps_no_other_from_refusing(
+def test_a_log_that_cannot_be_released_blocks_no_other_child_handler(
     log: Log, tmp_path: Path, in_child: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails() -> None:
@@ -642,7 +642,7 @@ def test_a_log_that_cannot_be_let_go_of_keeps_no_other_from_refusing(
         assert in_child(lambda: log.append("t", b"the child's")) == ForkedHandle.__name__
 
 
-def test_letting_go_of_what_is_closed_touches_no_descriptor_of_others(path: Path) -> None:
+def test_releasing_a_closed_log_touches_no_other_descriptor(path: Path) -> None:
     log = embedlog.open(path)
     log.create_topic("t")
     log.append("t", b"x")
@@ -654,7 +654,7 @@ def test_letting_go_of_what_is_closed_touches_no_descriptor_of_others(path: Path
         os.close(fd)
 
 
-def test_the_directory_of_one_broker_of_a_cluster_is_only_read(path: Path) -> None:
+def test_a_cluster_brokers_directory_is_read_only(path: Path) -> None:
     with embedlog.open(path) as log:
         log.create_topic("t")
         log.append("t", b"x")
@@ -739,7 +739,7 @@ def test_workers_of_multiprocessing_read(log: Log, path: Path, method: str) -> N
 
 
 @pytest.mark.parametrize("ending", ["", "sys.exit(0)", "raise SystemExit", "del log"])
-def test_what_a_program_leaves_open_is_closed_at_its_exit(program: Start, path: Path, ending: str) -> None:
+def test_logs_left_open_are_closed_at_exit(program: Start, path: Path, ending: str) -> None:
     program(
         f"""
 import sys, embedlog

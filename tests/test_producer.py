@@ -109,7 +109,7 @@ def result(future: Future[RecordMetadata]) -> RecordMetadata:
 # -- sending -----------------------------------------------------------------------------------------
 
 
-def test_every_field_arrives_and_the_future_tells_where(log: Any) -> None:
+def test_every_field_arrives_and_the_future_has_the_offset(log: Any) -> None:
     with Producer(log.backend) as producer:
         futures = [
             producer.send("one", b"v", key=b"k", headers={"h": b"1", "n": None}, timestamp_ms=5),
@@ -164,7 +164,7 @@ def test_encoders(log: Any) -> None:
         producer.send("one", 1)
 
 
-def test_keys_go_where_they_belong(log: Any) -> None:
+def test_keyed_records_are_hashed(log: Any) -> None:
     with Producer(log.backend) as producer:
         futures = {b"k%d" % n: producer.send("four", b"v", key=b"k%d" % n) for n in range(100)}
         for key, future in futures.items():
@@ -247,7 +247,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("given", "error", "message"), WRONG)
-def test_mistakes_are_raised_by_send_itself(
+def test_send_raises_errors_of_its_arguments(
     log: Any, given: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with Producer(log.backend) as producer:
@@ -299,7 +299,7 @@ def test_a_full_batch_goes_at_once(log: Any, gate: Gate) -> None:
     assert gate.batch_counts() == [3, 3, 1, 1]
 
 
-def test_what_gathered_meanwhile_goes_in_one_append(log: Any, gate: Gate) -> None:
+def test_records_gathered_meanwhile_take_one_append(log: Any, gate: Gate) -> None:
     gate.open.clear()
     with Producer(gate, linger_ms=FOREVER_MS, batch_bytes=1000) as producer:
         futures = [producer.send("one", b"x" * 264) for _ in range(3)]
@@ -311,7 +311,7 @@ def test_what_gathered_meanwhile_goes_in_one_append(log: Any, gate: Gate) -> Non
     assert [result(future).offset for future in futures] == list(range(33))
 
 
-def test_flush_waits_for_callbacks_too_and_not_for_later_sends(log: Any) -> None:
+def test_flush_waits_for_callbacks_but_not_for_later_sends(log: Any) -> None:
     seen: list[RecordMetadata | None] = []
     with Producer(log.backend, linger_ms=FOREVER_MS, callback=lambda m, e: seen.append(m)) as producer:
         futures = [producer.send("four", b"v", key=b"%d" % n) for n in range(50)]
@@ -342,7 +342,7 @@ def test_topic_changes_are_seen(log: Any) -> None:
 # -- futures and callbacks ---------------------------------------------------------------------------
 
 
-def test_a_send_future_has_all_that_a_future_has() -> None:
+def test_a_send_future_has_the_interface_of_a_future() -> None:
     future = SendFuture(BatchResult())
     assert set(vars(Future())) <= set(dir(future))
     assert future.running()
@@ -414,7 +414,7 @@ def test_callbacks_come_in_order_from_the_sender_thread(log: Any, gate: Gate) ->
 
 
 @pytest.mark.parametrize("raised", [RuntimeError("in the callback"), SystemExit("in the callback")])
-def test_an_error_in_a_callback_is_logged_and_kills_nothing(
+def test_an_error_in_a_callback_is_logged(
     log: Any, raised: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*_: object) -> None:
@@ -505,7 +505,7 @@ def test_a_topic_deleted_meanwhile_fails_the_futures(log: Any) -> None:
             producer.send("four", b"v")
 
 
-def test_a_dying_sender_thread_leaves_nobody_waiting(
+def test_a_dying_sender_thread_leaves_no_waiter(
     log: Any, gate: Gate, caplog: pytest.LogCaptureFixture
 ) -> None:
     gate.failing[0] = SystemExit("out of the backend")
@@ -755,7 +755,7 @@ def test_nothing_buffered_is_lost_at_exit(tmp_path: Path, end: str, returncode: 
     assert survived(tmp_path / "data") == [b"%d" % n for n in range(1000)]
 
 
-def test_a_producer_the_log_knows_nothing_of_is_drained_before_the_log_closes(tmp_path: Path) -> None:
+def test_a_producer_unknown_to_the_log_is_drained_before_it_closes(tmp_path: Path) -> None:
     script = """
         own = Producer(log.backend, linger_ms=10**9)
         own.send('one', b'v')
@@ -764,7 +764,7 @@ def test_a_producer_the_log_knows_nothing_of_is_drained_before_the_log_closes(tm
     assert survived(tmp_path / "data") == [b"v"]
 
 
-def test_sends_of_other_threads_until_the_end(tmp_path: Path) -> None:
+def test_other_threads_send_until_close(tmp_path: Path) -> None:
     script = """
         def work():
             for n in range(5000):

@@ -12,7 +12,7 @@ from programs import crash
 import embedlog
 
 
-def test_a_crash_and_its_recovery_say_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_crash_and_its_recovery_print_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     path = tmp_path / "0"
     for number in range(1, 5):

@@ -89,7 +89,7 @@ def test_the_same_records(log: embedlog.Log, max_bytes: int, start: int, end: in
     assert len(backend.fetched) - len({offset for _, offset in backend.fetched}) <= 4
 
 
-def test_what_is_damaged_is_met_where_it_is(path: Path) -> None:
+def test_damage_is_raised_at_its_position(path: Path) -> None:
     segment = segments(path / "t_0")[1]
     flip(segment, batches(segment)[3].pos + 70)
     with embedlog.open(path, mode="r") as log:
@@ -107,7 +107,7 @@ def test_what_is_damaged_is_met_where_it_is(path: Path) -> None:
         assert str(met_ahead.value) == str(met.value)
 
 
-def test_an_error_of_the_other_thread_counts_only_if_it_is_met_again(log: embedlog.Log) -> None:
+def test_a_prefetch_error_is_raised_only_if_it_recurs(log: embedlog.Log) -> None:
     backend = Watched(log.backend)
     here = threading.get_ident()
 
@@ -129,7 +129,7 @@ def test_an_error_of_the_other_thread_counts_only_if_it_is_met_again(log: embedl
     assert 200 < reader.position <= 310
 
 
-def test_what_was_not_there_yet_is_asked_for_again(log: embedlog.Log) -> None:
+def test_an_empty_prefetch_is_repeated(log: embedlog.Log) -> None:
     batch = encode_batch(
         [(None, b"600", (), 5)] * 5, producer_id=1, producer_epoch=0, base_sequence=0, transactional=True
     )
@@ -145,7 +145,7 @@ def ahead_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if "embedlog-prefetch" in thread.name]
 
 
-def test_no_thread_is_left_behind(log: embedlog.Log) -> None:
+def test_no_thread_is_left(log: embedlog.Log) -> None:
     rows = log.read_arrow("t", max_bytes=300)
     for _ in range(5):
         next(rows)
@@ -157,7 +157,7 @@ def test_no_thread_is_left_behind(log: embedlog.Log) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_forked_child_is_told(log: embedlog.Log) -> None:
+def test_a_forked_child_is_refused(log: embedlog.Log) -> None:
     rows = log.read_arrow("t", max_bytes=300)
     for _ in range(5):
         next(rows)

@@ -129,9 +129,7 @@ def test_a_copy(program: Start, path: Path, flushed: bool, ending: str, lost: tu
 
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("behind", [True, False])
-def test_a_writer_killed_right_behind_a_marker(
-    program: Start, path: Path, commit: bool, behind: bool
-) -> None:
+def test_a_writer_killed_right_after_a_marker(program: Start, path: Path, commit: bool, behind: bool) -> None:
     writer = Writer(program, path)
     writer.plain(b"0")
     with embedlog.open(path, mode="r") as before:
@@ -166,7 +164,7 @@ with embedlog.open(sys.argv[1], mode="r") as log:
 """
 
 
-def test_a_follower_is_woken_by_the_end_of_a_transaction(program: Start, path: Path) -> None:
+def test_a_waiting_reader_is_woken_by_the_end_of_a_transaction(program: Start, path: Path) -> None:
     writer = Writer(program, path)
     writer.plain(b"begins")
     follower = program(FOLLOWER, path)
@@ -260,7 +258,7 @@ for steps in sys.stdin:
 
 
 @pytest.mark.slow
-def test_a_consumer_beside_writers_that_are_killed_again_and_again(program: Start, path: Path) -> None:
+def test_a_consumer_beside_repeatedly_killed_writers(program: Start, path: Path) -> None:
     """It gets nothing that was aborted and everything that was committed, each once and in order."""
     rng = random.Random(3)
     counts = dict.fromkeys(range(4), 0)
@@ -432,7 +430,7 @@ EVENTS = ["housekeep", "delete", "compact", "compact_half", "go_on", "take_over"
 @pytest.mark.slow
 @pytest.mark.parametrize("event", EVENTS)
 @pytest.mark.parametrize("before", ["nothing", "uncommitted", "committed", "unpublished"])
-def test_whatever_happens_while_a_reader_looks(tmp_path: Path, event: str, before: str) -> None:
+def test_concurrent_changes_while_a_reader_looks(tmp_path: Path, event: str, before: str) -> None:
     """At each of its calls; whether it has looked before, and has files open, or has not."""
     for calls in itertools.count(len(before) % 2, 2):
         scene = Scene(tmp_path / str(calls))
@@ -496,7 +494,7 @@ def test_threads_that_share_a_reader(tmp_path: Path) -> None:
 # -- what it costs -----------------------------------------------------------------------------------------
 
 
-def test_who_reads_uncommitted_pays_nothing(tmp_path: Path) -> None:
+def test_read_uncommitted_costs_nothing_extra(tmp_path: Path) -> None:
     scene = Scene(tmp_path / "log")
     scene.fill()
     asked: list[str] = []
@@ -517,7 +515,7 @@ def test_who_reads_uncommitted_pays_nothing(tmp_path: Path) -> None:
     scene.close()
 
 
-def test_each_batch_is_taken_in_once(tmp_path: Path) -> None:
+def test_each_batch_is_indexed_once(tmp_path: Path) -> None:
     """Who waits behind an open transaction reads what is new, and nothing where nothing is."""
     scene = Scene(tmp_path / "log", segment_bytes=100_000_000)
     for number in range(50):
@@ -542,7 +540,7 @@ def test_each_batch_is_taken_in_once(tmp_path: Path) -> None:
     scene.close()
 
 
-def test_a_new_reader_begins_where_recovery_would(tmp_path: Path) -> None:
+def test_a_new_reader_begins_at_the_latest_snapshot(tmp_path: Path) -> None:
     """However much lies behind the oldest open transaction."""
     scene = Scene(tmp_path / "log", segment_bytes=1_000_000)
     scene.transactions.send(1, b"open")
@@ -570,9 +568,7 @@ def test_a_new_reader_begins_where_recovery_would(tmp_path: Path) -> None:
 @pytest.mark.parametrize("lost", [(), ("writer-state",)])
 @pytest.mark.parametrize("warm", [True, False])
 @pytest.mark.parametrize("suffix", [".snapshot", ".txnindex"])
-def test_small_files_that_cannot_be_understood(
-    tmp_path: Path, lost: tuple[str, ...], warm: bool, suffix: str
-) -> None:
+def test_undecodable_small_files(tmp_path: Path, lost: tuple[str, ...], warm: bool, suffix: str) -> None:
     """Then the records tell, all of them; in a log that is being written, too."""
     scene = Scene(tmp_path / "log")
     scene.fill()

@@ -102,7 +102,7 @@ def test_the_page_on_the_broker(namespace: dict[str, object], kafka_broker: Brok
     run(in_a_program.replace("port=9092", "port=0"), namespace)
 
 
-def test_no_block_is_left_out() -> None:
+def test_every_block_is_run() -> None:
     assert len(blocks(README)) == 1 + len(
         blocks(README.split("## Five minutes")[1].split("## On the command line")[0])
     )

@@ -86,7 +86,7 @@ def contents(path: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("tail", [b"\xffgarbage" * 9, b"x", os.urandom(5000)], ids=["text", "byte", "random"])
-def test_a_garbage_tail_is_cut_kept_and_reported(tmp_path: Path, tail: bytes) -> None:
+def test_a_garbage_tail_is_truncated_kept_and_reported(tmp_path: Path, tail: bytes) -> None:
     data = crashed_log(tmp_path)
     (tmp_path / "t_0" / FIRST).write_bytes(data + tail)
     with open_log(tmp_path) as log:
@@ -103,7 +103,7 @@ def test_a_garbage_tail_is_cut_kept_and_reported(tmp_path: Path, tail: bytes) ->
         assert values(log)[-1] == (18, b"goes on")
 
 
-def test_a_tail_of_zeros_is_cut_and_not_kept(tmp_path: Path) -> None:
+def test_a_tail_of_zeros_is_truncated_and_not_kept(tmp_path: Path) -> None:
     data = crashed_log(tmp_path)
     (tmp_path / "t_0" / FIRST).write_bytes(data + bytes(10_000))
     with open_log(tmp_path) as log:
@@ -112,7 +112,7 @@ def test_a_tail_of_zeros_is_cut_and_not_kept(tmp_path: Path) -> None:
         assert len(values(log)) == 18
 
 
-def test_preallocated_zeros_are_no_records(tmp_path: Path) -> None:
+def test_preallocated_zeros_are_not_records(tmp_path: Path) -> None:
     log = open_log(tmp_path, preallocate=True, segment_bytes=1 << 16)
     log.create_topic("t")
     log.append("t", b"a")
@@ -128,7 +128,7 @@ def test_preallocated_zeros_are_no_records(tmp_path: Path) -> None:
         assert values(again) == [(0, b"a"), (1, b"b")]
 
 
-def test_a_torn_last_batch_is_cut(tmp_path: Path) -> None:
+def test_a_torn_last_batch_is_truncated(tmp_path: Path) -> None:
     data = crashed_log(tmp_path)
     (tmp_path / "t_0" / FIRST).write_bytes(data[:-1])
     with open_log(tmp_path) as log:
@@ -168,7 +168,7 @@ def test_a_length_past_the_end_is_not_read_to_the_end(tmp_path: Path, length: in
     assert fs.most <= 16 << 20
 
 
-def test_many_valid_batches_behind_an_invalid_one(tmp_path: Path) -> None:
+def test_many_valid_batches_after_an_invalid_one(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     log.create_topic("t")
     one = bytes(encode_batch([(None, b"v" * 30, (), 1000)]))
@@ -185,7 +185,7 @@ def test_many_valid_batches_behind_an_invalid_one(tmp_path: Path) -> None:
         assert "59,992 valid batches (offsets 7 to 59,999)" in report.damage[0]
 
 
-def test_valid_batches_behind_an_invalid_one_are_reported_and_kept(tmp_path: Path) -> None:
+def test_valid_batches_after_an_invalid_one_are_reported_and_kept(tmp_path: Path) -> None:
     data = crashed_log(tmp_path)
     ends = batch_ends(data)
     damaged = bytearray(data)
@@ -201,7 +201,7 @@ def test_valid_batches_behind_an_invalid_one_are_reported_and_kept(tmp_path: Pat
         assert log.append("t", b"goes on").offset == 6
 
 
-def test_what_is_cut_twice_at_the_same_byte_is_kept_twice(tmp_path: Path) -> None:
+def test_two_truncations_at_the_same_byte_are_both_kept(tmp_path: Path) -> None:
     data = crashed_log(tmp_path, flushed=6)
     path = tmp_path / "t_0" / FIRST
     for tail in (b"first", b"second"):
@@ -213,7 +213,7 @@ def test_what_is_cut_twice_at_the_same_byte_is_kept_twice(tmp_path: Path) -> Non
     assert kept == [b"first", b"second"]
 
 
-def test_progress_is_told(tmp_path: Path) -> None:
+def test_recovery_reports_progress(tmp_path: Path) -> None:
     data = crashed_log(tmp_path)
     told: list[tuple[Any, int, int]] = []
     import embedlog
@@ -226,7 +226,7 @@ def test_progress_is_told(tmp_path: Path) -> None:
 # -- damage before the recovery point ------------------------------------------------------------------
 
 
-def test_a_log_shorter_than_its_recovery_point_is_damaged_and_nothing_is_cut(tmp_path: Path) -> None:
+def test_a_log_shorter_than_its_recovery_point_is_damaged(tmp_path: Path) -> None:
     data = crashed_log(tmp_path, flushed=6)
     path = tmp_path / "t_0" / FIRST
     path.write_bytes(data[:-5])
@@ -307,7 +307,7 @@ def test_an_unreadable_recovery_point_means_to_check_everything(tmp_path: Path) 
         shutil.rmtree(copy)
 
 
-def test_an_index_that_lies_does_not_move_the_recovery_point(tmp_path: Path) -> None:
+def test_a_wrong_index_does_not_move_the_recovery_point(tmp_path: Path) -> None:
     """An entry that points behind the recovery point would make the batches between look lost."""
     data = crashed_log(tmp_path, batches=40, flushed=30, index_interval_bytes=0)
     ends = batch_ends(data)
@@ -400,7 +400,7 @@ def test_a_hard_linked_segment_is_replaced_and_not_cut(tmp_path: Path) -> None:
         assert backup.read_bytes() == data + b"torn"
 
 
-def test_an_empty_segment_of_an_undone_roll_cuts_nothing(tmp_path: Path) -> None:
+def test_an_empty_segment_of_an_undone_roll_truncates_nothing(tmp_path: Path) -> None:
     """The name of a roll that failed comes back with the power, in the range of one that grew on."""
     for flushed in (0, 2, 6):
         path = tmp_path / str(flushed)
@@ -474,7 +474,7 @@ def _recover_killed(path: Path, before_call: int) -> int:
     return in_child(recover)
 
 
-def test_recovery_killed_at_each_of_its_calls_starts_again_and_ends_the_same(tmp_path: Path) -> None:
+def test_recovery_killed_at_any_call_restarts_and_ends_the_same(tmp_path: Path) -> None:
     source, whole, copy = tmp_path / "source", tmp_path / "whole", tmp_path / "copy"
     _torn(source)
     shutil.copytree(source, whole)
@@ -488,7 +488,7 @@ def test_recovery_killed_at_each_of_its_calls_starts_again_and_ends_the_same(tmp
         shutil.rmtree(copy)
 
 
-def test_recovery_killed_again_and_again(tmp_path: Path) -> None:
+def test_recovery_killed_repeatedly(tmp_path: Path) -> None:
     source, copy = tmp_path / "source", tmp_path / "copy"
     _torn(source)
     for first in range(8, 40, 5):
@@ -571,7 +571,7 @@ def _cut_to(path: Path, records: int) -> None:
 
 
 @pytest.mark.parametrize("between", ["nothing", "a clean close", "new appends", "new appends past it"])
-def test_a_consumer_past_what_survived_is_told(tmp_path: Path, between: str) -> None:
+def test_a_consumer_past_the_surviving_records_gets_log_truncated(tmp_path: Path, between: str) -> None:
     log = open_log(tmp_path)
     log.create_topic("t")
     for number in range(10):
@@ -658,7 +658,7 @@ def test_an_epoch_that_nothing_was_appended_in_begins_after_a_clean_close(
     "text", [b"", b"garbage", b"0\n1\n", b"0\n2\n1 5\n0 0\n", bytes(20), b"0\n1\n7 0\n", None]
 )
 @pytest.mark.parametrize("clean", [True, False])
-def test_an_unusable_epoch_file_is_made_anew_from_the_records(
+def test_an_unusable_epoch_file_is_rebuilt_from_the_records(
     tmp_path: Path, text: bytes | None, clean: bool
 ) -> None:
     for _ in range(3):
@@ -744,9 +744,7 @@ def test_a_batch_with_a_known_first_sequence_and_other_records_is_no_duplicate(
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("damage", ["flip", "empty", "garbage"])
-def test_a_snapshot_that_cannot_be_read_is_made_up_for_by_the_records(
-    tmp_path: Path, damage: str, clean: bool
-) -> None:
+def test_an_unreadable_snapshot_is_rebuilt_from_the_records(tmp_path: Path, damage: str, clean: bool) -> None:
     log = open_log(tmp_path, segment_bytes=1024)
     log.create_topic("t")
     for sequence in range(10):
@@ -791,7 +789,7 @@ def test_aborted_transactions_stay_dropped(tmp_path: Path, how: str) -> None:
                 assert values(reader, isolation_level="read_committed") == committed
 
 
-def test_a_txnindex_that_found_no_room_is_gone_on_with(tmp_path: Path) -> None:
+def test_a_txnindex_that_found_no_room_is_completed(tmp_path: Path) -> None:
     """Half an entry that a full disk left is written over."""
     fs = FaultyFileSystem(tmp_path)
     with open_log(tmp_path, fs) as log:
@@ -888,7 +886,7 @@ def test_the_log_start_never_passes_what_survives_a_power_cut(tmp_path: Path) ->
         assert values(again)[-1] == (offset, b"visible")
 
 
-def test_a_log_start_past_the_end_is_passed_over(tmp_path: Path) -> None:
+def test_a_log_start_past_the_end_is_ignored(tmp_path: Path) -> None:
     crashed_log(tmp_path)
     write_offsets(FileSystem(), str(tmp_path / LOG_START_FILE), {NAME: 1000})
     with open_log(tmp_path) as log:
@@ -941,7 +939,7 @@ def test_killed_at_any_call_of_its_life_a_log_opens_again(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("closed", [True, False])
 @pytest.mark.parametrize("left", ["all but the last batch", "nothing", "no file"])
-def test_where_compaction_leaves_gaps_a_lost_end_is_damage(path: Path, left: str, closed: bool) -> None:
+def test_a_lost_end_of_a_compacted_segment_is_damage(path: Path, left: str, closed: bool) -> None:
     """Compaction never takes the end of the last segment."""
     log = open_log(path)
     log.create_topic("t", cleanup_policy="compact")

@@ -234,11 +234,11 @@ def test_every_flip_of_the_small_files(tmp_path: Path, name: str, clean: bool) -
     check_flips(tmp_path, name, clean=clean, flushed=8)
 
 
-def test_every_flip_of_the_note_of_a_clean_end(tmp_path: Path) -> None:
+def test_every_flip_of_clean_shutdown(tmp_path: Path) -> None:
     check_flips(tmp_path, "clean-shutdown", clean=True, flushed=None)
 
 
-def test_every_flip_of_what_the_writer_published(tmp_path: Path) -> None:
+def test_every_flip_of_writer_state(tmp_path: Path) -> None:
     """A reader goes by the file of a writer that may be dead: it must not believe all of it."""
     import embedlog
 

@@ -92,7 +92,7 @@ def test_a_damaged_batch_is_set_aside(path: Path, number: int, byte: int) -> Non
 
 
 @pytest.mark.parametrize(("byte", "what"), [(7, "base offset"), (1, "base offset"), (15, "leader epoch")])
-def test_a_wrong_label_is_put_right_and_nothing_is_lost(path: Path, byte: int, what: str) -> None:
+def test_a_wrong_base_offset_is_corrected_without_loss(path: Path, byte: int, what: str) -> None:
     directory = make_log(path)
     intact = files(path)
     segment = segments(directory)[1]
@@ -121,7 +121,7 @@ def test_a_wrong_offset_and_a_wrong_epoch_in_one_partition(path: Path, byte: int
         assert offsets_of(log) == without()
 
 
-def test_a_wrong_history_is_made_anew(path: Path) -> None:
+def test_a_wrong_epoch_file_is_rebuilt(path: Path) -> None:
     directory = make_log(path)
     history = directory / "leader-epoch-checkpoint"
     for text in (b"0\n1\n3 0\n", b"noise", None):
@@ -218,7 +218,7 @@ def test_a_torn_tail_past_the_recovery_point(path: Path) -> None:
         assert not store_of(log).topic("t").gaps
 
 
-def test_wrong_indexes_are_made_anew(path: Path) -> None:
+def test_wrong_indexes_are_rebuilt(path: Path) -> None:
     directory = make_log(path)
     first = segments(directory)[0]
     first.with_suffix(".timeindex").write_bytes(b"\0" * 7 + b"\7" + b"\0\0\0\1")
@@ -310,7 +310,7 @@ def test_killed_at_each_step_and_run_again(path: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_killed_and_opened_instead(path: Path, tmp_path: Path) -> None:
+def test_killed_and_then_opened(path: Path, tmp_path: Path) -> None:
     """A repair that was killed leaves nothing that an ordinary open would take for something else."""
     directory = make_log(path)
     segment = segments(directory)[1]
@@ -346,7 +346,7 @@ def test_a_backup_keeps_the_damage(path: Path, tmp_path: Path) -> None:
     assert repaired(tmp_path / "backup").changed
 
 
-def test_appends_behind_a_missing_end_are_not_seen_in_a_backup(path: Path, tmp_path: Path) -> None:
+def test_appends_after_a_missing_end_do_not_reach_a_backup(path: Path, tmp_path: Path) -> None:
     directory = make_log(path)
     with embedlog.open(path) as log:
         log.backup(tmp_path / "backup")
@@ -359,7 +359,7 @@ def test_appends_behind_a_missing_end_are_not_seen_in_a_backup(path: Path, tmp_p
     assert files(tmp_path / "backup") == before
 
 
-def test_bytes_set_aside_are_never_written_over(path: Path) -> None:
+def test_bytes_set_aside_are_never_overwritten(path: Path) -> None:
     directory = make_log(path)
     segment = segments(directory)[0]
     for _ in range(3):
@@ -385,7 +385,7 @@ def test_an_interrupted_compaction_is_completed_first(path: Path) -> None:
         assert offsets_of(log) == without()
 
 
-def test_who_may_repair_what(path: Path) -> None:
+def test_repair_needs_the_lock_and_an_existing_partition(path: Path) -> None:
     make_log(path)
     with embedlog.open(path), pytest.raises(DirectoryLocked):
         repair_partition(path, "t", 0)
@@ -399,7 +399,7 @@ def test_who_may_repair_what(path: Path) -> None:
         assert offsets_of(log) == without()
 
 
-def test_other_partitions_stay_as_they_are(path: Path) -> None:
+def test_other_partitions_are_unchanged(path: Path) -> None:
     with embedlog.open(path) as log:
         log.create_topic("t", partitions=2)
         for number in range(20):
@@ -481,7 +481,7 @@ def test_a_damaged_partition_refuses_appends_and_is_read_up_to_the_damage(path: 
     assert verify_log(path, deep=True).findings == ()
 
 
-def test_damage_in_the_middle_is_met_by_those_who_read_it(path: Path) -> None:
+def test_damage_in_the_middle_is_raised_to_its_readers(path: Path) -> None:
     directory = make_log(path)
     segment = segments(directory)[1]
     victim = batches(segment)[5]

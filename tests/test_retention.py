@@ -89,12 +89,12 @@ def test_a_segment_without_timestamps_is_judged_by_its_file() -> None:
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(0, 2), (99, 2), (100, 2), (101, 1), (200, 1), (300, 0)])
-def test_bytes_leaves_at_least_what_is_to_be_kept(limit: int, expected: int) -> None:
+def test_bytes_keeps_at_least_retention_bytes(limit: int, expected: int) -> None:
     segments = [info(0), info(1), info(2, active=True)]
     assert count("bytes", segments, retention_bytes=limit) == expected
 
 
-def test_any_of_several_policies_suffices() -> None:
+def test_any_of_several_policies_may_delete() -> None:
     segments = [info(0, largest=9), info(1, largest=9), info(2, largest=0), info(3, active=True)]
     settings = {"retention_ms": 5 * HOUR_MS, "retention_bytes": 350}
     assert count("bytes", segments, **settings) == 0
@@ -110,7 +110,7 @@ def too_many(segments: Sequence[SegmentInfo], settings: TopicSettings, now_ms: i
     return len(segments) + 1
 
 
-def test_a_policy_of_ones_own() -> None:
+def test_a_user_policy() -> None:
     segments = [info(i) for i in range(6)]
     assert count("test_retention:every_other", segments) == 3
     assert count("bytes,test_retention:every_other", segments, retention_bytes=100) == 5
@@ -368,7 +368,7 @@ def test_a_policy_that_the_program_names_too_is_used(
         ("bytes,test_retention:forgetting", "not None"),
     ],
 )
-def test_a_policy_that_fails_keeps_nobody_elses_retention_from_being_done(
+def test_a_failing_policy_does_not_stop_retention_of_other_topics(
     tmp_path: Path, policy: str, says: str
 ) -> None:
     with open_log(tmp_path, segment_bytes=1024) as log:

@@ -117,7 +117,7 @@ def _descriptors() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("mode", ["rw", "r"])
-def test_no_descriptor_is_left_behind(path: Path, mode: str) -> None:
+def test_no_descriptor_leaks(path: Path, mode: str) -> None:
     """After any use, and after opens that fail."""
     with embedlog.open(path, segment_bytes=1024) as log:
         log.create_topic("t", partitions=5)
@@ -158,7 +158,7 @@ def test_no_descriptor_is_left_behind(path: Path, mode: str) -> None:
     assert len(_descriptors()) <= len(before)
 
 
-def test_no_descriptor_is_left_behind_by_threads_that_read_while_it_closes(path: Path) -> None:
+def test_no_descriptor_leaks_from_threads_that_read_during_close(path: Path) -> None:
     with embedlog.open(path, segment_bytes=1024) as log:
         log.create_topic("t", partitions=4)
         for i in range(80):
@@ -234,7 +234,7 @@ def _with_segments(path: Path, count: int, partitions: int = 3) -> None:
                 log.append("t", b"%d" % i, partition=number)
 
 
-def test_opening_what_was_closed_looks_at_no_segment_but_the_last_and_at_no_index(tmp_path: Path) -> None:
+def test_a_clean_open_reads_only_the_last_segment_and_no_index(tmp_path: Path) -> None:
     costs = []
     for count in (2, 20):
         _with_segments(tmp_path / str(count), count)
@@ -252,7 +252,7 @@ def test_opening_what_was_closed_looks_at_no_segment_but_the_last_and_at_no_inde
     assert many == few
 
 
-def test_following_what_was_closed_looks_at_no_segment_but_the_last(tmp_path: Path) -> None:
+def test_a_read_only_open_reads_only_the_last_segment(tmp_path: Path) -> None:
     costs = []
     for count in (2, 20):
         path = tmp_path / str(count)
@@ -269,7 +269,7 @@ def test_following_what_was_closed_looks_at_no_segment_but_the_last(tmp_path: Pa
     assert many == few
 
 
-def test_reading_one_partition_looks_at_no_other(tmp_path: Path) -> None:
+def test_reading_one_partition_opens_no_other(tmp_path: Path) -> None:
     _with_segments(tmp_path / "log", 2, partitions=20)
     fs = _Asking()
     follower = ReadOnlyStore(str(tmp_path / "log"), fs=fs)
@@ -286,7 +286,7 @@ def test_reading_one_partition_looks_at_no_other(tmp_path: Path) -> None:
         follower.close()
 
 
-def test_looking_up_in_a_segment_that_another_process_grows_loads_its_index_when_it_has_changed(
+def test_a_reader_process_reloads_a_changed_index(
     tmp_path: Path,
 ) -> None:
     fs = _Asking()
@@ -308,7 +308,7 @@ def test_looking_up_in_a_segment_that_another_process_grows_loads_its_index_when
             follower.close()
 
 
-def test_bytes_are_right_whenever_they_are_asked_for(tmp_path: Path) -> None:
+def test_size_in_bytes_is_always_exact(tmp_path: Path) -> None:
     """Opening does not count them: whatever goes before somebody asks must be counted all the same."""
     _with_segments(tmp_path / "log", 5)
 

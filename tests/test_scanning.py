@@ -142,7 +142,7 @@ def test_a_run(module: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("module", _MODULES)
-def test_a_batch_behind_a_gap_needs_a_witness(module: ModuleType) -> None:
+def test_a_batch_after_a_gap_needs_a_confirming_neighbour(module: ModuleType) -> None:
     """Its offset is in no CRC: that it is too high shows only by the next one."""
     rules = Rules(0, may_have_gaps=True)
     first, good = batches((0, 5)), batches((0, 5), (7, 5), (20, 5), (25, 5))
@@ -165,7 +165,7 @@ def test_increasing_numbers(module: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("module", _MODULES)
-def test_records_are_looked_at(module: ModuleType) -> None:
+def test_records_are_validated(module: ModuleType) -> None:
     good = batches((0, 10))
     wrong = bytearray(batches((10, 10)))
     wrong[61] = 0x7F
@@ -331,7 +331,9 @@ def test_runs_of_a_file(reading: Callable[[bytes], Reading], lanes: Lanes | None
 
 
 @pytest.mark.usefixtures("chunk")
-def test_odd_ones_are_told_singly(reading: Callable[[bytes], Reading], lanes: Lanes | None) -> None:
+def test_irregular_batches_are_reported_singly(
+    reading: Callable[[bytes], Reading], lanes: Lanes | None
+) -> None:
     for seed in range(40):
         chosen = random.Random(seed)
         data, _ = many_batches(chosen)
@@ -383,7 +385,7 @@ def test_a_wrong_length_costs_no_memory(tmp_path: Path) -> None:
         assert read_into.asked < 4 << 20
 
 
-def test_a_file_that_is_shorter_than_it_was(reading: Callable[[bytes], Reading]) -> None:
+def test_a_file_that_shrank(reading: Callable[[bytes], Reading]) -> None:
     data = batches((0, 5), (5, 5), (10, 5))
     for size in (0, 1, len(data) // 3, len(data) // 2, len(data) - 1, len(data)):
         runs = Runs(reading(data[:size]), 0, len(data), Rules(0))
@@ -438,7 +440,9 @@ def test_a_long_file(
     assert not lane_threads()
 
 
-def test_lanes_end_when_nobody_wants_more(reading: Callable[[bytes], Reading], long_data: bytes) -> None:
+def test_parallel_scans_stop_with_their_consumer(
+    reading: Callable[[bytes], Reading], long_data: bytes
+) -> None:
     start = Place(0, Rules(0), Marking())
     with Lanes() as lanes:
         assert not lane_threads(), "none before there is something to do"
@@ -453,9 +457,7 @@ def test_lanes_end_when_nobody_wants_more(reading: Callable[[bytes], Reading], l
 
 
 @pytest.mark.parametrize("at", [0, 1, 2, 3])
-def test_an_error_of_the_disk_comes_when_its_turn_comes(
-    reading: Callable[[bytes], Reading], long_data: bytes, at: int
-) -> None:
+def test_disk_errors_keep_their_order(reading: Callable[[bytes], Reading], long_data: bytes, at: int) -> None:
     chunk = embedlog.scan.parallel_scan._CHUNK
     read = reading(long_data)
 
@@ -479,7 +481,7 @@ def test_an_error_of_the_disk_comes_when_its_turn_comes(
     assert not lane_threads()
 
 
-def test_what_fails_in_a_look_fails_in_the_runs(
+def test_errors_of_a_worker_reach_the_consumer(
     reading: Callable[[bytes], Reading], long_data: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(embedlog.scan.batch_scan, "worth_it", lambda size: size > 5 << 20)

@@ -117,7 +117,7 @@ def test_damaged_index_files(
 
 @settings(max_examples=30, deadline=None)
 @given(batches=BATCHES, more=BATCHES)
-def test_look_ups_in_what_grows_equal_a_scan(batches: list[list[int]], more: list[list[int]]) -> None:
+def test_lookups_during_growth_equal_a_scan(batches: list[list[int]], more: list[list[int]]) -> None:
     with directory() as path:
         log = open_log(path, UnsyncedFileSystem(), **SETTINGS)
         with log, embedlog.open(path, mode="r") as reader:
@@ -132,7 +132,7 @@ def test_look_ups_in_what_grows_equal_a_scan(batches: list[list[int]], more: lis
             check(reader, list(log.read("t")))
 
 
-def test_the_largest_timestamp_is_found_where_the_time_index_does_not_tell_it() -> None:
+def test_the_largest_timestamp_is_found_without_the_time_index() -> None:
     with directory() as path:
         records = make(path, [[i % 7 * 10] for i in range(40)], clean=True)
         for file in (path / "t_0").glob("*.timeindex"):
@@ -143,7 +143,7 @@ def test_the_largest_timestamp_is_found_where_the_time_index_does_not_tell_it() 
                 assert segment.largest_timestamp_ms == max(r.timestamp_ms for r in own)
 
 
-def test_a_look_up_by_time_gives_the_first_record_at_or_after_it() -> None:
+def test_a_lookup_by_time_gives_the_first_record_at_or_after_it() -> None:
     """In the order of offsets, not of times: a later record may be older."""
     with directory() as path:
         make(path, [[50, 10], [20, 60], [30, 30], [60, 5]], clean=True)

@@ -115,14 +115,14 @@ def path(tmp_path: Path) -> Path:
 # -- what is listed --------------------------------------------------------------------------------------
 
 
-def test_one_segment_needs_no_list(path: Path) -> None:
+def test_one_segment_needs_no_manifest(path: Path) -> None:
     with open_log(path) as log:
         log.create_topic("t", partitions=3)
         log.append("t", b"one", partition=0)
     assert not list(path.rglob(MANIFEST))
 
 
-def test_an_append_never_writes_it(path: Path) -> None:
+def test_an_append_never_writes_the_manifest(path: Path) -> None:
     fs = FaultyFileSystem(path)
     with open_log(path, fs) as log:
         plain(log)
@@ -138,7 +138,7 @@ def test_an_append_never_writes_it(path: Path) -> None:
 
 
 @pytest.mark.parametrize("maker", MAKERS)
-def test_it_says_what_is_there(maker: Work, path: Path) -> None:
+def test_the_manifest_lists_the_sealed_segments(maker: Work, path: Path) -> None:
     directory = make(path, maker)
     *sealed, active = segments(directory)
     manifest = listed(directory)
@@ -154,7 +154,7 @@ def test_it_says_what_is_there(maker: Work, path: Path) -> None:
     assert report.segments == len(sealed) + 1
 
 
-def test_a_copy_has_one_of_its_own(path: Path, tmp_path: Path) -> None:
+def test_a_backup_has_its_own_manifest(path: Path, tmp_path: Path) -> None:
     make(path, compacted)
     with open_log(path) as log:
         log.backup(tmp_path / "copy")
@@ -171,7 +171,7 @@ def test_a_copy_has_one_of_its_own(path: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])
 @pytest.mark.parametrize("number", [0, 1, -2, -1], ids=["first", "middle", "last", "active"])
 @pytest.mark.parametrize("maker", MAKERS)
-def test_a_missing_segment_is_missed(maker: Work, number: int, closed: bool, path: Path) -> None:
+def test_a_missing_segment_is_detected(maker: Work, number: int, closed: bool, path: Path) -> None:
     directory = make(path, maker, closed=closed)
     gone = segments(directory)[number]
     base = int(gone.stem)
@@ -226,7 +226,7 @@ def refused(log: Log, gone: Path, base: int, end: int | None) -> None:
         assert min(behind) >= end
 
 
-def test_commits_are_not_forgotten_silently(path: Path) -> None:
+def test_a_missing_segment_of_commits_is_detected(path: Path) -> None:
     with open_log(path) as log:
         log.create_topic("t")
         fill(log, 0, 10)
@@ -247,7 +247,7 @@ def test_commits_are_not_forgotten_silently(path: Path) -> None:
         assert log.health().status == "degraded"
 
 
-def test_all_of_them_missing(path: Path) -> None:
+def test_all_segments_missing(path: Path) -> None:
     directory = make(path, compacted)
     for segment in segments(directory):
         segment.unlink()
@@ -310,7 +310,7 @@ def differs(path: Path, segment: Path) -> None:
     assert not repair_partition(path, "t", 0).changed
 
 
-def test_what_is_damaged_already_is_not_summarized(path: Path) -> None:
+def test_a_damaged_segment_is_not_listed(path: Path) -> None:
     with open_log(path) as log:
         compacted(log)
         partition = partition_of(log)
@@ -325,7 +325,7 @@ def test_what_is_damaged_already_is_not_summarized(path: Path) -> None:
 # -- the file --------------------------------------------------------------------------------------------
 
 
-def test_any_flip_in_the_list_is_found_and_mended(path: Path) -> None:
+def test_any_flip_in_the_manifest_is_detected_and_repaired(path: Path) -> None:
     directory = make(path, compacted)
     file = directory / MANIFEST
     whole = file.read_bytes()
@@ -356,7 +356,7 @@ def test_any_flip_in_the_list_is_found_and_mended(path: Path) -> None:
         [b"0 -1 1 1 0", b"9"],
     ],
 )
-def test_a_list_of_what_cannot_be_is_made_again(lines: list[bytes], path: Path) -> None:
+def test_an_impossible_manifest_is_rebuilt(lines: list[bytes], path: Path) -> None:
     directory = make(path, compacted)
     text = b"\n".join([b"0", b"%d" % len(lines), *lines, b""])
     (directory / MANIFEST).write_bytes(text + b"crc32 %08x\n" % zlib.crc32(text))
@@ -367,7 +367,7 @@ def test_a_list_of_what_cannot_be_is_made_again(lines: list[bytes], path: Path) 
     assert verify_log(path).findings == ()
 
 
-def test_a_list_that_an_older_version_left_behind_is_made_again(path: Path) -> None:
+def test_a_manifest_of_an_older_version_is_rebuilt(path: Path) -> None:
     directory = make(path, compacted)
     older = (directory / MANIFEST).read_bytes()
     with open_log(path) as log:
@@ -393,7 +393,7 @@ def test_a_list_that_an_older_version_left_behind_is_made_again(path: Path) -> N
     assert not verify_log(path).ok
 
 
-def test_a_directory_without_a_list_gets_one(path: Path) -> None:
+def test_a_directory_without_a_manifest_gets_one(path: Path) -> None:
     directory = make(path, compacted)
     (directory / MANIFEST).unlink()
     assert verify_log(path).findings == ()
@@ -407,7 +407,7 @@ def test_a_directory_without_a_list_gets_one(path: Path) -> None:
     assert len(listed(directory).summaries) == len(segments(directory)) - 1
 
 
-def test_no_room_for_the_list_is_no_reason_to_refuse_appends(path: Path) -> None:
+def test_an_unwritable_manifest_does_not_refuse_appends(path: Path) -> None:
     fs = FaultyFileSystem(path)
     with open_log(path, fs) as log:
         log.create_topic("t", **SETTINGS)
@@ -490,7 +490,7 @@ def looks_healthy(path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("maker", "work"), WORKS)
-def test_a_kill_at_any_step_is_no_damage(maker: Work, work: Work, tmp_path: Path) -> None:
+def test_a_kill_at_any_step_is_not_damage(maker: Work, work: Work, tmp_path: Path) -> None:
     made, copy = tmp_path / "made", tmp_path / "copy"
     make(made, maker)
     kills = 0
@@ -516,7 +516,7 @@ def test_a_kill_at_any_step_is_no_damage(maker: Work, work: Work, tmp_path: Path
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("maker", "work"), WORKS)
-def test_a_power_cut_at_any_step_is_no_damage(maker: Work, work: Work, tmp_path: Path) -> None:
+def test_a_power_cut_at_any_step_is_not_damage(maker: Work, work: Work, tmp_path: Path) -> None:
     made, fs = tmp_path / "made", Photographing(tmp_path / "made")
     log = open_log(made, fs)
     maker(log)

@@ -33,7 +33,7 @@ compiled = pytest.mark.skipif(
 
 
 @compiled
-def test_what_is_ordinary_takes_it(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ordinary_appends_take_the_fast_path(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     log.create_topic("t", max_message_bytes=5000)
     log.append("t", b"0", flush=True)
     for longer in ("log.append", "log.append_many", "storage.appender.Appender.append"):
@@ -51,7 +51,7 @@ def test_what_is_ordinary_takes_it(log: Log, monkeypatch: pytest.MonkeyPatch) ->
     assert found == [b"0", b"1", None, b"3" * 4900, b"4", None, b"6" * 4000, b"7", None, *several]
 
 
-def test_what_is_not_does_not(tmp_path: Path) -> None:
+def test_other_appends_do_not(tmp_path: Path) -> None:
     """Neither raises anything that the long way would not, nor lands anywhere else."""
     with embedlog.open(tmp_path, compression_type="none") as log:
         log.create_topic("one", max_message_bytes=1000)
@@ -139,7 +139,7 @@ def many_written(
     ),
 )
 @hypothesis_settings(deadline=None, max_examples=25)
-def test_many_records_leave_the_same_by_both_ways(
+def test_append_many_writes_the_same_bytes_on_both_paths(
     tmp_path_factory: pytest.TempPathFactory, lists: list[Any], settings: dict[str, Any]
 ) -> None:
     here = tmp_path_factory.mktemp("many")
@@ -147,7 +147,7 @@ def test_many_records_leave_the_same_by_both_ways(
     assert short == many_written(here / "long", tuple, lists, **settings)
 
 
-def test_threads_that_go_all_ways_use_no_offset_twice(tmp_path: Path) -> None:
+def test_threads_on_all_paths_use_no_offset_twice(tmp_path: Path) -> None:
     told: dict[int, bytes] = {}
     with embedlog.open(tmp_path) as log:
         log.create_topic("t", segment_bytes=20_000, index_interval_bytes=100, flush_ms=1)
@@ -173,7 +173,7 @@ def test_threads_that_go_all_ways_use_no_offset_twice(tmp_path: Path) -> None:
     assert verify_log(tmp_path).ok
 
 
-def test_records_and_batches_of_all_sizes_come_back_as_they_were(log: Log) -> None:
+def test_records_and_batches_of_all_sizes_round_trip(log: Log) -> None:
     """Small ones are made on the stack, larger ones in a buffer that is used again."""
     log.create_topic("t", max_message_bytes=4 << 20)
     chosen = random.Random(1)
@@ -187,7 +187,7 @@ def test_records_and_batches_of_all_sizes_come_back_as_they_were(log: Log) -> No
     assert list(log.read_values("t")) == given
 
 
-def test_a_result_that_somebody_has_stays_what_it_is(log: Log) -> None:
+def test_a_returned_result_never_changes(log: Log) -> None:
     log.create_topic("t")
     kept = [log.append("t", b"%d" % number) for number in range(5)]
     assert [where.offset for where in kept] == [0, 1, 2, 3, 4]
@@ -204,7 +204,7 @@ def ready(*values: bytes) -> bytearray:
 
 @given(st.lists(st.lists(st.binary(max_size=300), min_size=1, max_size=70), min_size=1, max_size=8))
 @hypothesis_settings(max_examples=30)
-def test_a_batch_that_is_ready_leaves_the_same_by_both_ways(lists: list[list[bytes]]) -> None:
+def test_an_encoded_batch_writes_the_same_bytes_on_both_paths(lists: list[list[bytes]]) -> None:
     written = []
     for short in (True, False):
         with tempfile.TemporaryDirectory() as path, open_log(path, UnsyncedFileSystem()) as log:
@@ -230,7 +230,7 @@ def test_a_batch_that_is_ready_leaves_the_same_by_both_ways(lists: list[list[byt
     assert None not in written[0]
 
 
-def test_a_batch_that_is_ready_where_nothing_is_ordinary(tmp_path: Path) -> None:
+def test_an_encoded_batch_off_the_fast_path(tmp_path: Path) -> None:
     """Nothing happens: not even its bytes change."""
     with embedlog.open(tmp_path) as log:
         for topic, settings in {
@@ -249,7 +249,7 @@ def test_a_batch_that_is_ready_where_nothing_is_ordinary(tmp_path: Path) -> None
             assert bytes(batch) == bytes(ready(b"y" * 100))
 
 
-def test_who_listens_is_told_of_a_batch_that_was_ready(log: Log) -> None:
+def test_listeners_hear_of_an_encoded_batch(log: Log) -> None:
     log.create_topic("t")
     log.append("t", b"0")
     told: list[int] = []
@@ -258,7 +258,7 @@ def test_who_listens_is_told_of_a_batch_that_was_ready(log: Log) -> None:
     assert told == [3]
 
 
-def test_a_file_system_of_ones_own_is_asked_for_each_write(path: Path) -> None:
+def test_a_user_file_system_gets_each_write(path: Path) -> None:
     fs = FaultyFileSystem(path)
     with open_log(path, fs) as log:
         log.create_topic("t")
@@ -269,7 +269,7 @@ def test_a_file_system_of_ones_own_is_asked_for_each_write(path: Path) -> None:
         assert fs.count("write", ".kafka") == 2
 
 
-def test_ctrl_c_ends_waiting_for_another_append(log: Log) -> None:
+def test_ctrl_c_ends_a_wait_for_another_append(log: Log) -> None:
     log.create_topic("t")
     log.append("t", b"0")
     lock = partition_of(log).log.append_lock

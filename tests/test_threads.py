@@ -134,7 +134,7 @@ def test_conditional_appends_from_many_threads_win_once_each(log: Log, crowd: Cr
     assert log.offsets("t")[0].log_end_offset == len(won)
 
 
-def test_topics_come_and_go_among_appenders_readers_and_onlookers(log: Log, crowd: Crowd) -> None:
+def test_topics_are_created_and_deleted_beside_appenders_and_readers(log: Log, crowd: Crowd) -> None:
     """Whoever comes too late is told that there is no such topic, and nothing else."""
     stop = threading.Event()
 
@@ -168,9 +168,7 @@ def test_topics_come_and_go_among_appenders_readers_and_onlookers(log: Log, crow
 
 
 @pytest.mark.parametrize("mode", ["rw", "r"])
-def test_health_does_not_fail_for_a_topic_that_is_deleted_meanwhile(
-    path: Path, log: Log, crowd: Crowd, mode: str
-) -> None:
+def test_health_skips_a_topic_that_is_being_deleted(path: Path, log: Log, crowd: Crowd, mode: str) -> None:
     for number in range(20):  # so that most of the time is spent between the list of topics and their edges
         log.create_topic(f"t{number}")
     stop = threading.Event()
@@ -192,7 +190,7 @@ def test_health_does_not_fail_for_a_topic_that_is_deleted_meanwhile(
 
 
 @pytest.mark.parametrize("mode", ["rw", "r"])
-def test_closing_ends_everybody(path: Path, crowd: Crowd, mode: str) -> None:
+def test_close_ends_all_blocked_calls(path: Path, crowd: Crowd, mode: str) -> None:
     """With Closed, at once, and with no hang: those who append, read, wait, and who are just about to."""
     for turn in range(8):
         writer = embedlog.open(path, segment_bytes=2048)
@@ -251,7 +249,7 @@ def waits_or_ended(thread: threading.Thread, lock: str = ".append_lock") -> bool
     return frame is None or lock in linecache.getline(frame.f_code.co_filename, frame.f_lineno)
 
 
-def test_closing_waits_for_an_append_that_begins_a_segment(path: Path) -> None:
+def test_close_waits_for_an_append_that_rolls(path: Path) -> None:
     fs = FaultyFileSystem(path)
     log = embedlog.open(path, fs=fs, segment_bytes=1024)
     log.create_topic("t")
@@ -271,7 +269,7 @@ def test_closing_waits_for_an_append_that_begins_a_segment(path: Path) -> None:
         assert sum(1 for _ in log.read("t")) == 2
 
 
-def test_closing_from_many_threads_at_once(path: Path, crowd: Crowd) -> None:
+def test_many_threads_close_at_once(path: Path, crowd: Crowd) -> None:
     for _ in range(5):
         log = embedlog.open(path)
         with log.producer() as producer:

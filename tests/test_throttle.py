@@ -58,7 +58,7 @@ class _World:
             self.slices[-1] += _STEP_MS
 
 
-def test_alone_it_works_nearly_all_the_time() -> None:
+def test_an_idle_log_is_maintained_at_full_speed() -> None:
     world = _World(0)
     world.work(10_000)
     began, worked = world.now, world.worked
@@ -69,7 +69,7 @@ def test_alone_it_works_nearly_all_the_time() -> None:
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.1, 1.0, 20.0, 0.9 * MANY_PER_MS])
-def test_beside_appends_it_works_in_short_slices(rate: float) -> None:
+def test_beside_appends_maintenance_works_in_short_slices(rate: float) -> None:
     world = _World(rate)
     world.work(20_000)
     assert max(world.slices) <= SHORT_MS + 1.01 * _STEP_MS
@@ -77,7 +77,7 @@ def test_beside_appends_it_works_in_short_slices(rate: float) -> None:
 
 
 @pytest.mark.parametrize("rate", [1.1 * MANY_PER_MS, 100.0, 300.0])
-def test_beside_very_many_appends_next_to_none_meets_a_slice(rate: float) -> None:
+def test_few_appends_of_many_meet_a_slice(rate: float) -> None:
     world = _World(rate)
     world.work(20_000)
     appends = world.now * 1000 * rate
@@ -86,7 +86,7 @@ def test_beside_very_many_appends_next_to_none_meets_a_slice(rate: float) -> Non
     assert world.worked > 0.02 * world.now
 
 
-def test_it_goes_easy_as_soon_as_somebody_appends_and_for_a_while_after() -> None:
+def test_maintenance_slows_down_during_and_after_appends() -> None:
     world = _World(0)
     world.work(100_000)
     world.rate = 1.0
@@ -99,7 +99,7 @@ def test_it_goes_easy_as_soon_as_somebody_appends_and_for_a_while_after() -> Non
     assert (world.now - stopped) * 1000 >= QUIET_AFTER_MS
 
 
-def test_saving_indexes_keeps_nobody_from_appending(tmp_path: Path) -> None:
+def test_saving_indexes_blocks_no_append(tmp_path: Path) -> None:
     fs = FaultyFileSystem(tmp_path / "log")
     log = open_log(tmp_path / "log", fs)
     try:
@@ -123,7 +123,7 @@ def test_saving_indexes_keeps_nobody_from_appending(tmp_path: Path) -> None:
         log.close()
 
 
-def test_who_does_the_upkeep_himself_need_not_rest(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explicit_maintenance_is_not_throttled(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the threads in the background keep out of the way of others."""
     slept: list[float] = []
     with open_log(path) as log:

@@ -86,7 +86,7 @@ def replace(log: Log) -> None:
         (errno.EMFILE, StorageError),
     ],
 )
-def test_any_call_that_fails(
+def test_any_failing_call(
     tmp_path: Path, act: Callable[[Log], None], number: int, expected: type[StorageError]
 ) -> None:
     raised = 0

@@ -66,7 +66,7 @@ def kill_at_every_step(
     raise AssertionError("no end")
 
 
-def test_making_a_topic_killed_at_any_step(tmp_path: Path) -> None:
+def test_creating_a_topic_killed_at_any_step(tmp_path: Path) -> None:
     def check(log: Log) -> None:
         assert values(log, "there") == [(0, b"x")]
         log.create_topic("t", partitions=2, exist_ok=True)
@@ -81,7 +81,7 @@ def test_making_a_topic_killed_at_any_step(tmp_path: Path) -> None:
     assert steps > 10
 
 
-def test_making_the_first_topic_killed_at_any_step(tmp_path: Path) -> None:
+def test_creating_the_first_topic_killed_at_any_step(tmp_path: Path) -> None:
     kill_at_every_step(
         tmp_path,
         lambda log: log.topics(),
@@ -90,7 +90,7 @@ def test_making_the_first_topic_killed_at_any_step(tmp_path: Path) -> None:
     )
 
 
-def test_making_partitions_killed_at_any_step(tmp_path: Path) -> None:
+def test_adding_partitions_killed_at_any_step(tmp_path: Path) -> None:
     def check(log: Log) -> None:
         assert values(log) == [(0, b"x")]
         assert log.describe_topic("t").partitions in (1, 3)
@@ -142,7 +142,7 @@ def test_no_room_for_a_topic_leaves_nothing_of_it(tmp_path: Path, operation: str
     raise AssertionError("no end")
 
 
-def test_a_topic_list_that_was_replaced_but_not_synced_is_put_back(tmp_path: Path) -> None:
+def test_a_topic_list_replaced_but_not_synced_is_restored(tmp_path: Path) -> None:
     """The deletion fails, and must not come to pass at the next open, behind the records appended since."""
     fs = FaultyFileSystem(tmp_path)
     log = open_log(tmp_path, fs)
@@ -191,7 +191,7 @@ def test_records_that_appear_under_a_new_topics_name_are_kept(tmp_path: Path) ->
         assert found.exists()
 
 
-def test_an_open_removes_what_was_being_written_and_nothing_else(tmp_path: Path) -> None:
+def test_an_open_removes_only_temporary_files(tmp_path: Path) -> None:
     with open_log(tmp_path) as log:
         log.create_topic("t")
     ours = ["topics.json.tmp", "writer-state.tmp", "embedlog.json.4711.tmp", "publish-intent.tmp"]
@@ -222,7 +222,7 @@ class _Watching(FileSystem):
         return super().names(path)
 
 
-def test_a_reader_that_looks_while_a_topic_is_made(tmp_path: Path) -> None:
+def test_a_reader_beside_a_topic_creation(tmp_path: Path) -> None:
     with embedlog.open(tmp_path) as log:
 
         def make() -> None:
@@ -257,7 +257,7 @@ class _NotingReads(UnsyncedFileSystem):
         return super().read_file(path, limit)
 
 
-def test_making_a_topic_does_not_read_what_is_known_of_all_others(path: Path) -> None:
+def test_creating_a_topic_reads_no_other_topic(path: Path) -> None:
     fs = _NotingReads()
     with open_log(path, fs) as log:
         log.create_topic("first")
@@ -269,7 +269,7 @@ def test_making_a_topic_does_not_read_what_is_known_of_all_others(path: Path) ->
         assert set(fs.read) == {"leader-epoch-checkpoint"}
 
 
-def test_a_topic_made_again_starts_at_0_whatever_the_checkpoints_said_of_the_former(path: Path) -> None:
+def test_a_recreated_topic_starts_at_0_despite_old_checkpoints(path: Path) -> None:
     with open_log(path, UnsyncedFileSystem()) as log:
         for _ in range(2):
             log.create_topic("t")

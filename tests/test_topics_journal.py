@@ -48,7 +48,7 @@ def journals(path: Path) -> list[Path]:
     return sorted(path.glob("topics-*.journal"))
 
 
-def test_topics_json_is_not_written_anew_for_each_change(path: Path) -> None:
+def test_topics_json_is_not_rewritten_for_each_change(path: Path) -> None:
     fs = FaultyFileSystem(path)
     log = many(path, fs)
     written = (path / "topics.json").stat().st_ino
@@ -71,7 +71,7 @@ def test_topics_json_is_not_written_anew_for_each_change(path: Path) -> None:
         assert log.append("t0", b"1", partition=1).offset == 0
 
 
-def test_a_log_that_is_closed_or_was_opened_again_has_no_journal(path: Path) -> None:
+def test_a_closed_or_reopened_log_has_no_journal(path: Path) -> None:
     log = many(path)
     log.create_topic("t")
     assert listed(path)["version"] == 2, "an older version of embedlog refuses it"
@@ -92,7 +92,7 @@ def test_few_topics_have_no_journal(path: Path) -> None:
             assert (listed(path)["version"], journals(path)) == (1, [])
 
 
-def test_a_journal_that_is_as_long_as_the_list_is_followed_by_another(path: Path) -> None:
+def test_a_journal_as_long_as_the_list_is_folded_into_it(path: Path) -> None:
     log = many(path)
     (first,) = journals(path)
     log.alter_topic("there", delete_policy=LARGE["delete_policy"])
@@ -152,7 +152,7 @@ def test_killed_at_any_step(tmp_path: Path, closes: bool) -> None:
         raise AssertionError("no end")
 
 
-def test_what_was_said_to_be_done_survives_a_power_cut(tmp_path: Path) -> None:
+def test_acknowledged_changes_survive_a_power_cut(tmp_path: Path) -> None:
     path, copy = tmp_path / "log", tmp_path / "copy"
     fs = PowerCutFileSystem(path)
     with many(path, fs) as log:
@@ -240,7 +240,7 @@ def test_a_reader_follows(path: Path) -> None:
 
 
 @pytest.mark.parametrize("operation", ["write", "sync", "truncate"])
-def test_a_change_that_cannot_be_written_did_not_happen(path: Path, operation: str) -> None:
+def test_an_unwritable_change_did_not_happen(path: Path, operation: str) -> None:
     fs = FaultyFileSystem(path)
     log = many(path, fs)
     fs.fail("write" if operation == "truncate" else operation, errno.EIO, path=".journal")

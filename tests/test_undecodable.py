@@ -115,7 +115,7 @@ def _repaired(path: Path) -> RepairReport:
 @pytest.mark.parametrize("settings", [{}, _COMPACT], ids=["plain", "compacted"])
 @pytest.mark.parametrize("place", ["sealed", "active", "last"])
 @pytest.mark.parametrize("kind", _KINDS)
-def test_what_a_reader_calls_corrupt_is_found_and_mended(
+def test_batches_corrupt_to_a_reader_are_found_and_repaired(
     path: Path, kind: str, place: str, settings: dict[str, str]
 ) -> None:
     behind = {"sealed": 400, "active": 5, "last": 0}[place]
@@ -190,7 +190,7 @@ def test_a_whole_segment_of_them(path: Path) -> None:
         assert _read(log) == [end - 2, end - 1]
 
 
-def test_under_a_wrong_base_offset_they_are_damage_too(path: Path) -> None:
+def test_undecodable_batches_under_a_wrong_base_offset(path: Path) -> None:
     with embedlog.open(path) as log:
         log.create_topic("t")
         _append(log, 0, 2)
@@ -208,7 +208,7 @@ def test_under_a_wrong_base_offset_they_are_damage_too(path: Path) -> None:
         assert _read(log) == [0, 1, 5, 6]
 
 
-def test_past_the_recovery_point_they_are_no_torn_tail(path: Path) -> None:
+def test_undecodable_batches_past_the_recovery_point_are_not_a_torn_tail(path: Path) -> None:
     """The next open keeps a batch whose CRC matches."""
     log = open_log(path)
     log.create_topic("t")
@@ -226,9 +226,7 @@ def test_past_the_recovery_point_they_are_no_torn_tail(path: Path) -> None:
 
 @pytest.mark.parametrize("codec", [None, ZSTD])
 @pytest.mark.parametrize("behind", [0, 3])
-def test_a_largest_timestamp_that_is_too_small_is_put_right(
-    path: Path, codec: int | None, behind: int
-) -> None:
+def test_a_too_small_max_timestamp_is_corrected(path: Path, codec: int | None, behind: int) -> None:
     batch = _good()
     if codec is not None:
         batch = recompressed(batch, read_header(batch), codec)

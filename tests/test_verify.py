@@ -27,7 +27,7 @@ from embedlog.store.verify import CHECKPOINT, DAMAGE, INDEX_FAULT, TORN_TAIL, ve
 pytestmark = pytest.mark.plain
 
 
-def test_a_good_log_is_good_and_stays_as_it_is(path: Path) -> None:
+def test_verify_changes_nothing(path: Path) -> None:
     directory = make_log(path)
     before = files(path)
     report = verify_log(path, deep=True)
@@ -38,7 +38,7 @@ def test_a_good_log_is_good_and_stays_as_it_is(path: Path) -> None:
     assert files(path) == before
 
 
-def test_progress_and_choice(path: Path) -> None:
+def test_verify_reports_progress_and_takes_topics(path: Path) -> None:
     make_log(path)
     with embedlog.open(path) as log:
         log.create_topic("u", partitions=2)
@@ -101,7 +101,7 @@ def test_one_damaged_batch_is_one_finding(path: Path, place: str, byte: int, rea
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_any_flip_is_found_where_it_is(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_any_flipped_byte_is_located(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     path = _shared(tmp_path_factory)
     segment = segments(path / "t_0")[data.draw(st.integers(0, 4))]
     victim = data.draw(st.sampled_from(batches(segment)))
@@ -143,7 +143,7 @@ def test_many_damages_at_once(path: Path) -> None:
 
 @pytest.mark.parametrize("bits", [1, 2, 4, 8])
 @pytest.mark.parametrize("legible", ["before", "behind", "both"])
-def test_among_damage_a_wrong_offset_is_not_believed(path: Path, legible: str, bits: int) -> None:
+def test_a_wrong_offset_among_damage_is_not_trusted(path: Path, legible: str, bits: int) -> None:
     """Nothing is wrong with the batch in the middle but its offset, which its CRC does not cover."""
     directory = make_log(path)
     segment = segments(directory)[1]
@@ -188,7 +188,7 @@ def test_a_whole_batch_among_damage_is_kept(path: Path, byte: int) -> None:
     assert report.records == RECORDS - 2
 
 
-def test_a_stretch_of_zeros(path: Path) -> None:
+def test_a_range_of_zeros(path: Path) -> None:
     directory = make_log(path)
     segment = segments(directory)[2]
     found = batches(segment)
@@ -215,7 +215,7 @@ def test_damage_of_large_batches(path: Path) -> None:
     assert (finding.pos, finding.size, finding.first_offset) == (victim.pos, victim.size, 1)
 
 
-def test_a_batch_in_a_record_is_no_batch_of_the_log(path: Path) -> None:
+def test_a_batch_inside_a_record_is_not_a_batch_of_the_log(path: Path) -> None:
     inner = bytes(encode_values([b"not of this log"], 5, base_offset=20))
     with embedlog.open(path) as log:
         log.create_topic("t")
@@ -228,7 +228,7 @@ def test_a_batch_in_a_record_is_no_batch_of_the_log(path: Path) -> None:
     assert (finding.pos, finding.size, finding.last_offset) == (victim.pos, victim.size, 4)
 
 
-def test_records_that_cannot_be_opened_are_found_by_a_deep_look(path: Path) -> None:
+def test_undecodable_records_are_found_by_deep_verify(path: Path) -> None:
     with embedlog.open(path) as log:
         log.create_topic("t")
         log.append("t", b"good")
@@ -259,7 +259,7 @@ def _delete(log: Log) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("work", [_compact, _delete])
-def test_a_log_that_was_killed_inside_compaction_or_deletion_is_good(
+def test_a_log_killed_during_compaction_or_deletion_is_valid(
     work: Callable[[Log], None], tmp_path: Path
 ) -> None:
     made, copy = tmp_path / "made", tmp_path / "copy"
@@ -305,7 +305,7 @@ def test_a_missing_segment(path: Path, number: int, lost: tuple[int, int]) -> No
     assert finding.records_lost == lost[1] - lost[0] + 1
 
 
-def test_nothing_left(path: Path) -> None:
+def test_an_empty_directory(path: Path) -> None:
     directory = make_log(path)
     for segment in segments(directory):
         segment.unlink()
@@ -337,7 +337,7 @@ def test_a_segment_cut_short_anywhere(path: Path, number: int) -> None:
         assert damage[0].pos == (intact[-1].pos + intact[-1].size if intact else 0)
 
 
-def test_gaps_where_they_may_be(path: Path) -> None:
+def test_allowed_gaps(path: Path) -> None:
     with open_log(path) as log:
         log.create_topic("t")
         store_of(log).mark_gaps("t")
@@ -350,7 +350,7 @@ def test_gaps_where_they_may_be(path: Path) -> None:
 # -- tails ---------------------------------------------------------------------------------------------
 
 
-def test_a_torn_tail_after_a_crash_is_no_damage(path: Path) -> None:
+def test_a_torn_tail_after_a_crash_is_not_damage(path: Path) -> None:
     log = open_log(path)
     log.create_topic("t")
     log.append("t", value(1), flush=True)
@@ -376,7 +376,7 @@ def batches_behind(data: bytes) -> int:
     return 12 + int(struct.unpack_from(">i", data, 8)[0])
 
 
-def test_valid_batches_behind_a_torn_one_are_damage(path: Path) -> None:
+def test_valid_batches_after_a_torn_one_are_damage(path: Path) -> None:
     log = open_log(path)
     log.create_topic("t")
     for number in range(5):
@@ -446,7 +446,7 @@ def test_damaged_checkpoints(path: Path) -> None:
     assert [(f.kind, f.reason) for f in verify_log(path).findings] == [(CHECKPOINT, "missing")]
 
 
-def test_leftovers_are_noted(path: Path) -> None:
+def test_leftovers_are_reported(path: Path) -> None:
     directory = make_log(path)
     for name in ["00000000000.kafka.deleted", "a.cut", "00000000072.kafka.cleaned", "x.recovering", "y.tmp"]:
         (directory / name).write_bytes(b"12345")
@@ -484,7 +484,7 @@ class Looking(FileSystem):
             self.findings += [f"behind {os.path.basename(name)}: {finding}" for finding in report.findings]
 
 
-def test_a_compaction_under_way_is_no_damage(path: Path) -> None:
+def test_a_running_compaction_is_not_damage(path: Path) -> None:
     with embedlog.open(path, file_delete_delay_ms=0) as log:
         log.create_topic("c", segment_bytes=2_000, cleanup_policy="compact", min_cleanable_dirty_ratio=0.0)
         for number in range(100):
@@ -530,7 +530,7 @@ def test_a_live_log(path: Path) -> None:
     assert verify_log(path, deep=True).findings == ()
 
 
-def test_no_byte_past_what_is_published(log: Log) -> None:
+def test_no_byte_past_the_published_end_is_read(log: Log) -> None:
     log.create_topic("t")
     log.append("t", b"published")
     (segment,) = partition_of(log).segments()

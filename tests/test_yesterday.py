@@ -152,7 +152,7 @@ def partitions_of(log: Log) -> Iterator[tuple[str, int]]:
             yield topic, number
 
 
-def test_a_process_that_only_reads_finds_everything_and_changes_nothing(golden: Golden) -> None:
+def test_a_read_only_open_finds_everything_and_changes_nothing(golden: Golden) -> None:
     before = fingerprint(golden.path)
     with embedlog.open(golden.path, mode="r") as log:
         found = topics_of(log)
@@ -238,7 +238,7 @@ def test_idempotent_producers_are_remembered(unpacked: Path, tmp_path: Path) -> 
         check(log, golden)
 
 
-def test_publications_are_remembered(unpacked: Path, tmp_path: Path) -> None:
+def test_atomic_appends_are_remembered(unpacked: Path, tmp_path: Path) -> None:
     golden = copied(unpacked, "killed_publishing", tmp_path)
     assert not publish(golden.path, "done", 3, {TopicPartition("t", 0): "done"})
     assert not publish(golden.path, "query", 5, {TopicPartition("t", 0): "job.0"})
@@ -246,7 +246,7 @@ def test_publications_are_remembered(unpacked: Path, tmp_path: Path) -> None:
         check(log, golden)
 
 
-def test_a_mirror_goes_on_where_it_was(unpacked: Path, tmp_path: Path) -> None:
+def test_a_mirror_resumes_at_its_position(unpacked: Path, tmp_path: Path) -> None:
     golden = copied(unpacked, "mirror", tmp_path)
     source = copied(unpacked, "mirror_source", tmp_path / "source")
     with Mirror(source.path, golden.path) as mirror:

@@ -33,7 +33,7 @@ def test_lines_of_standard_input(log: Path, tmp_path: Path) -> None:
     assert values(log, "empty") == [b"a", b"b"]
 
 
-def test_nothing_given_is_nothing_appended(log: Path, tmp_path: Path) -> None:
+def test_empty_input_appends_nothing(log: Path, tmp_path: Path) -> None:
     assert call(["append", "data", "empty"], tmp_path) == (0, b"", b"")
 
 
@@ -44,7 +44,7 @@ def test_keys(run: Run, log: Path, tmp_path: Path) -> None:
         assert [(r.key, r.value) for r in reader.read("empty")] == [(b"a", b"1"), (b"b", b"2::3")]
 
 
-def test_a_line_that_is_no_record_ends_it_and_says_what_was_appended(
+def test_an_invalid_line_stops_the_append_and_reports_what_was_appended(
     run: Run, log: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "in").write_text("a:1\nb\nc:3\n")
@@ -54,7 +54,7 @@ def test_a_line_that_is_no_record_ends_it_and_says_what_was_appended(
     assert values(log, "empty") == [b"1"]
 
 
-def test_a_misspelt_field_is_refused_with_its_line_and_nothing_of_the_line_is_appended(
+def test_a_misspelt_field_names_its_line_and_the_line_is_not_appended(
     run: Run, log: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "in").write_text('{"value":"a"}\n{"key":"k","val":"b"}\n{"value":"c"}\n')
@@ -64,7 +64,7 @@ def test_a_misspelt_field_is_refused_with_its_line_and_nothing_of_the_line_is_ap
     assert values(log, "empty") == [b"a"]
 
 
-def test_cat_json_and_append_json_are_each_others_inverse(run: Run, log: Path, tmp_path: Path) -> None:
+def test_cat_json_and_append_json_are_inverse(run: Run, log: Path, tmp_path: Path) -> None:
     with embedlog.open(log) as writer:
         writer.append("clicks", None, key=b"\xff", partition=1, headers=[("h", b"\xfe"), ("n", None)])
     lines = run("cat", "data", "clicks", "--json").out
@@ -93,7 +93,7 @@ def test_create_makes_directory_and_topic_once(run: Run, tmp_path: Path) -> None
     assert values(tmp_path / "new", "t") == [b"x", b"x"]
 
 
-def test_batches_are_no_larger_than_asked_for(run: Run, log: Path, tmp_path: Path) -> None:
+def test_batches_respect_the_requested_size(run: Run, log: Path, tmp_path: Path) -> None:
     (tmp_path / "in").write_text("".join(f"{n}\n" for n in range(25)))
     assert run("append", "data", "empty", "in", "--batch", "10").code == 0
     dumped = run("dump", str(log / "empty_0" / "00000000000.kafka"), "--json").objects
@@ -127,7 +127,7 @@ def test_mistakes(run: Run, log: Path, tmp_path: Path, arguments: list[str], wor
     assert len(values(log)) == 30
 
 
-def test_each_line_is_acknowledged_at_once_and_is_durable_then(log: Path, tmp_path: Path) -> None:
+def test_each_acknowledged_line_is_durable(log: Path, tmp_path: Path) -> None:
     with spawn(["append", "data", "empty", "--flush", "--ack"], tmp_path) as process:
         assert process.stdin is not None and process.stdout is not None
         for number in range(20):
@@ -149,7 +149,7 @@ def test_many_lines_at_once_are_acknowledged_in_order(log: Path, tmp_path: Path)
     assert out.splitlines() == [b"ACK 0 %d" % number for number in range(5000)]
 
 
-def test_interrupted_it_closes_in_order(log: Path, tmp_path: Path) -> None:
+def test_ctrl_c_closes_the_log_cleanly(log: Path, tmp_path: Path) -> None:
     with spawn(["append", "data", "empty", "--ack"], tmp_path) as process:
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write(b"x\n")
@@ -163,9 +163,9 @@ def test_interrupted_it_closes_in_order(log: Path, tmp_path: Path) -> None:
         assert reopened.offsets("empty")[0].log_end_offset == 1
 
 
-def test_ctrl_c_is_tested_from_the_background_of_a_script_too() -> None:
+def test_ctrl_c_reaches_a_background_process() -> None:
     """A shell starts `make test &` with SIGINT ignored, which whatever the tests start would inherit."""
-    test = f"{__file__}::test_interrupted_it_closes_in_order"
+    test = f"{__file__}::test_ctrl_c_closes_the_log_cleanly"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout=30", test]
     ran = subprocess.run(
         ["sh", "-c", "trap '' INT; exec \"$@\"", "sh", *command], cwd=ROOT, capture_output=True, text=True

@@ -25,7 +25,7 @@ def damaged(log: Path) -> Path:
     return log
 
 
-def test_a_sound_log(run: Run, log: Path) -> None:
+def test_a_healthy_log(run: Run, log: Path) -> None:
     ran = run("verify", "data", "--deep")
     assert (ran.code, ran.err) == (0, "")
     assert ran.out.startswith("4 segments, ")
@@ -36,7 +36,7 @@ def test_a_sound_log(run: Run, log: Path) -> None:
     assert run("verify", "data", "clicks", "3").code == 2
 
 
-def test_damage_is_located_repaired_and_gone(run: Run, damaged: Path) -> None:
+def test_damage_is_located_and_repaired(run: Run, damaged: Path) -> None:
     ran = run("verify", "data")
     assert ran.code == 1
     lines = ran.out.splitlines()
@@ -65,7 +65,7 @@ def test_damage_is_located_repaired_and_gone(run: Run, damaged: Path) -> None:
     assert out.split() == ["0", "1", "2", "3", "4", "6", "7", "8", "9"]
 
 
-def test_advice_about_records_that_cannot_be_decoded_leads_out(run: Run, log: Path) -> None:
+def test_advice_about_undecodable_records_works(run: Run, log: Path) -> None:
     with embedlog.open(log) as opened:
         batch = encode_values([b"a" * 40], 5)
         batch[HEADER_SIZE] = 0x7E  # the record says it is shorter than it is
@@ -118,7 +118,7 @@ def test_compact_with_nothing_to_do(run: Run, log: Path) -> None:
     assert run("compact", "data", "nope").code == 2
 
 
-def test_a_copy_is_described_to_machines_too(run: Run, log: Path, tmp_path: Path) -> None:
+def test_a_backup_is_described_in_json(run: Run, log: Path, tmp_path: Path) -> None:
     with embedlog.open(log, segment_bytes=1024) as writer:
         for _ in range(20):
             writer.append("empty", bytes(200))

@@ -37,7 +37,7 @@ def test_batches(run: Run, segment: Path) -> None:
     assert (found[0]["magic"], found[0]["codec"], found[0]["producer_id"]) == (2, "none", -1)
 
 
-def test_one_batch_is_no_batches(run: Run, tmp_path: Path) -> None:
+def test_dump_of_a_single_batch(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "00000000000.kafka"
     path.write_bytes(encode_batch([(None, b"x", (), 0)]) + b"?")
     ran = run("dump", str(path))
@@ -64,7 +64,7 @@ def test_control_batches_and_odd_bytes(run: Run, tmp_path: Path) -> None:
     assert "control: " in ran.out
 
 
-def test_damage_does_not_end_it(run: Run, segment: Path) -> None:
+def test_dump_continues_after_damage(run: Run, segment: Path) -> None:
     data = bytearray(segment.read_bytes())
     found = run("dump", str(segment), "--json").objects
     data[found[1]["pos"] + 80] ^= 1
@@ -141,7 +141,7 @@ def test_older_formats(run: Run, tmp_path: Path) -> None:
     assert [each["value"] for each in run("dump", "b.kafka", "--json").objects] == ["one", "two"]
 
 
-def test_what_is_no_file_of_a_log(run: Run, tmp_path: Path) -> None:
+def test_dump_refuses_foreign_files(run: Run, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("something else, and long enough to be looked at " * 10)
     (tmp_path / "empty.kafka").write_bytes(b"")
     (tmp_path / "zeros.kafka").write_bytes(bytes(100))

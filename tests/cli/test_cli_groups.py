@@ -77,7 +77,7 @@ def test_list_and_describe(run: Run, committed: Path) -> None:
     assert found[0]["metadata"] == "here"
 
 
-def test_members_are_those_of_the_writer_that_lives(run: Run, log: Path) -> None:
+def test_members_are_those_of_the_running_writer(run: Run, log: Path) -> None:
     with (
         embedlog.open(log, offsets_topic_num_partitions=3) as writer,
         writer.consumer("clicks", group="billing", group_instance_id="web-1") as consumer,
@@ -91,7 +91,7 @@ def test_members_are_those_of_the_writer_that_lives(run: Run, log: Path) -> None
         assert "1 member · generation 1" in run("groups", "describe", "data", "billing").out
 
 
-def test_what_a_lag_does_not_tell(run: Run, committed: Path) -> None:
+def test_lag_with_unknown_parts(run: Run, committed: Path) -> None:
     with embedlog.open(committed) as writer:
         writer.delete_records("clicks", 0, 7)
     ran = run("groups", "describe", "data", "billing")
@@ -134,7 +134,7 @@ def test_reset(run: Run, committed: Path, arguments: list[str], expected: dict[t
     assert offsets(committed) == expected
 
 
-def test_a_dry_run_works_while_somebody_writes(run: Run, committed: Path) -> None:
+def test_a_dry_run_works_beside_a_writer(run: Run, committed: Path) -> None:
     with embedlog.open(committed):
         ran = run("groups", "reset", "data", "billing", "--to", "latest", "--dry-run", "--json")
         assert ran.code == 0

@@ -20,7 +20,7 @@ def test_version(run: Run) -> None:
     assert run("--version").out == f"embedlog {embedlog.__version__}\n"
 
 
-def test_without_a_command_the_help_is_shown_and_the_code_is_2(run: Run) -> None:
+def test_without_a_command_help_is_shown_and_the_exit_code_is_2(run: Run) -> None:
     ran = run()
     assert (ran.code, ran.out) == (2, "")
     for name in COMMANDS:
@@ -49,21 +49,19 @@ TELLING = [
 
 
 @pytest.mark.parametrize("command", TELLING, ids=" ".join)
-def test_what_is_told_to_people_is_there_for_machines(run: Run, command: list[str]) -> None:
+def test_json_has_what_text_has(run: Run, command: list[str]) -> None:
     assert "--json" in run(*command, "--help").out
 
 
 @pytest.mark.parametrize("arguments", [["appnd"], ["append"], ["topics"], ["topics", "list"], ["cat", "x"]])
-def test_a_mistake_on_the_command_line_is_one_line_and_where_to_read_more(
-    run: Run, arguments: list[str]
-) -> None:
+def test_a_usage_error_is_one_line_with_a_pointer_to_help(run: Run, arguments: list[str]) -> None:
     ran = run(*arguments)
     assert (ran.code, ran.out) == (2, "")
     assert len(ran.err.splitlines()) == 2
     assert ran.err.endswith("--help explains\n")
 
 
-def test_a_path_that_is_not_there_is_not_made_into_a_log(run: Run, tmp_path: Path) -> None:
+def test_a_missing_path_is_not_created(run: Run, tmp_path: Path) -> None:
     for arguments in (
         ["cat", "nowhere", "t"],
         ["append", "nowhere", "t", "/dev/null"],
@@ -126,7 +124,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("arguments", "says"), MISTAKES, ids=lambda given: " ".join(given))
-def test_a_mistake_is_told_in_a_few_short_lines(
+def test_an_error_takes_a_few_short_lines(
     run: Run, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], says: str
 ) -> None:
     (tmp_path / "foreign").mkdir()
@@ -142,7 +140,7 @@ def test_a_mistake_is_told_in_a_few_short_lines(
     assert narrow.split() == ran.err.split()  # wrapped, and nothing lost
 
 
-def test_writing_commands_are_refused_while_somebody_writes(run: Run, log: Path) -> None:
+def test_writing_commands_are_refused_beside_a_writer(run: Run, log: Path) -> None:
     with embedlog.open(log):
         for arguments in (
             ["append", "data", "clicks", "/dev/null"],
@@ -164,7 +162,7 @@ def test_writing_commands_are_refused_while_somebody_writes(run: Run, log: Path)
             assert re.search("embedlog serve data|can be done by|close the log there first", second)
 
 
-def test_reading_commands_work_while_somebody_writes(run: Run, log: Path) -> None:
+def test_reading_commands_work_beside_a_writer(run: Run, log: Path) -> None:
     with embedlog.open(log) as writer:
         writer.append("clicks", b"fresh", partition=0)
         assert run("cat", "data", "clicks", "--partition", "0", "--from", "10").out == "fresh\n"

@@ -97,9 +97,9 @@ def test_appending_from_a_pipe_has_a_bar_without_an_end(given: Path) -> None:
 
 
 @pytest.mark.parametrize("flag", ["--ack", "--quiet"])
-def test_append_shows_no_bar_among_acknowledgements_or_if_it_is_to_be_quiet(given: Path, flag: str) -> None:
+def test_append_shows_no_bar_with_acks_or_quiet(given: Path, flag: str) -> None:
     assert on_a_terminal(["append", "data", "clicks", "lines", flag], given) == ""
 
 
-def test_what_is_done_soon_has_no_bar(given: Path) -> None:
+def test_short_tasks_show_no_bar(given: Path) -> None:
     assert on_a_terminal(["verify", "data"], given, patience_s=3600) == ""

@@ -16,7 +16,7 @@ def numbers(out: str) -> list[int]:
     return [int(line.removeprefix("value ")) for line in out.splitlines()]
 
 
-def test_everything_partition_by_partition(run: Run, log: Path) -> None:
+def test_cat_reads_partition_by_partition(run: Run, log: Path) -> None:
     expected = [*range(0, 30, 3), *range(1, 30, 3), *range(2, 30, 3)]
     assert numbers(run("cat", "data", "clicks").out) == expected
 
@@ -81,7 +81,7 @@ def test_the_last_records_of_all_partitions_by_time(run: Run, log: Path) -> None
     assert run("tail", "data", "clicks", "--partition", "3").code == 2
 
 
-def test_the_last_records_where_compaction_left_gaps(run: Run, tmp_path: Path) -> None:
+def test_tail_across_compaction_gaps(run: Run, tmp_path: Path) -> None:
     with embedlog.open(tmp_path / "data") as log:
         log.create_topic("t", cleanup_policy="compact", segment_bytes=1024)
         for number in range(200):
@@ -99,7 +99,7 @@ def test_bytes_pass_through_unchanged(log: Path, tmp_path: Path) -> None:
     assert call(["cat", "data", "empty"], tmp_path) == (0, value + b"\n", b"")
 
 
-def test_damage_is_reported_behind_the_records_before_it(run: Run, log: Path) -> None:
+def test_records_before_damage_are_printed_first(run: Run, log: Path) -> None:
     path = log / "clicks_1" / "00000000000.kafka"
     data = bytearray(path.read_bytes())
     data[-3] ^= 1
@@ -127,7 +127,7 @@ def test_follow_across_processes_until_ctrl_c(log: Path, tmp_path: Path) -> None
         assert process.stderr.read() == b""
 
 
-def test_follow_ends_after_so_many_records(log: Path, tmp_path: Path) -> None:
+def test_follow_ends_after_max_records(log: Path, tmp_path: Path) -> None:
     arguments = ["tail", "-f", "data", "clicks", "--from", "latest", "--max-records", "2", "--json"]
     with spawn(arguments, tmp_path) as process, embedlog.open(log) as writer:
         assert process.stdout is not None
@@ -138,7 +138,7 @@ def test_follow_ends_after_so_many_records(log: Path, tmp_path: Path) -> None:
         assert process.returncode == 0
 
 
-def test_follow_ends_when_nobody_reads_any_more(log: Path, tmp_path: Path) -> None:
+def test_follow_ends_when_its_pipe_is_closed(log: Path, tmp_path: Path) -> None:
     with spawn(["tail", "-f", "data", "clicks"], tmp_path) as process:
         assert process.stdout is not None and process.stderr is not None
         assert process.stdout.readline() == b"value 20\n"

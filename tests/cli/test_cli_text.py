@@ -109,7 +109,7 @@ def test_formats_that_cannot_be_filled_in(template: str) -> None:
         formatter(template)
 
 
-def test_a_terminal_is_not_driven_by_records() -> None:
+def test_control_characters_are_escaped_on_a_terminal() -> None:
     assert printable(b"a\tb\x1b[31m\xff\xc3\xa4\n") == "a\tb\\x1b[31m\\xff\u00e4\n"
 
 
@@ -123,7 +123,7 @@ def test_a_terminal_is_not_driven_by_records() -> None:
         ("話題の名前はとても長い", 11, "話題…も長い"),  # each of them is two wide
     ],
 )
-def test_names_lose_their_middle(name: str, width: int, shown: str) -> None:
+def test_long_names_are_elided_in_the_middle(name: str, width: int, shown: str) -> None:
     assert shortened(name, width) == shown
 
 

@@ -63,7 +63,7 @@ def test_create_mistakes(run: Run, log: Path) -> None:
     assert "topic" not in run("topics", "list", "data", "--json").objects[0]["settings"]
 
 
-def test_what_was_done_is_there_for_machines_too(run: Run, log: Path) -> None:
+def test_topic_changes_are_reported_in_json(run: Run, log: Path) -> None:
     ran = run("topics", "create", "data", "t", "--partitions", "2", "--config", "flush_ms=5", "--json")
     created = ran.objects[0]
     assert len(created.pop("topic_id")) == 22
@@ -127,7 +127,7 @@ def test_delete(run: Run, log: Path) -> None:
 
 
 @pytest.mark.parametrize(("answer", "code"), [(b"n\n", 1), (b"\n", 1), (b"yes\n", 0)])
-def test_on_a_terminal_it_is_asked_before_a_topic_is_deleted(
+def test_delete_asks_for_confirmation_on_a_terminal(
     run: Run, log: Path, tmp_path: Path, answer: bytes, code: int
 ) -> None:
     """The question goes to standard error: standard output is the answer's."""
@@ -146,7 +146,7 @@ def test_on_a_terminal_it_is_asked_before_a_topic_is_deleted(
     assert left == (["clicks", "empty"] if code else ["empty"])
 
 
-def test_stats_tell_what_is_on_disk_and_may_be(run: Run, log: Path) -> None:
+def test_stats_show_disk_usage_and_its_limit(run: Run, log: Path) -> None:
     assert " on disk · " in run("stats", "data").out
     with embedlog.open(log, max_bytes=10_000_000):
         assert " on disk, of 10.0 MB (max_bytes) · " in run("stats", "data").out

@@ -37,7 +37,7 @@ def test_refused(run: Run, log: Path, tmp_path: Path, arguments: Sequence[str], 
     assert not made.exists() or [path.name for path in made.rglob("*") if path.is_file()] == ["lock"]
 
 
-def test_a_place_where_no_log_can_be_says_why(run: Run, tmp_path: Path) -> None:
+def test_an_impossible_location_says_why(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     ran = run("topics", "create", "file/below", "t")
     assert (ran.code, ran.out) == (2, "")

@@ -70,7 +70,7 @@ def test_what_the_broker_decides_itself() -> None:
         assert broker.log.describe_topic("events").partitions == 4
 
 
-def test_only_looking_whether_it_could_be(broker: Broker, admin: AdminClient) -> None:
+def test_validate_only_changes_nothing(broker: Broker, admin: AdminClient) -> None:
     only(admin.create_topics([NewTopic("events", 3)], validate_only=True))
     assert broker.log.topics() == []
     broker.log.create_topic("events")
@@ -98,7 +98,7 @@ def test_only_looking_whether_it_could_be(broker: Broker, admin: AdminClient) ->
     ],
     ids=str,
 )
-def test_topics_that_cannot_be(new: NewTopic, error: str) -> None:
+def test_invalid_topics(new: NewTopic, error: str) -> None:
     with Broker(max_partitions=11) as broker:
         broker.log.create_topic("there")
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
@@ -135,7 +135,7 @@ def test_replicas_assigned_by_hand(broker: Broker, admin: AdminClient) -> None:
     ],
     ids=lambda configs: next(iter(reversed(configs))),
 )
-def test_settings_that_tools_send(admin: AdminClient, configs: dict[str, str]) -> None:
+def test_settings_sent_by_tools(admin: AdminClient, configs: dict[str, str]) -> None:
     only(admin.create_topics([NewTopic("events", 1, config=configs)]))
     entries = only(admin.describe_configs([topic("events")]))
     assert set(configs) <= set(entries)
@@ -171,7 +171,7 @@ def test_deleting_can_be_forbidden() -> None:
         assert broker.log.topics() == ["events"]
 
 
-def test_more_partitions_and_never_fewer(broker: Broker, admin: AdminClient) -> None:
+def test_partitions_only_grow(broker: Broker, admin: AdminClient) -> None:
     broker.log.create_topic("events", 2)
     only(admin.create_partitions([NewPartitions("events", 5)]))
     assert broker.log.describe_topic("events").partitions == 5
@@ -236,7 +236,7 @@ def test_replacing_all_settings(broker: Broker, admin: AdminClient) -> None:
     assert broker.log.describe_topic("events").settings == {"flush_ms": 8}
 
 
-def test_a_policy_that_the_program_gave_is_left_alone(broker: Broker, admin: AdminClient) -> None:
+def test_a_policy_given_by_the_program_is_kept(broker: Broker, admin: AdminClient) -> None:
     own = f"{__name__}:keep_all"
     broker.log.create_topic("events", delete_policy=own)
     only(
@@ -287,7 +287,7 @@ def test_the_brokers_settings() -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_what_kafkas_brokers_have_in_their_configuration(tmp_path: Path, host: str) -> None:
+def test_kafkas_broker_configuration_is_described(tmp_path: Path, host: str) -> None:
     with Broker(tmp_path / "log", host=host, **{"log.cleanup.policy": "compact"}) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         entries = only(admin.describe_configs([ConfigResource(ResourceType.BROKER, "0")]))

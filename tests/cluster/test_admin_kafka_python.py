@@ -97,7 +97,7 @@ def test_offsets(broker: Broker, admin: KafkaAdminClient) -> None:
     assert log.offsets("events")[0].log_start_offset == 2
 
 
-def test_the_directory_and_what_lies_in_it(broker: Broker, admin: KafkaAdminClient) -> None:
+def test_log_directories_and_their_contents(broker: Broker, admin: KafkaAdminClient) -> None:
     broker.log.create_topic("events", 2)
     broker.log.append("events", b"x" * 1000, partition=1)
     (of_broker,) = admin.describe_log_dirs()

@@ -121,7 +121,7 @@ def test_where_read_committed_ends(broker: Broker, wire: Wire) -> None:
     assert list_offsets(wire, 7, -3, isolation_level=0).timestamp == T + 1
 
 
-def test_a_partition_is_asked_for_once(broker: Broker, wire: Wire) -> None:
+def test_duplicate_partitions_are_refused(broker: Broker, wire: Wire) -> None:
     filled(broker)
     twice = [ListOffsetsPartition(partition_index=0, timestamp=-1)] * 2
     request = ListOffsetsRequest(topics=[ListOffsetsTopic(name="events", partitions=twice)])
@@ -282,7 +282,7 @@ def test_one_request_adds_a_bounded_number_of_partitions() -> None:
         ]
 
 
-def test_what_protects_the_broker_is_not_for_clients_to_change() -> None:
+def test_clients_cannot_change_protective_settings() -> None:
     protecting = {*BrokerSettings.names()} - {"auto_create_topics_enable", "num_partitions"}
     with Broker(max_partitions=3) as broker, Wire(broker) as wire:
         for name in sorted(protecting):
@@ -311,7 +311,7 @@ def test_what_protects_the_broker_is_not_for_clients_to_change() -> None:
         assert broker.context.settings == broker.settings
 
 
-def test_assignments_that_make_no_sense(broker: Broker, wire: Wire) -> None:
+def test_impossible_assignments(broker: Broker, wire: Wire) -> None:
     def create(assigned: dict[int, list[int]], count: int = -1) -> int:
         assignments = [
             CreatableReplicaAssignment(partition_index=number, broker_ids=brokers)
@@ -502,7 +502,7 @@ def test_describing_the_directory(broker: Broker, wire: Wire, version: int) -> N
         assert found.total_bytes >= found.usable_bytes > 0
 
 
-def test_describing_producers_of_what_is_not_there(broker: Broker, wire: Wire) -> None:
+def test_describing_producers_of_unknown_partitions(broker: Broker, wire: Wire) -> None:
     filled(broker)
     topics = [TopicRequest(name="events", partition_indexes=[0, 7])]
     sound, missing = wire.ask(DescribeProducersRequest(topics=topics), 0).topics[0].partitions

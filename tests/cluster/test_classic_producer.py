@@ -128,7 +128,7 @@ def test_without_a_key_it_is_a_random_one(cluster: Cluster, connect: Connect) ->
 
 
 @pytest.mark.parametrize("wrong", ["0", 1.0, True, None, -1, 2])
-def test_what_a_partitioner_says_is_checked(cluster: Cluster, connect: Connect, wrong: Any) -> None:
+def test_a_partitioners_answer_is_checked(cluster: Cluster, connect: Connect, wrong: Any) -> None:
     cluster.create_topic("t", [0, 1])
     with pytest.raises((InvalidArgument, InvalidType), match="partitioner"):
         connect(partitioner=At(wrong)).send(ProducerData("t", b"", key=1))
@@ -179,7 +179,7 @@ def test_an_encoder_makes_messages(cluster: Cluster, connect: Connect) -> None:
         connect().send(ProducerData("t", "text"))
 
 
-def test_an_event_handler_does_it_otherwise(cluster: Cluster, connect: Connect) -> None:
+def test_an_event_handler_replaces_the_sender(cluster: Cluster, connect: Connect) -> None:
     class Doubling:
         closed = False
 
@@ -236,7 +236,7 @@ class Told(CallbackHandler):
         self.stages.append(("close",))
 
 
-def test_a_batch_goes_when_it_is_full_and_at_the_end(cluster: Cluster, connect: Connect) -> None:
+def test_a_batch_is_sent_when_full_and_at_close(cluster: Cluster, connect: Connect) -> None:
     cluster.create_topic("t", [0])
     told = Told()
     with connect(
@@ -262,7 +262,7 @@ def test_a_batch_goes_when_it_is_full_and_at_the_end(cluster: Cluster, connect: 
     ]
 
 
-def test_a_batch_goes_when_its_time_is_over(cluster: Cluster, connect: Connect) -> None:
+def test_a_batch_is_sent_when_its_linger_ends(cluster: Cluster, connect: Connect) -> None:
     cluster.create_topic("t", [0])
     producer = connect(producer_type="async", batch_size=1_000, queue_time_ms=50)
     producer.send(ProducerData("t", [b"a", b"b"]))
@@ -301,7 +301,7 @@ def test_a_full_queue_refuses_or_waits(cluster: Cluster, connect: Connect) -> No
     assert values(cluster.broker(0)) == [*wanted, *wanted, *wanted[:3], b"3!", b"last"]
 
 
-def test_a_batch_that_fails_is_told_of_and_the_next_goes(cluster: Cluster, connect: Connect) -> None:
+def test_a_failed_batch_is_reported_and_the_next_is_sent(cluster: Cluster, connect: Connect) -> None:
     cluster.create_topic("t", [0])
     told = Told()
     with connect(producer_type="async", batch_size=1, num_retries=0, callback_handler=told) as producer:
@@ -312,7 +312,7 @@ def test_a_batch_that_fails_is_told_of_and_the_next_goes(cluster: Cluster, conne
     assert values(cluster.broker(0)) == [b"b!", b"last"]
 
 
-def test_after_close_nothing_is_taken(cluster: Cluster, connect: Connect) -> None:
+def test_send_after_close_is_refused(cluster: Cluster, connect: Connect) -> None:
     for kind in ("sync", "async"):
         producer = connect(producer_type=kind)
         producer.close()
@@ -334,7 +334,9 @@ def test_a_new_topic_is_found(cluster: Cluster, connect: Connect) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
-def test_a_new_topic_is_begun(zookeeper: Znodes, connect: Connect, tmp_path: Path, kind: str) -> None:
+def test_a_new_topic_is_created_on_first_send(
+    zookeeper: Znodes, connect: Connect, tmp_path: Path, kind: str
+) -> None:
     """By the cluster, with its number of partitions, for the first message."""
     with cluster_of(tmp_path, zookeeper.connect, 2, "--set", "num.partitions=4") as brokers:
         at = At(3)
@@ -414,7 +416,7 @@ def test_a_broker_that_registers_an_existing_topic_gets_its_share(cluster: Clust
     assert values(cluster.broker(1), "old", 1) == [b"1"]
 
 
-def test_what_is_known_serves_while_the_registry_cannot_be_reached(
+def test_cached_metadata_serves_while_zookeeper_is_unreachable(
     cluster: Cluster, connect: Connect, zookeeper: Znodes
 ) -> None:
     cluster.create_topic("t", [0])
@@ -428,9 +430,7 @@ def test_what_is_known_serves_while_the_registry_cannot_be_reached(
 
 @pytest.mark.jvm
 @pytest.mark.timeout(600)
-def test_a_clusters_brokers_are_killed_while_it_sends(
-    zookeeper: Znodes, connect: Connect, tmp_path: Path
-) -> None:
+def test_brokers_are_killed_while_it_sends(zookeeper: Znodes, connect: Connect, tmp_path: Path) -> None:
     """Processes this time: what was sent is there, at least once, whoever was killed meanwhile."""
     sent: list[bytes] = []
     stop = threading.Event()
@@ -503,7 +503,7 @@ def test_a_request_whose_broker_is_down_fails() -> None:
             assert len(values(broker)) == went
 
 
-def test_a_topic_that_there_is_not() -> None:
+def test_an_unknown_topic() -> None:
     with Broker(auto_create_topics_enable=False) as broker, ExitStack() as stack:
         producer = stack.enter_context(Producer(broker_list=f"127.0.0.1:{broker.port}"))
         with pytest.raises(TopicNotFound):

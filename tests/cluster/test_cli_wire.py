@@ -79,7 +79,7 @@ def test_append_can_make_the_topic(wire: Run, broker: Broker, tmp_path: Path) ->
     assert list(broker.log.read_values("more")) == [b"one"]
 
 
-def test_what_cat_writes_append_takes(wire: Run, broker: Broker, tmp_path: Path) -> None:
+def test_append_reads_what_cat_writes(wire: Run, broker: Broker, tmp_path: Path) -> None:
     ran = wire("cat", "clicks", "--json")
     assert len(ran.objects) == 30
     (tmp_path / "lines").write_text(ran.out)
@@ -110,7 +110,7 @@ def test_tail_follows(broker: Broker, tmp_path: Path) -> None:
         assert tail.wait() == 0
 
 
-def test_tail_goes_on_when_the_broker_comes_back(broker: Broker, tmp_path: Path) -> None:
+def test_tail_continues_after_a_broker_restart(broker: Broker, tmp_path: Path) -> None:
     arguments = ["tail", "-f", "-n", "1", "--max-records", "2", FLAG, broker.bootstrap_servers, "clicks"]
     with spawn(arguments, tmp_path) as tail:
         assert tail.stdout is not None and tail.stderr is not None
@@ -144,7 +144,7 @@ def test_topics_are_listed_and_described(wire: Run, run: Run, broker: Broker) ->
 
 
 @pytest.mark.parametrize("command", [["topics", "list"], ["topics", "describe"], ["stats"]], ids=" ".join)
-def test_machines_are_told_what_a_directory_tells_but_for_the_disk(
+def test_json_equals_a_directorys_except_for_disk_usage(
     run: Run, wire: Run, broker: Broker, command: list[str]
 ) -> None:
     unknown = {"flushed_offset": None, "segments": None, "bytes": None, "state": None}
@@ -235,7 +235,7 @@ def test_members_of_a_group_are_shown_and_keep_it_from_being_reset(wire: Run, br
             assert "billing" in ran.err and "has members" in ran.err
 
 
-def test_groups_that_are_not_there(wire: Run, broker: Broker) -> None:
+def test_unknown_groups(wire: Run, broker: Broker) -> None:
     address = f"kafka://{broker.bootstrap_servers}"
     wire("groups", "reset", "others", "--topic", "clicks", "--to", "latest")
     assert wire("groups", "describe", "billing") == (
@@ -282,7 +282,7 @@ def test_every_other_command_takes_brokers(run: Run, command: list[str]) -> None
 
 @pytest.mark.parametrize("name", HERE_ONLY)
 @pytest.mark.parametrize("target", [[FLAG, "localhost:9"], ["kafka://localhost:9"]], ids=["flag", "address"])
-def test_what_has_no_form_on_the_wire_is_refused(
+def test_commands_without_a_wire_request_are_refused(
     run: Run, tmp_path: Path, name: str, target: list[str]
 ) -> None:
     ran = run(name, *target)
@@ -293,7 +293,7 @@ def test_what_has_no_form_on_the_wire_is_refused(
     assert not list(tmp_path.iterdir())
 
 
-def test_flush_cannot_be_asked_for(wire: Run, broker: Broker) -> None:
+def test_flush_is_refused_over_the_wire(wire: Run, broker: Broker) -> None:
     ran = wire("append", "clicks", "/dev/null", "--flush")
     assert (ran.code, ran.out) == (2, "")
     assert ran.err == (
@@ -336,7 +336,7 @@ def test_unknown_topics(wire: Run, broker: Broker) -> None:
     ],
     ids=str,
 )
-def test_mistakes_are_told_as_with_a_directory(wire: Run, arguments: list[str], says: str) -> None:
+def test_errors_read_as_with_a_directory(wire: Run, arguments: list[str], says: str) -> None:
     ran = wire(*arguments)
     assert (ran.code, ran.out) == (2, "")
     assert says in ran.err
@@ -344,14 +344,14 @@ def test_mistakes_are_told_as_with_a_directory(wire: Run, arguments: list[str], 
 
 
 @pytest.mark.parametrize("address", ["localhost:x", "", "http://localhost:8"])
-def test_what_is_no_address(run: Run, address: str) -> None:
+def test_invalid_addresses(run: Run, address: str) -> None:
     ran = run("topics", "list", FLAG, address)
     assert (ran.code, ran.out) == (2, "")
     assert "is no address of brokers: write kafka://host:9092" in ran.err
     assert run("topics", "list", FLAG).err.startswith("embedlog topics list: argument --bootstrap-server: ")
 
 
-def test_nobody_listens_there(run: Run, tmp_path: Path, nobody: str) -> None:
+def test_nothing_listens_there(run: Run, tmp_path: Path, nobody: str) -> None:
     for command in (["topics", "list"], ["topics", "create", "t"], ["append", "t", "/dev/null"], ["stats"]):
         ran = run(*command, FLAG, nobody)
         assert (ran.code, ran.out) == (1, "")
@@ -367,7 +367,7 @@ def test_one_of_several_brokers_is_enough(run: Run, broker: Broker, nobody: str)
     assert ran == (0, "value 29\n", "")
 
 
-def test_something_else_listens_there(run: Run) -> None:
+def test_a_foreign_server_listens_there(run: Run) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def answer() -> None:
@@ -408,7 +408,7 @@ def test_a_directory_that_is_locked_by_a_broker_says_where_it_is(
     assert caught.value.broker == here
 
 
-def test_a_log_that_is_served_no_more_does_not_say_so(tmp_path: Path) -> None:
+def test_writer_json_names_the_broker_only_while_it_serves(tmp_path: Path) -> None:
     with embedlog.open(tmp_path / "data") as log:
         noted = tmp_path / "data" / "writer.json"
         before = json.loads(noted.read_bytes())

@@ -78,7 +78,7 @@ def test_large_records(writer: Client) -> None:
         assert plain(reader.consume(broker.bootstrap_servers, "t", 3, "g")) == plain(records)
 
 
-def test_too_large_is_told(broker: Broker) -> None:
+def test_an_oversized_record_is_reported(broker: Broker) -> None:
     broker.log.create_topic("t", max_message_bytes=1000)
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers})
     told = []
@@ -131,7 +131,7 @@ def test_a_thousand_topics(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("client", EACH)
-def test_a_consumer_that_waits_gets_what_comes(broker: Broker, client: Client) -> None:
+def test_a_waiting_consumer_gets_new_records(broker: Broker, client: Client) -> None:
     """The long poll: records that are produced while a consumer waits for them."""
     broker.log.create_topic("t")
     found: list[Sent] = []

@@ -78,7 +78,7 @@ def consumed(bootstrap: str, topic: str, count: int, group: str) -> list[str]:
 # -- all is well ---------------------------------------------------------------------------------------
 
 
-def test_topics_come_change_and_go_through_any_broker(brokers: Brokers) -> None:
+def test_topics_are_changed_through_any_broker(brokers: Brokers) -> None:
     for number in range(3):
         topic = f"through-{number}"
         admin = brokers.admin(number)
@@ -105,7 +105,7 @@ def _config(brokers: Brokers, number: int, topic: str) -> str:
     return found
 
 
-def test_a_new_topic_is_known_to_whichever_broker_is_asked(brokers: Brokers) -> None:
+def test_every_broker_knows_a_new_topic(brokers: Brokers) -> None:
     def answer(wire: Wire, topic: str, create: bool) -> tuple[int, list[int]]:
         topics = [MetadataRequestTopic(name=topic)]
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=create)
@@ -124,7 +124,7 @@ def test_a_new_topic_is_known_to_whichever_broker_is_asked(brokers: Brokers) -> 
         assert [answer(wire, "nowhere", False) for wire in wires] == [unknown] * 3
 
 
-def test_records_reach_the_brokers_that_lead(brokers: Brokers) -> None:
+def test_records_reach_their_leaders(brokers: Brokers) -> None:
     brokers.create("shared", 6)
     values = [str(number) for number in range(300)]
     produced(brokers[0].address, "shared", values)
@@ -139,7 +139,7 @@ def test_records_reach_the_brokers_that_lead(brokers: Brokers) -> None:
     assert sum(sizes) == 300
 
 
-def test_requests_for_what_others_lead_are_sent_away(brokers: Brokers) -> None:
+def test_requests_for_others_partitions_are_rejected(brokers: Brokers) -> None:
     brokers.create("led", 3)
     leaders = brokers.leaders("led")
     for broker in brokers.all:
@@ -184,7 +184,7 @@ def test_groups_are_spread_over_the_brokers(brokers: Brokers) -> None:
     assert set(found[0].values()) == {0, 1, 2}
 
 
-def test_what_kafkas_tools_find_in_zookeeper(brokers: Brokers) -> None:
+def test_kafkas_tools_read_the_registry(brokers: Brokers) -> None:
     brokers.create("found", 2, **{"cleanup.policy": "compact"})
     with Znodes(brokers.connect).client() as client:
 
@@ -213,9 +213,7 @@ def test_what_kafkas_tools_find_in_zookeeper(brokers: Brokers) -> None:
 # -- all is not well -----------------------------------------------------------------------------------
 
 
-def test_a_broker_that_is_killed_comes_back_with_all_it_has_acknowledged(
-    zookeeper: Znodes, tmp_path: Path
-) -> None:
+def test_a_killed_broker_comes_back_with_all_acknowledged_records(zookeeper: Znodes, tmp_path: Path) -> None:
     with cluster(tmp_path, zookeeper.connect, 3, *SHORT) as brokers:
         brokers.create("kept", 3)
         produced(brokers.bootstrap, "kept", [str(number) for number in range(300)])
@@ -236,7 +234,7 @@ def test_a_broker_that_is_killed_comes_back_with_all_it_has_acknowledged(
 
 
 @pytest.mark.jvm
-def test_a_broker_that_was_stopped_for_too_long_answers_nobody_and_comes_back(
+def test_a_broker_paused_past_its_lease_answers_no_request_and_recovers(
     zookeeper: Znodes, tmp_path: Path
 ) -> None:
     with cluster(tmp_path, zookeeper.connect, 2, *SHORT) as brokers:
@@ -269,7 +267,7 @@ def test_a_broker_that_was_stopped_for_too_long_answers_nobody_and_comes_back(
 
 
 @pytest.mark.jvm
-def test_a_paused_controller_decides_nothing_late(zookeeper: Znodes, tmp_path: Path) -> None:
+def test_a_paused_controller_makes_no_late_decision(zookeeper: Znodes, tmp_path: Path) -> None:
     with cluster(tmp_path, zookeeper.connect, 3, *SHORT) as brokers, zookeeper.client() as client:
 
         def controller() -> int:
@@ -299,9 +297,7 @@ def test_a_paused_controller_decides_nothing_late(zookeeper: Znodes, tmp_path: P
 
 
 @pytest.mark.jvm
-def test_the_cluster_goes_on_while_zookeeper_servers_die(
-    zookeeper_ensemble: ZooKeepers, tmp_path: Path
-) -> None:
+def test_the_cluster_survives_dying_zookeeper_servers(zookeeper_ensemble: ZooKeepers, tmp_path: Path) -> None:
     connect = f"{zookeeper_ensemble.connect_string}/{tmp_path.name}"
     with cluster(tmp_path, connect, 3) as brokers:
         brokers.create("t", 3)
@@ -315,7 +311,7 @@ def test_the_cluster_goes_on_while_zookeeper_servers_die(
 
 
 @pytest.mark.jvm
-def test_a_directory_may_move_to_another_address(zookeeper: Znodes, tmp_path: Path) -> None:
+def test_a_broker_may_change_its_address(zookeeper: Znodes, tmp_path: Path) -> None:
     with cluster(tmp_path, zookeeper.connect, 2) as brokers:
         brokers.create("t", 2)
         produced(brokers.bootstrap, "t", [str(number) for number in range(100)])
@@ -333,7 +329,7 @@ def test_a_directory_may_move_to_another_address(zookeeper: Znodes, tmp_path: Pa
 
 
 @pytest.mark.jvm
-def test_a_directory_that_was_served_by_itself_joins(zookeeper: Znodes, tmp_path: Path) -> None:
+def test_a_standalone_brokers_directory_joins_a_cluster(zookeeper: Znodes, tmp_path: Path) -> None:
     with embedlog.open(tmp_path / "broker-0") as log:
         log.create_topic("old", partitions=2)
         for number in range(10):
@@ -370,7 +366,7 @@ def test_a_second_broker_of_the_same_id_is_refused(brokers: Brokers, tmp_path: P
 
 
 @pytest.mark.jvm
-def test_a_broker_may_bring_its_zookeeper_along(tmp_path: Path) -> None:
+def test_a_broker_may_run_its_own_zookeeper(tmp_path: Path) -> None:
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -396,7 +392,7 @@ def test_more_replicas_than_one_are_refused(brokers: Brokers) -> None:
         admin.create_topics([NewTopic("three", 1, 3)])["three"].result(WAIT_S)
 
 
-def test_the_cluster_described(zookeeper: Znodes, tmp_path: Path) -> None:
+def test_describe_cluster(zookeeper: Znodes, tmp_path: Path) -> None:
     with cluster(tmp_path, zookeeper.connect, 3, *SHORT) as brokers:
         brokers.create("t", 6)
         produced(brokers.bootstrap, "t", [str(number) for number in range(30)])
@@ -440,7 +436,7 @@ def _described(address: str) -> Any:
 
 
 @pytest.mark.jvm
-def test_a_directory_is_no_cluster(tmp_path: Path) -> None:
+def test_a_directory_is_not_a_cluster(tmp_path: Path) -> None:
     said = subprocess.run(
         [sys.executable, "-m", "embedlog", "cluster", "describe", str(tmp_path)],
         capture_output=True,

@@ -82,7 +82,7 @@ def test_one_stream_carries_all_partitions_of_all_brokers_in_order(
         assert {record.topic for record in mine} == {"t"}
 
 
-def test_what_it_registers_is_what_the_documents_say(cluster: Cluster, connect: Connect) -> None:
+def test_its_registration_follows_the_documents(cluster: Cluster, connect: Connect) -> None:
     cluster.create_topic("t", [0, 1, 0])
     connector = connect(consumer_id="me")
     streams(connector, count=2)
@@ -119,7 +119,7 @@ def test_each_stream_has_partitions_of_its_own(cluster: Cluster, connect: Connec
     assert [(record.partition, record.offset) for record in take(second, 2)] == [(1, 0), (1, 1)]
 
 
-def test_it_goes_on_where_its_group_was(cluster: Cluster, connect: Connect) -> None:
+def test_it_resumes_at_the_groups_offsets(cluster: Cluster, connect: Connect) -> None:
     cluster.create_topic("t", [0])
     cluster.append("t", 0, [b"%d" % i for i in range(10)])
     with connect() as connector:
@@ -130,7 +130,7 @@ def test_it_goes_on_where_its_group_was(cluster: Cluster, connect: Connect) -> N
     assert next(stream).offset == 4
 
 
-def test_what_is_still_worked_at_is_not_committed(cluster: Cluster, connect: Connect) -> None:
+def test_records_in_progress_are_not_committed(cluster: Cluster, connect: Connect) -> None:
     cluster.create_topic("t", [0])
     cluster.append("t", 0, [b"%d" % i for i in range(10)])
     connector = connect(rebalance_handover_ms=0)
@@ -146,7 +146,7 @@ def test_what_is_still_worked_at_is_not_committed(cluster: Cluster, connect: Con
     assert next(stream).offset == 2
 
 
-def test_a_commit_covers_what_the_committing_thread_has_in_hand(cluster: Cluster, connect: Connect) -> None:
+def test_a_commit_covers_the_committing_threads_current_record(cluster: Cluster, connect: Connect) -> None:
     cluster.create_topic("t", [0])
     cluster.append("t", 0, [b"a", b"b", b"c"])
     connector = connect(auto_commit_enable=False)
@@ -160,7 +160,7 @@ def test_a_commit_covers_what_the_committing_thread_has_in_hand(cluster: Cluster
     assert stored(cluster) == 2
 
 
-def test_offsets_are_committed_by_themselves(cluster: Cluster, connect: Connect) -> None:
+def test_offsets_are_auto_committed(cluster: Cluster, connect: Connect) -> None:
     cluster.create_topic("t", [0])
     cluster.append("t", 0, [b"a", b"b", b"c"])
     (stream,) = streams(connect(auto_commit_interval_ms=10))
@@ -168,7 +168,7 @@ def test_offsets_are_committed_by_themselves(cluster: Cluster, connect: Connect)
     eventually(lambda: stored(cluster) == 2)
 
 
-def test_it_begins_at_the_end_unless_it_is_told_otherwise(cluster: Cluster, connect: Connect) -> None:
+def test_it_starts_at_the_end_by_default(cluster: Cluster, connect: Connect) -> None:
     """And where it began is stored at once: who takes over skips nothing."""
     cluster.create_topic("t", [0])
     cluster.append("t", 0, [b"a", b"b"])
@@ -203,7 +203,7 @@ def test_an_offset_outside_the_log_is_reset(
     assert next(stream).offset == expected
 
 
-def test_a_stream_says_that_nothing_comes_and_goes_on(cluster: Cluster, connect: Connect) -> None:
+def test_a_stream_times_out_and_continues(cluster: Cluster, connect: Connect) -> None:
     cluster.create_topic("t", [0])
     (stream,) = streams(connect(consumer_timeout_ms=1))
     with pytest.raises(errors.ConsumerTimeout, match="1 ms"):
@@ -231,7 +231,7 @@ def test_decoders(cluster: Cluster, connect: Connect) -> None:
     assert next(stream)[5:7] == ("k", None)
 
 
-def test_what_waits_in_a_stream_is_bounded(cluster: Cluster, connect: Connect) -> None:
+def test_a_streams_buffer_is_bounded(cluster: Cluster, connect: Connect) -> None:
     cluster.create_topic("t", [0])
     cluster.append("t", 0, [b"x" * 1000] * 100)
     connector = connect(fetch_message_max_bytes=5000, queued_max_message_chunks=2)
@@ -259,7 +259,7 @@ def test_an_iteration_ends_when_the_connector_is_shut_down(cluster: Cluster, con
         connector.commit_offsets()
 
 
-def test_a_message_larger_than_a_fetch_comes_all_the_same(cluster: Cluster, connect: Connect) -> None:
+def test_a_message_larger_than_a_fetch_is_delivered(cluster: Cluster, connect: Connect) -> None:
     cluster.create_topic("t", [0])
     cluster.append("t", 0, [b"a", b"x" * 100_000, b"b"])
     (stream,) = streams(connect(fetch_message_max_bytes=1000))
@@ -269,7 +269,7 @@ def test_a_message_larger_than_a_fetch_comes_all_the_same(cluster: Cluster, conn
 # -- several consumers -------------------------------------------------------------------------------------
 
 
-def test_a_second_consumer_takes_half_and_gives_it_back(cluster: Cluster, connect: Connect) -> None:
+def test_a_second_consumer_takes_half_and_returns_it(cluster: Cluster, connect: Connect) -> None:
     cluster.create_topic("t", [0, 1, 0, 1])
     first = connect()
     (stream,) = streams(first)
@@ -292,7 +292,7 @@ def test_a_second_consumer_takes_half_and_gives_it_back(cluster: Cluster, connec
     assert set(owners(cluster).values()) == {first.consumer_id}
 
 
-def test_a_record_in_hand_is_waited_for_before_its_partition_is_given_up(
+def test_a_current_record_is_finished_before_its_partition_is_released(
     cluster: Cluster, connect: Connect
 ) -> None:
     cluster.create_topic("t", [0, 0])
@@ -315,7 +315,7 @@ def test_a_record_in_hand_is_waited_for_before_its_partition_is_given_up(
     assert stored(cluster, 0) == 1
 
 
-def test_more_consumers_than_partitions_some_get_none(cluster: Cluster, connect: Connect) -> None:
+def test_surplus_consumers_get_no_partitions(cluster: Cluster, connect: Connect) -> None:
     cluster.create_topic("t", [0])
     several = [connect() for _ in range(3)]
     for each in several:
@@ -326,7 +326,7 @@ def test_more_consumers_than_partitions_some_get_none(cluster: Cluster, connect:
     eventually(lambda: sorted(len(each.owned()) for each in several) == [0, 0, 1] and owners(cluster))
 
 
-def test_groups_do_not_know_each_other(cluster: Cluster, connect: Connect) -> None:
+def test_groups_are_independent(cluster: Cluster, connect: Connect) -> None:
     cluster.create_topic("t", [0])
     cluster.append("t", 0, [b"a"])
     for group in ("one", "two"):
@@ -334,7 +334,7 @@ def test_groups_do_not_know_each_other(cluster: Cluster, connect: Connect) -> No
         assert next(stream).value == b"a"
 
 
-def test_who_holds_on_for_too_long_is_named(cluster: Cluster, connect: Connect) -> None:
+def test_the_owner_that_keeps_a_partition_too_long_is_named(cluster: Cluster, connect: Connect) -> None:
     """Somebody else's owner node, which never goes: a group's former member of another make, say."""
     cluster.create_topic("t", [0])
     path = paths.owner(G, "t", 0)
@@ -358,7 +358,7 @@ def test_who_holds_on_for_too_long_is_named(cluster: Cluster, connect: Connect) 
 # -- topics and brokers come and go ------------------------------------------------------------------------
 
 
-def test_a_white_list_picks_up_new_topics(cluster: Cluster, connect: Connect) -> None:
+def test_a_white_list_includes_new_topics(cluster: Cluster, connect: Connect) -> None:
     cluster.create_topic("clicks.a", [0])
     cluster.create_topic("other", [0])
     connector = connect()
@@ -389,7 +389,7 @@ def test_a_black_list_reads_the_others(cluster: Cluster, connect: Connect) -> No
     eventually(lambda: {*first.owned(), *second.owned()} == {TopicPartition(each, 0) for each in "abc"})
 
 
-def test_a_topic_may_come_later_and_grow(cluster: Cluster, connect: Connect) -> None:
+def test_a_topic_may_appear_later_and_grow(cluster: Cluster, connect: Connect) -> None:
     connector = connect()
     (stream,) = streams(connector)
     assert connector.owned() == {}
@@ -404,7 +404,7 @@ def test_a_topic_may_come_later_and_grow(cluster: Cluster, connect: Connect) -> 
     assert next(stream)[1:3] == (1, 0)
 
 
-def test_a_partition_is_followed_to_its_new_leader(cluster: Cluster, connect: Connect) -> None:
+def test_a_partition_is_consumed_from_its_new_leader(cluster: Cluster, connect: Connect) -> None:
     """Broker 0 goes; broker 1 has the same topic, and leads from then on."""
     cluster.create_topic("t", [0])
     cluster.append("t", 0, [b"old"])
@@ -416,7 +416,7 @@ def test_a_partition_is_followed_to_its_new_leader(cluster: Cluster, connect: Co
     assert next(stream).value == b"new"
 
 
-def test_a_broker_that_comes_back_elsewhere_is_found(cluster: Cluster, connect: Connect) -> None:
+def test_a_broker_with_a_new_address_is_found(cluster: Cluster, connect: Connect) -> None:
     """The same id at another address: what the id is for."""
     cluster.create_topic("t", [1])
     (stream,) = streams(connect())
@@ -458,7 +458,7 @@ def test_offsets_in_kafka(one_broker: Cluster, zookeeper: Znodes) -> None:
     assert stored(one_broker) is None
 
 
-def test_both_are_kept_and_the_larger_counts(one_broker: Cluster, zookeeper: Znodes) -> None:
+def test_dual_commit_uses_the_larger_offset(one_broker: Cluster, zookeeper: Znodes) -> None:
     one_broker.create_topic("t", [0])
     one_broker.append("t", 0, [b"%d" % i for i in range(20)])
 
@@ -499,7 +499,7 @@ def test_both_are_kept_and_the_larger_counts(one_broker: Cluster, zookeeper: Zno
         (errors.InvalidArgument, lambda c: c.create_message_streams_by_filter(0, whitelist="a")),
     ],
 )
-def test_what_cannot_be_is_refused(
+def test_impossible_input_is_refused(
     connect: Connect, error: type[Exception], call: Callable[[Any], Any]
 ) -> None:
     connector = connect()

@@ -46,7 +46,7 @@ def group(cluster: Cluster, zookeeper: Znodes, tmp_path: Path) -> Iterator[Group
 # -- processes ---------------------------------------------------------------------------------------------
 
 
-def test_consumers_that_come_and_go_get_each_record_once(cluster: Cluster, group: Group) -> None:
+def test_each_record_is_consumed_once_while_members_change(cluster: Cluster, group: Group) -> None:
     producing = Producing(cluster, LEADERS)
     chance = random.Random(1)
     group.start(2)
@@ -71,7 +71,7 @@ def test_consumers_that_come_and_go_get_each_record_once(cluster: Cluster, group
         assert node is not None and contents.decode_number(node.data) == producing.count
 
 
-def test_consumers_that_are_killed_lose_nothing(cluster: Cluster, group: Group) -> None:
+def test_killed_consumers_lose_nothing(cluster: Cluster, group: Group) -> None:
     producing = Producing(cluster, LEADERS)
     chance = random.Random(2)
     group.start(3)
@@ -87,7 +87,7 @@ def test_consumers_that_are_killed_lose_nothing(cluster: Cluster, group: Group) 
     group.history.check()
 
 
-def test_a_paused_consumer_loses_its_partitions_and_begins_anew(cluster: Cluster, group: Group) -> None:
+def test_a_paused_consumer_loses_its_partitions_and_rejoins(cluster: Cluster, group: Group) -> None:
     producing = Producing(cluster, LEADERS)
     first, second = group.start(2)
     group.wait_until_owned(len(LEADERS))
@@ -110,7 +110,7 @@ def test_a_paused_consumer_loses_its_partitions_and_begins_anew(cluster: Cluster
     group.stop(second)
 
 
-def test_topics_that_match_a_filter_are_shared_when_they_come(cluster: Cluster, group: Group) -> None:
+def test_new_topics_that_match_a_filter_are_shared(cluster: Cluster, group: Group) -> None:
     group.start(2, whitelist="t.*")
     group.wait_until_owned(len(LEADERS))
     cluster.create_topic("t2", [1, 0, 1])
@@ -123,9 +123,7 @@ def test_topics_that_match_a_filter_are_shared_when_they_come(cluster: Cluster, 
     assert len(group.delivered()) == 15
 
 
-def test_offsets_move_from_zookeeper_to_kafka_and_back_while_the_group_goes_on(
-    zookeeper: Znodes, tmp_path: Path
-) -> None:
+def test_a_running_group_migrates_its_offsets_both_ways(zookeeper: Znodes, tmp_path: Path) -> None:
     """The documents' four steps, each way: in each step the consumers are restarted one after the other."""
     steps = [
         {"offsets_storage": "kafka", "dual_commit_enabled": True},
@@ -167,7 +165,7 @@ def expire(zookeeper: ZooKeeper) -> None:
     thief.close()
 
 
-def test_a_consumer_whose_session_is_over_registers_anew(cluster: Cluster, zookeeper: Znodes) -> None:
+def test_a_consumer_with_an_expired_session_registers_again(cluster: Cluster, zookeeper: Znodes) -> None:
     with ConsumerConnector(
         zookeeper.connect, G, auto_offset_reset="smallest", rebalance_backoff_ms=100
     ) as connector:
@@ -187,7 +185,7 @@ def test_a_consumer_whose_session_is_over_registers_anew(cluster: Cluster, zooke
         assert found.value == b"c"
 
 
-def test_a_consumer_whose_partition_was_taken_away_gets_it_again(cluster: Cluster, zookeeper: Znodes) -> None:
+def test_a_lost_partition_is_claimed_again(cluster: Cluster, zookeeper: Znodes) -> None:
     """By hand, say: what it read since its last commit it reads again."""
     with ConsumerConnector(
         zookeeper.connect, G, auto_offset_reset="smallest", auto_commit_enable=False
@@ -203,7 +201,7 @@ def test_a_consumer_whose_partition_was_taken_away_gets_it_again(cluster: Cluste
         assert next(stream).value == b"b"
 
 
-def test_a_group_goes_on_when_zookeeper_loses_its_leader(zookeeper_ensemble: ZooKeepers) -> None:
+def test_a_group_survives_zookeepers_election(zookeeper_ensemble: ZooKeepers) -> None:
     """Sessions survive the election, and with them who owns what."""
     connect = zookeeper_ensemble.connect_string + chroot()
     settings = {
@@ -229,7 +227,7 @@ def test_a_group_goes_on_when_zookeeper_loses_its_leader(zookeeper_ensemble: Zoo
         assert next(stream).value == b"b"
 
 
-def test_what_cannot_be_committed_is_not_given_up_at_once(zookeeper: Znodes) -> None:
+def test_a_failed_commit_is_retried(zookeeper: Znodes) -> None:
     """Nobody knows where offsets are kept for a moment: who takes over begins where it was all the same."""
     settings = {
         "auto_offset_reset": "smallest",
@@ -291,7 +289,7 @@ def members(zookeeper: Znodes, cluster: Cluster) -> Iterator[tuple[Registry, Reg
         yield registries
 
 
-def test_an_owner_is_one(members: tuple[Registry, Registry]) -> None:
+def test_a_partition_has_one_owner(members: tuple[Registry, Registry]) -> None:
     a, b = members
     assert a.claim("a", {P: 0}) == {P}
     assert a.claim("a", {P: 0}) == {P}  # by an attempt whose answer did not come, say
@@ -304,7 +302,7 @@ def test_an_owner_is_one(members: tuple[Registry, Registry]) -> None:
     assert b.claim("b", {P: 0}) == set()  # it is not registered any more
 
 
-def test_a_commit_of_one_who_released_is_refused(members: tuple[Registry, Registry]) -> None:
+def test_a_commit_after_release_is_refused(members: tuple[Registry, Registry]) -> None:
     a, b = members
     assert a.commit("a", {P: 5}) == {P}  # it never owned it
     a.claim("a", {P: 0})
@@ -315,7 +313,7 @@ def test_a_commit_of_one_who_released_is_refused(members: tuple[Registry, Regist
     assert a.still_owned("a", [P]) == set()
 
 
-def test_a_commit_of_one_whose_session_is_over_is_refused(members: tuple[Registry, Registry]) -> None:
+def test_a_commit_from_an_expired_session_is_refused(members: tuple[Registry, Registry]) -> None:
     """Even where it is sent in a new session, and the partition has another owner by then."""
     a, b = members
     a.claim("a", {P: 0})
@@ -331,7 +329,7 @@ def test_a_commit_of_one_whose_session_is_over_is_refused(members: tuple[Registr
     assert b.still_owned("b", [P]) == {P}
 
 
-def test_what_a_former_session_left_is_not_taken_from_its_next_owner(
+def test_leftovers_of_an_old_session_are_not_taken_from_the_next_owner(
     members: tuple[Registry, Registry],
 ) -> None:
     """Also where the server that is asked does not know yet that it has another owner."""
@@ -346,7 +344,7 @@ def test_what_a_former_session_left_is_not_taken_from_its_next_owner(
     assert b.still_owned("b", [P]) == {P}
 
 
-def test_of_many_commits_the_refused_are_told_one_by_one(
+def test_refused_commits_are_reported_one_by_one(
     members: tuple[Registry, Registry], cluster: Cluster
 ) -> None:
     a, b = members
@@ -358,7 +356,7 @@ def test_of_many_commits_the_refused_are_told_one_by_one(
     assert b.offsets(names) == dict.fromkeys(names[:4], 7)
 
 
-def test_what_was_deleted_by_hand_is_made_again(members: tuple[Registry, Registry], cluster: Cluster) -> None:
+def test_nodes_deleted_by_hand_are_restored(members: tuple[Registry, Registry], cluster: Cluster) -> None:
     a, _ = members
     a.claim("a", {P: 0})
     assert a.commit("a", {P: 1}) == set()
@@ -370,7 +368,7 @@ def test_what_was_deleted_by_hand_is_made_again(members: tuple[Registry, Registr
     assert a.offsets([P]) == {P: 2}
 
 
-def test_what_nobody_can_read_in_the_registry_stops_nobody(
+def test_an_unreadable_registration_stops_no_consumer(
     cluster: Cluster, zookeeper: Znodes, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A member, a topic and a partition's state that are no JSON; a filter that is not supported."""

@@ -84,7 +84,7 @@ def coordination(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tup
 # -- the contract --------------------------------------------------------------------------------------
 
 
-def test_who_is_there(coordination: tuple[Coordination, Store]) -> None:
+def test_live_brokers(coordination: tuple[Coordination, Store]) -> None:
     cluster, store = coordination
     assert cluster.cluster_id == store.catalog.log_id
     assert cluster.node_id == 0
@@ -93,7 +93,7 @@ def test_who_is_there(coordination: tuple[Coordination, Store]) -> None:
     assert cluster.controller_id() == 0
 
 
-def test_a_topic_comes_changes_and_goes(coordination: tuple[Coordination, Store]) -> None:
+def test_a_topic_is_created_changed_and_deleted(coordination: tuple[Coordination, Store]) -> None:
     cluster, store = coordination
     name = TopicPartition("clicks", 1)
     assert cluster.placement(name) == UNKNOWN_PLACEMENT
@@ -125,7 +125,7 @@ def test_a_topic_comes_changes_and_goes(coordination: tuple[Coordination, Store]
     assert cluster.placement(TopicPartition("clicks", 0)).leader == 0
 
 
-def test_partitions_are_assigned_to_brokers_that_there_are(coordination: tuple[Coordination, Store]) -> None:
+def test_partitions_are_assigned_to_live_brokers(coordination: tuple[Coordination, Store]) -> None:
     cluster, store = coordination
     cluster.create_topic("t", 2, {}, {0: [0], 1: [0]})
     assert cluster.leads(TopicPartition("t", 1))
@@ -139,7 +139,7 @@ def test_partitions_are_assigned_to_brokers_that_there_are(coordination: tuple[C
     assert store.topics() == ["t"]
 
 
-def test_wrong_wishes_change_nothing(coordination: tuple[Coordination, Store]) -> None:
+def test_invalid_requests_change_nothing(coordination: tuple[Coordination, Store]) -> None:
     cluster, store = coordination
     for name, count, settings, error in (
         ("a/b", 1, {}, InvalidArgument),
@@ -152,7 +152,7 @@ def test_wrong_wishes_change_nothing(coordination: tuple[Coordination, Store]) -
     assert store.topics() == []
 
 
-def test_producer_ids_are_given_once(coordination: tuple[Coordination, Store]) -> None:
+def test_producer_ids_are_unique(coordination: tuple[Coordination, Store]) -> None:
     cluster, _ = coordination
     first, second = cluster.next_producer_ids(1_000), cluster.next_producer_ids(10)
     assert len(first) == 1_000 and len(second) == 10
@@ -202,7 +202,7 @@ def test_a_broker_that_leaves_leads_nothing_and_comes_back_in_a_later_epoch(memb
     assert members.stores[2].partition("t", 1).log.current_epoch == 2
 
 
-def test_what_happened_while_a_broker_was_away_is_put_right(members: Members) -> None:
+def test_a_returning_broker_catches_up_on_changes(members: Members) -> None:
     first, second = members.join(1), members.join(2)
     _knows(first, 1, 2)
     for topic in ("gone", "again", "altered"):
@@ -239,7 +239,7 @@ def test_the_controller_follows_its_broker(members: Members) -> None:
         next(iter(left.values())).create_topic(f"after-{before}", 1, {})
 
 
-def test_a_taken_id_names_the_holder(members: Members, zookeeper: Znodes, tmp_path: Path) -> None:
+def test_a_taken_id_names_its_holder(members: Members, zookeeper: Znodes, tmp_path: Path) -> None:
     import socket
 
     with socket.socket() as listening:
@@ -257,7 +257,7 @@ def test_a_taken_id_names_the_holder(members: Members, zookeeper: Znodes, tmp_pa
         store.close()
 
 
-def test_a_former_session_of_the_same_broker_is_waited_for(
+def test_a_broker_waits_for_its_old_session_to_end(
     members: Members, zookeeper: Znodes, caplog: pytest.LogCaptureFixture
 ) -> None:
     with zookeeper.client() as former, caplog.at_level("INFO"):
@@ -273,7 +273,7 @@ def test_a_former_session_of_the_same_broker_is_waited_for(
         ending.join()
 
 
-def test_a_registration_ends_with_its_session_whatever_is_seen_of_a_former_one(zookeeper: Znodes) -> None:
+def test_a_registration_ends_with_its_own_session(zookeeper: Znodes) -> None:
     """A server that lags behind shows the node of before, which is gone when it is to be written."""
 
     class Lagging(ZooKeeper):
@@ -291,7 +291,7 @@ def test_a_registration_ends_with_its_session_whatever_is_seen_of_a_former_one(z
                 assert node is not None and node.owner == session
 
 
-def test_a_directory_brings_its_topics_along_once(members: Members, tmp_path: Path) -> None:
+def test_a_directory_registers_its_topics_once(members: Members, tmp_path: Path) -> None:
     with embedlog.open(tmp_path / "1") as log:
         log.create_topic("mine", partitions=2, retention_ms=9)
         log.append("mine", b"x", partition=1)
@@ -307,7 +307,7 @@ def test_a_directory_brings_its_topics_along_once(members: Members, tmp_path: Pa
         members.join(3)
 
 
-def test_a_directory_is_of_one_cluster_and_one_broker(members: Members, tmp_path: Path) -> None:
+def test_a_directory_belongs_to_one_broker_of_one_cluster(members: Members, tmp_path: Path) -> None:
     members.join(1)
     members.close()
     (tmp_path / "1").rename(tmp_path / "2")
@@ -339,7 +339,7 @@ def test_a_log_in_a_later_epoch_raises_the_registered_one(members: Members, tmp_
     eventually(lambda: broker.leads(name))
 
 
-def test_a_former_controller_writes_nothing(members: Members, zookeeper: Znodes) -> None:
+def test_a_deposed_controller_writes_nothing(members: Members, zookeeper: Znodes) -> None:
     with zookeeper.client() as client, zookeeper.client() as second:
         paused = Controller(client, 1)
         assert paused.elect(EMPTY, lambda: 0)
@@ -376,9 +376,7 @@ def test_a_topic_that_kafkas_tools_made_gets_an_id(members: Members, zookeeper: 
         assert client.children(paths.DELETE_TOPICS) == []
 
 
-def test_a_topic_whose_registration_cannot_be_read_keeps_its_records(
-    members: Members, zookeeper: Znodes
-) -> None:
+def test_an_unreadable_topic_registration_deletes_no_records(members: Members, zookeeper: Znodes) -> None:
     broker = members.join(1)
     broker.create_topic("t", 1, {})
     members.stores[1].partition("t", 0).append(bytearray(encode_batch([(None, b"kept", (), 0)])))
@@ -397,7 +395,7 @@ def test_a_topic_whose_registration_cannot_be_read_keeps_its_records(
         assert members.stores[1].partition("t", 0).offsets().log_end_offset == 1
 
 
-def test_registries_that_are_gone_delete_nothing(
+def test_a_lost_registry_deletes_nothing(
     members: Members, zookeeper: Znodes, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker = members.join(1)
@@ -413,7 +411,7 @@ def test_registries_that_are_gone_delete_nothing(
         assert members.stores[1].topics() == ["t"]
 
 
-def test_what_cannot_be_read_does_not_stop_the_rest(members: Members, zookeeper: Znodes) -> None:
+def test_an_unreadable_node_does_not_stop_the_others(members: Members, zookeeper: Znodes) -> None:
     broker = members.join(1)
     with zookeeper.client() as client:
         client.create(paths.topic("broken"), b"{")
@@ -422,7 +420,7 @@ def test_what_cannot_be_read_does_not_stop_the_rest(members: Members, zookeeper:
         assert broker.placement(TopicPartition("broken", 0)) == UNKNOWN_PLACEMENT
 
 
-def test_what_brokers_register_is_theirs(members: Members, zookeeper: Znodes) -> None:
+def test_brokers_delete_only_their_own_registrations(members: Members, zookeeper: Znodes) -> None:
     access: dict[str, Any] = {"auth": "broker:secret", "set_acl": True}
     first, second = members.join(1, **access), members.join(2, **access)
     _knows(first, 1, 2)
@@ -488,7 +486,7 @@ def _state(leader: int, epoch: int, *isr: int) -> contents.PartitionState:
         ([1, 2], _state(1, 5, 1), (2,), (-1, 6, (1,), 9)),
     ],
 )
-def test_who_leads(
+def test_leader_election(
     replicas: list[int],
     before: contents.PartitionState | None,
     brokers: tuple[int, ...],
@@ -533,7 +531,7 @@ def test_partitions_are_spread_evenly(
         check_assignment(found, sorted(brokers))
 
 
-def test_an_assignment_is_kafkas() -> None:
+def test_assignment_equals_kafkas() -> None:
     """The example in the comment of Kafka's AdminUtils: 10 partitions, 3 replicas, 5 brokers."""
     found = assign_replicas(range(5), 10, start=0, shift=0, replicas=3)
     assert [found[n] for n in range(10)] == [
@@ -550,7 +548,7 @@ def test_an_assignment_is_kafkas() -> None:
     ]
 
 
-def test_later_partitions_go_on_where_the_first_began(members: Members) -> None:
+def test_added_partitions_continue_the_assignment(members: Members) -> None:
     brokers = [members.join(number) for number in range(3)]
     for broker in brokers:
         _knows(broker, 0, 1, 2)

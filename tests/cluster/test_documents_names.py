@@ -68,7 +68,7 @@ def test_over_the_wire() -> None:
 
 
 @pytest.mark.parametrize("settings", [TopicSettings, LogSettings, BrokerSettings])
-def test_synonyms_are_of_settings_that_there_are(settings: type[Settings]) -> None:
+def test_synonyms_name_existing_settings(settings: type[Settings]) -> None:
     for typed, meant in settings.synonyms.items():
         assert meant.name in settings.names()
         assert typed not in settings.names()
@@ -76,7 +76,7 @@ def test_synonyms_are_of_settings_that_there_are(settings: type[Settings]) -> No
     assert len(set(of_all)) == len(of_all)
 
 
-def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+def test_impossible_input_is_refused(tmp_path: Path) -> None:
     for given, error, said in [
         ({"log.flush.interval.mesages": 1}, UnknownSetting, "did you mean 'log_flush_interval_messages'"),
         ({"log.retention.hours": "a week"}, InvalidType, "log.retention.hours must be int"),
@@ -194,7 +194,7 @@ def test_of_embedlogs_own_clients(tmp_path: Path) -> None:
             log.producer(**{"linger.ms": 1, "queue.time": 1})
 
 
-def test_unknown_names_are_told_the_nearest() -> None:
+def test_unknown_names_suggest_the_nearest() -> None:
     for made, given, near in [
         (Producer, {"zk.conect": "127.0.0.1:1"}, "zk_connect"),
         (Producer, {"broker.list": "127.0.0.1:1", "queue.tim": 1}, "queue_time"),

@@ -41,7 +41,7 @@ def test_every_version(broker: Broker, wire: Wire, version: int) -> None:
 
 
 @pytest.mark.parametrize("size", [100, 20_000, 200_000])
-def test_all_of_a_log_byte_for_byte(broker: Broker, wire: Wire, size: int) -> None:
+def test_a_whole_log_byte_for_byte(broker: Broker, wire: Wire, size: int) -> None:
     """Small pieces are read, large ones sent from the file: they are the same."""
     fill(broker, 10, size // 10)
     (segment,) = broker.context.partition(T, 0).segments()
@@ -57,7 +57,7 @@ def test_all_of_a_log_byte_for_byte(broker: Broker, wire: Wire, size: int) -> No
     assert got == written
 
 
-def test_at_least_one_batch_whole_and_no_more_than_was_asked_for(broker: Broker, wire: Wire) -> None:
+def test_at_least_one_whole_batch_within_max_bytes(broker: Broker, wire: Wire) -> None:
     fill(broker, 5, 1000)
     assert [r.offset for r in records_of(wire.fetch(T, 0, partition_max_bytes=1))] == list(range(10))
     assert [r.offset for r in records_of(wire.fetch(T, 0, max_bytes=1))] == list(range(10))
@@ -66,7 +66,7 @@ def test_at_least_one_batch_whole_and_no_more_than_was_asked_for(broker: Broker,
     assert len(records_of(some)) == 20
 
 
-def test_the_whole_answer_has_a_limit(broker: Broker, wire: Wire) -> None:
+def test_the_whole_response_is_bounded(broker: Broker, wire: Wire) -> None:
     broker.log.create_topic("wide", partitions=4)
     for number in range(4):
         fill(broker, 2, 1000, "wide", number)
@@ -78,7 +78,7 @@ def test_the_whole_answer_has_a_limit(broker: Broker, wire: Wire) -> None:
     assert sizes[2:] == [0, 0]
 
 
-def test_waits_until_there_is_something(broker: Broker, wire: Wire) -> None:
+def test_waits_for_data(broker: Broker, wire: Wire) -> None:
     number = wire.send(fetch(T, 0, max_wait_ms=FOREVER_MS), 11)
     with Wire(broker) as other:
         assert other.fetch("none", 0).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -87,7 +87,7 @@ def test_waits_until_there_is_something(broker: Broker, wire: Wire) -> None:
     assert [record.value for record in records_of(data)] == [b"here"]
 
 
-def test_waits_for_as_much_as_was_asked_for(broker: Broker, wire: Wire) -> None:
+def test_waits_for_min_bytes(broker: Broker, wire: Wire) -> None:
     one = len(batch_of(b"x" * 100))
     number = wire.send(fetch(T, 0, max_wait_ms=FOREVER_MS, min_bytes=3 * one), 11)
     for _ in range(3):
@@ -96,12 +96,12 @@ def test_waits_for_as_much_as_was_asked_for(broker: Broker, wire: Wire) -> None:
     assert len(records_of(data)) == 3
 
 
-def test_waits_no_longer_than_was_asked_for(wire: Wire) -> None:
+def test_waits_at_most_max_wait_ms(wire: Wire) -> None:
     data = wire.fetch(T, 0, max_wait_ms=50)
     assert (data.error_code, len(data.records), data.high_watermark) == (0, 0, 0)
 
 
-def test_a_client_that_goes_while_it_waits_leaves_nothing(broker: Broker, wire: Wire) -> None:
+def test_a_disconnected_waiting_client_leaves_nothing(broker: Broker, wire: Wire) -> None:
     for _ in range(20):
         with Wire(broker) as other:
             other.send(fetch(T, 0, max_wait_ms=FOREVER_MS), 11)
@@ -126,7 +126,7 @@ def test_offsets_outside(broker: Broker, wire: Wire, offset: int) -> None:
     assert (data.log_start_offset, data.high_watermark) == (0, 30)
 
 
-def test_unknown_things(wire: Wire) -> None:
+def test_unknown_topics_and_partitions(wire: Wire) -> None:
     assert wire.fetch("none", 0).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert wire.fetch(T, 0, partition=1).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     request = fetch(T, 0)
@@ -171,7 +171,7 @@ def told(response: Any) -> dict[int, int]:
     return {p.partition_index: len(records_of(p)) for t in response.responses for p in t.partitions}
 
 
-def test_a_session_tells_what_is_new(broker: Broker, wire: Wire) -> None:
+def test_a_session_returns_only_changes(broker: Broker, wire: Wire) -> None:
     broker.log.create_topic("wide", partitions=3)
     first = wire.ask(session_request(0, 0, {0: 0, 1: 0, 2: 0}), 11)
     own = first.session_id
@@ -202,7 +202,7 @@ def test_a_session_waits_too(broker: Broker, wire: Wire) -> None:
     assert told(wire.receive(FetchRequest, 11, number)) == {1: 10}
 
 
-def test_sessions_make_room_for_each_other() -> None:
+def test_old_sessions_are_evicted() -> None:
     with Broker(max_incremental_fetch_session_cache_slots=3) as broker, Wire(broker) as wire:
         broker.log.create_topic("wide")
         made = [wire.ask(session_request(0, 0, {0: 0}), 11).session_id for _ in range(4)]
@@ -211,7 +211,7 @@ def test_sessions_make_room_for_each_other() -> None:
         assert wire.ask(session_request(made[3], 1, {}), 11).error_code == 0
 
 
-def test_many_wait_for_the_same(broker: Broker) -> None:
+def test_many_clients_wait_for_one_partition(broker: Broker) -> None:
     wires = [Wire(broker) for _ in range(50)]
     numbers = [wire.send(fetch(T, 0, max_wait_ms=FOREVER_MS), 11) for wire in wires]
     thread = threading.Thread(target=broker.log.append, args=(T, b"for all"))

@@ -250,7 +250,7 @@ def test_a_consumer_that_is_killed_is_replaced(
         readers.until(readers.share)
 
 
-def test_cooperative_members_keep_what_they_keep(broker: Broker) -> None:
+def test_cooperative_members_keep_their_partitions(broker: Broker) -> None:
     fill(broker, 10)
     revoked: list[int] = []
     first = confluent(broker, partition_assignment_strategy="cooperative-sticky")
@@ -400,7 +400,7 @@ def test_clients_of_every_kind_in_one_group(broker: Broker) -> None:
 # -- restarts ---------------------------------------------------------------------------------------------
 
 
-def test_a_group_goes_on_behind_a_restart(path: Path) -> None:
+def test_a_group_continues_after_a_restart(path: Path) -> None:
     """The same consumers: they find the broker again, and go on from what was committed."""
     with ExitStack() as stack:
         with Broker(path) as broker:
@@ -429,7 +429,7 @@ with Broker(sys.argv[1]) as broker:
 """
 
 
-def test_a_killed_broker_keeps_what_was_committed(path: Path, program: Callable[..., Program]) -> None:
+def test_commits_survive_a_killed_broker(path: Path, program: Callable[..., Program]) -> None:
     serving = program(SERVING, path)
     settings = {"bootstrap.servers": serving.line(), "group.id": G}
     admin = AdminClient(settings)

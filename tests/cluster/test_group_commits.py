@@ -152,7 +152,7 @@ def test_a_member_commits_in_every_version(broker: Broker, wire: Wire, version: 
 
 
 @pytest.mark.parametrize("version", range(FETCH_MAX + 1))
-def test_what_was_committed_is_fetched_in_every_version(broker: Broker, wire: Wire, version: int) -> None:
+def test_commits_are_fetched_in_every_version(broker: Broker, wire: Wire, version: int) -> None:
     broker.context.groups.commit_offsets(G, {T1: CommittedOffset(7, 3, "mark")})
     missing = ErrorCode.NONE if version else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     found = fetched(broker, wire, [T0, T1], version=version)
@@ -192,7 +192,7 @@ def test_several_groups_in_one_request(broker: Broker, wire: Wire) -> None:
 # -- refusals ---------------------------------------------------------------------------------------------
 
 
-def test_partitions_that_are_refused_one_by_one(broker: Broker, wire: Wire) -> None:
+def test_partitions_are_refused_one_by_one(broker: Broker, wire: Wire) -> None:
     offsets = {T0: 3, TopicPartition("t", 2): 3, TopicPartition("no", 0): 3}
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert sorted(commit(broker, wire, offsets, version=9)) == sorted([0, unknown, unknown])
@@ -229,7 +229,7 @@ def test_too_much_metadata(broker: Broker, wire: Wire) -> None:
     assert broker.context.groups.committed_offsets(G)[T0].offset == 1
 
 
-def test_commits_of_who_is_not_in_the_group(broker: Broker, wire: Wire) -> None:
+def test_commits_of_strangers(broker: Broker, wire: Wire) -> None:
     member = Member(wire)
     member.member_id, member.generation = "nobody", 1
     assert commit(broker, wire, {T0: 1}, member=member, version=8) == [ErrorCode.ILLEGAL_GENERATION]
@@ -312,7 +312,7 @@ def stalling() -> Iterator[Stalling]:
     fs.go.set()
 
 
-def test_a_commit_that_takes_too_long_is_told_so(path: Path, stalling: Stalling) -> None:
+def test_a_slow_commit_times_out(path: Path, stalling: Stalling) -> None:
     with Log(Store(str(path), fs=stalling)) as log, Broker(log, offsets_commit_timeout_ms=100) as broker:
         log.create_topic("t", partitions=2)
         with Wire(broker) as wire, Wire(broker) as other:
@@ -329,7 +329,7 @@ def test_a_commit_that_takes_too_long_is_told_so(path: Path, stalling: Stalling)
             assert fetched(broker, wire)[T0] == (3, 0)
 
 
-def test_who_comes_while_the_groups_are_being_loaded_comes_again(path: Path, stalling: Stalling) -> None:
+def test_requests_during_group_loading_are_retriable(path: Path, stalling: Stalling) -> None:
     with Broker(path) as broker, Wire(broker) as wire:
         broker.log.create_topic("t", partitions=2)
         assert commit(broker, wire, {T0: 8}) == [0]
@@ -363,7 +363,7 @@ def test_who_comes_while_the_groups_are_being_loaded_comes_again(path: Path, sta
 MINUTE_MS = 60_000
 
 
-def test_offsets_expire_when_nobody_has_used_them_for_long(path: Path) -> None:
+def test_unused_offsets_expire(path: Path) -> None:
     clock = Clock()
     log = Log(Store(str(path), clock_ms=clock, background=False))
     with log, Broker(log, offsets_retention_minutes=10) as broker, Wire(broker) as wire:
@@ -400,7 +400,7 @@ def test_offsets_expire_when_nobody_has_used_them_for_long(path: Path) -> None:
         assert broker.context.groups.committed_offsets("left") == {}
 
 
-def test_members_that_a_restart_cut_off_have_their_time_to_come_back(path: Path) -> None:
+def test_members_have_time_to_rejoin_after_a_restart(path: Path) -> None:
     clock = Clock()
     with Log(Store(str(path), clock_ms=clock, background=False)) as log, Broker(log) as broker:
         log.create_topic("t")
@@ -420,7 +420,7 @@ def test_members_that_a_restart_cut_off_have_their_time_to_come_back(path: Path)
             assert bool(broker.context.groups.committed_offsets(G)) == there
 
 
-def test_a_broker_that_is_closed_expires_nothing(path: Path) -> None:
+def test_a_closed_broker_expires_nothing(path: Path) -> None:
     clock = Clock()
     with Log(Store(str(path), clock_ms=clock, background=False)) as log:
         log.create_topic("t")
@@ -433,7 +433,7 @@ def test_a_broker_that_is_closed_expires_nothing(path: Path) -> None:
         assert groups.committed_offsets(G).keys() == {T0}
 
 
-def test_offsets_expire_by_themselves(path: Path) -> None:
+def test_offsets_expire_in_the_background(path: Path) -> None:
     """By the store's own thread: nobody has to ask."""
     clock = Clock()
     log = Log(Store(str(path), clock_ms=clock))
@@ -446,7 +446,7 @@ def test_offsets_expire_by_themselves(path: Path) -> None:
             pause.wait(0.005)
 
 
-def test_a_deleted_topic_is_forgotten(path: Path) -> None:
+def test_a_deleted_topics_offsets_are_removed(path: Path) -> None:
     """Or the next topic of that name would be read from somewhere in its middle."""
     with Broker(path) as broker, Wire(broker) as wire:
         broker.log.create_topic("t", partitions=2)

@@ -60,7 +60,7 @@ def test_a_members_life_in_every_version(table: Table, version: int) -> None:
     assert member.heartbeat() == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_two_members_share_what_their_leader_gives_them(table: Table) -> None:
+def test_two_members_get_their_leaders_assignment(table: Table) -> None:
     leader, follower = table.member(), table.member()
     leader.settle()
     follower.send_join()
@@ -132,7 +132,7 @@ def test_an_instance_id_of_any_length_is_refused(table: Table) -> None:
     assert member.join().error_code == ErrorCode.INVALID_REQUEST
 
 
-def test_members_that_are_not(table: Table) -> None:
+def test_unknown_members(table: Table) -> None:
     member = table.member()
     member.settle()
     assert member.heartbeat(member_id="nobody") == ErrorCode.UNKNOWN_MEMBER_ID
@@ -186,7 +186,7 @@ def test_there_are_no_more_groups_than_the_maximum() -> None:
 
 
 @pytest.mark.parametrize("version", [5, 8, 9])
-def test_a_static_member_takes_its_own_place_again(table: Table, version: int) -> None:
+def test_a_static_member_resumes_its_membership(table: Table, version: int) -> None:
     before = table.member(group_instance_id="one", version=version)
     before.settle()
     after = table.member(group_instance_id="one", version=version)
@@ -333,7 +333,7 @@ def test_a_client_that_does_not_come_back_loses_its_place(tmp_path: Path) -> Non
         eventually(nobody_is_left, "its session is over")
 
 
-def test_a_program_that_opens_the_log_itself_finds_nobody(tmp_path: Path) -> None:
+def test_a_program_that_opens_the_log_finds_no_members(tmp_path: Path) -> None:
     with Broker(tmp_path) as broker, Wire(broker) as wire:
         member = Member(wire, version=5)
         member.join()

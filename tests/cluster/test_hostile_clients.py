@@ -46,7 +46,7 @@ def handled(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[in
 
 
 @pytest.mark.parametrize("floods", [1, 20])
-def test_a_flood_leaves_the_others_their_share(broker: Broker, handled: list[int], floods: int) -> None:
+def test_a_flood_does_not_starve_others(broker: Broker, handled: list[int], floods: int) -> None:
     """All requests are there before the first is handled."""
     (processor,) = broker.server.processors
     each = 4_000
@@ -66,7 +66,7 @@ def test_a_flood_leaves_the_others_their_share(broker: Broker, handled: list[int
         assert all(count < each // 2 for count in before.values())
 
 
-def test_who_does_not_read_is_not_read_from(broker: Broker) -> None:
+def test_a_client_that_reads_nothing_is_not_read_from(broker: Broker) -> None:
     """Nor does it cost memory; once it reads, it gets all its answers."""
     (processor,) = broker.server.processors
     count = 100_000
@@ -133,7 +133,7 @@ def test_the_memory_of_growing_frames_is_counted(broker: Broker, wire: Wire) -> 
     until(lambda: processor.frame_memory.held_bytes == 0)
 
 
-def test_an_address_has_its_share_of_the_memory() -> None:
+def test_memory_is_bounded_per_address() -> None:
     """One that fills it, and one of its requests beyond that, leaves the others theirs."""
     share, each = 2 << 20, 6_000_000
     with (
@@ -160,7 +160,7 @@ def test_an_address_has_its_share_of_the_memory() -> None:
             assert wire.produce("large", batch).base_offset == 5
 
 
-def test_a_request_that_stops_half_way_ends_its_connection(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stalled_request_closes_its_connection(caplog: pytest.LogCaptureFixture) -> None:
     """Neither one that is silent between requests, nor one that waits for the broker."""
     with (
         Broker(request_grace_ms=100, metrics_port=0) as broker,
@@ -188,7 +188,7 @@ def test_a_request_that_stops_half_way_ends_its_connection(caplog: pytest.LogCap
         assert waiting.receive(ApiVersionsRequest, 0, 1).error_code == 0
 
 
-def test_a_rate_of_0_is_none() -> None:
+def test_a_rate_of_0_is_unlimited() -> None:
     """A slower broker closes the same half of a request; this one waits for the rest."""
     with (
         Broker(request_grace_ms=20, request_min_bytes_per_second=0) as patient,

@@ -79,7 +79,7 @@ def test_the_migration_takes_idle_partitions_along(
     assert run(1, **new) == [b"while nobody reads"]
 
 
-def test_both_storages_are_written_on_claim(cluster: Cluster, zookeeper: Znodes) -> None:
+def test_dual_commit_writes_both_on_claim(cluster: Cluster, zookeeper: Znodes) -> None:
     """Before anything is read, and also where the application alone commits what it reads."""
     cluster.append("t", 0, [b"0", b"1"])
     with ConsumerConnector(zookeeper.connect, G, auto_offset_reset="smallest", **ZOOKEEPER) as connector:

@@ -116,7 +116,7 @@ def test_many_batches_in_one_request(broker: Broker, wire: Wire) -> None:
     assert [record.value for record in broker.log.read(T, 0, follow=False)] == [b"x"] * MANY
 
 
-def test_many_partitions_are_waited_for(broker: Broker, wire: Wire) -> None:
+def test_a_fetch_waits_for_many_partitions(broker: Broker, wire: Wire) -> None:
     broker.log.create_topic(T, partitions=3_000)
     with Wire(broker) as producer:
         first = wire.ask(many_fetched(0, 3_000, 0, session_id=0, session_epoch=0), 11)
@@ -138,7 +138,7 @@ def test_many_partitions_are_waited_for(broker: Broker, wire: Wire) -> None:
             assert [record.value for record in records_of(news[2_000])] == [b"%d" % epoch]
 
 
-def test_what_is_named_twice_is_told_once(broker: Broker, wire: Wire) -> None:
+def test_a_duplicate_name_is_answered_once(broker: Broker, wire: Wire) -> None:
     broker.log.create_topic(T, partitions=2)
     broker.log.append(T, b"x")
     topics = [MetadataRequestTopic(name=T) for _ in range(100)]
@@ -153,7 +153,7 @@ def test_what_is_named_twice_is_told_once(broker: Broker, wire: Wire) -> None:
     assert [part.partition_index for part in found.partitions] == [0, 1]
 
 
-def test_topics_by_ids_that_come_and_go(broker: Broker, wire: Wire) -> None:
+def test_topics_by_id_while_they_are_created_and_deleted(broker: Broker, wire: Wire) -> None:
     def code(topic_id: bytes) -> int:
         asked = [MetadataRequestTopic(name=None, topic_id=topic_id)]
         found: int = wire.ask(MetadataRequest(topics=asked), 12).topics[0].error_code
@@ -169,7 +169,7 @@ def test_topics_by_ids_that_come_and_go(broker: Broker, wire: Wire) -> None:
     assert wire.fetch(T, 0).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_a_small_one_behind_a_large_one_is_answered_behind_it(broker: Broker, wire: Wire) -> None:
+def test_responses_keep_the_order_of_requests(broker: Broker, wire: Wire) -> None:
     broker.log.create_topic(T)
     request, version = LARGE["epochs"]
     large = wire.send(request, version)

@@ -32,7 +32,7 @@ def there_are(kind: type) -> int:
     return sum(isinstance(each, kind) for each in gc.get_objects())
 
 
-def test_a_client_that_goes_waits_no_longer(broker: Broker) -> None:
+def test_a_disconnected_client_waits_no_longer(broker: Broker) -> None:
     broker.log.create_topic(T)
     with Wire(broker) as wire:
         wire.send(fetch(T, 0, max_wait_ms=FOREVER_MS), 11)
@@ -40,7 +40,7 @@ def test_a_client_that_goes_waits_no_longer(broker: Broker) -> None:
     until(lambda: there_are(DelayedFetch) == 0)
 
 
-def test_a_deleted_partition_is_forgotten_by_those_who_waited_for_it(broker: Broker) -> None:
+def test_waiting_fetches_drop_a_deleted_partition(broker: Broker) -> None:
     for waits in (False, True):
         broker.log.create_topic(T)
         partition = weakref.ref(broker.context.partition(T, 0))
@@ -57,7 +57,7 @@ def test_a_deleted_partition_is_forgotten_by_those_who_waited_for_it(broker: Bro
             until(lambda found=partition: gc.collect() >= 0 and found() is None)  # type: ignore[misc]
 
 
-def test_closing_answers_who_waits_for_records() -> None:
+def test_closing_answers_waiting_fetches() -> None:
     broker = Broker(num_network_threads=2, stop_timeout_s=FOREVER_MS)
     broker.log.create_topic(T)
     with Wire(broker) as one, Wire(broker) as other:
@@ -70,7 +70,7 @@ def test_closing_answers_who_waits_for_records() -> None:
             assert wire.is_closed_by_peer()
 
 
-def test_a_log_that_is_served_again_and_again_keeps_nothing_of_its_brokers(tmp_path: object) -> None:
+def test_a_log_served_repeatedly_keeps_nothing_of_its_brokers(tmp_path: object) -> None:
     with embedlog.open(f"{tmp_path}/log") as log:
         log.create_topic(T)
         for number in range(3):
@@ -86,7 +86,7 @@ def test_a_log_that_is_served_again_and_again_keeps_nothing_of_its_brokers(tmp_p
             assert there_are(Purgatory) == 0
 
 
-def test_who_sends_no_more_gets_all_its_answers(broker: Broker) -> None:
+def test_a_half_closed_connection_gets_all_its_responses(broker: Broker) -> None:
     broker.log.create_topic(T, flush_messages=1)  # so that each append is answered later, by another thread
     with Wire(broker) as wire:
         numbers = [wire.send(produce(T, batch_of(b"%d" % n)), 9) for n in range(50)]
@@ -101,7 +101,7 @@ def test_who_sends_no_more_gets_all_its_answers(broker: Broker) -> None:
         assert wire.is_closed_by_peer()
 
 
-def test_what_was_sent_before_the_end_is_appended(broker: Broker) -> None:
+def test_requests_before_half_close_are_processed(broker: Broker) -> None:
     broker.log.create_topic(T, flush_messages=1)
     with Wire(broker) as wire:
         for n in range(50):
@@ -110,7 +110,7 @@ def test_what_was_sent_before_the_end_is_appended(broker: Broker) -> None:
     assert [record.value for record in broker.log.read(T, 0, follow=False)] == [b"%d" % n for n in range(50)]
 
 
-def test_half_a_request_and_the_end(broker: Broker) -> None:
+def test_half_a_request_then_eof(broker: Broker) -> None:
     broker.log.create_topic(T, flush_messages=1)
     frame = b"".join(map(bytes, encode_request(produce(T, batch_of(bytes(100_000))), 9, 1, "half")))  # type: ignore[arg-type]
     for size in (3, 100, 50_000, len(frame) - 1):

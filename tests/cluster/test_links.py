@@ -88,7 +88,7 @@ def received(client: socket.socket, size: int) -> bytes:
     return bytes(got)
 
 
-def test_all_passes_whatever_its_size(client: socket.socket) -> None:
+def test_data_of_any_size_passes(client: socket.socket) -> None:
     sending = threading.Thread(target=client.sendall, args=(ROUND,))
     sending.start()
     assert received(client, len(ROUND)) == ROUND
@@ -97,7 +97,7 @@ def test_all_passes_whatever_its_size(client: socket.socket) -> None:
     assert client.recv(1) == b""
 
 
-def test_what_is_cut_off_one_way_arrives_the_other(link: Link, echo: Echo, client: socket.socket) -> None:
+def test_a_one_way_cut_leaves_the_other_way_open(link: Link, echo: Echo, client: socket.socket) -> None:
     link.cut(TO_CLIENT)
     client.sendall(b"b")
     eventually(lambda: bytes(echo.got) == b"ab")
@@ -143,7 +143,7 @@ def test_no_connection_is_made_through_a_cut(link: Link, echo: Echo, ways: froze
     eventually(lambda: bytes(echo.got) == b"w")
 
 
-def test_where_nobody_listens_a_connection_is_refused(link: Link, echo: Echo) -> None:
+def test_a_connection_without_listener_is_refused(link: Link, echo: Echo) -> None:
     echo.listener.shutdown(socket.SHUT_RDWR)
     echo.listener.close()
     with (

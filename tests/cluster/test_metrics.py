@@ -52,7 +52,7 @@ def scraped(broker: Broker) -> Samples:
     }
 
 
-def test_what_is_counted(broker: Broker, wire: Wire) -> None:
+def test_counters_and_gauges(broker: Broker, wire: Wire) -> None:
     broker.log.create_topic("events", 2)
     before = scraped(broker)
     batch = batch_of(b"a", b"b", b"c")
@@ -108,7 +108,7 @@ def test_acks_0_is_counted(broker: Broker, wire: Wire) -> None:
     assert samples["embedlog_produced_records_total",] == 1
 
 
-def test_what_waits_to_be_flushed() -> None:
+def test_unflushed_records_are_counted() -> None:
     with Broker(metrics_port=0, flush_ms=3_600_000) as broker:
         broker.log.create_topic("events")
         assert scraped(broker)["embedlog_flush_age_seconds",] == 0
@@ -134,7 +134,7 @@ def test_health(broker: Broker) -> None:
     assert get(broker, "/health")[0] == 200
 
 
-def test_a_log_that_is_full_says_so() -> None:
+def test_a_full_log_is_reported() -> None:
     with Broker(metrics_port=0, max_bytes=1 << 20, segment_bytes=100_000) as broker:
         broker.log.create_topic("events")
         samples = scraped(broker)
@@ -156,7 +156,7 @@ def test_a_log_that_is_full_says_so() -> None:
         assert get(broker, "/health")[0] == 200
 
 
-def test_what_fails_in_the_background_shows() -> None:
+def test_background_failures_are_reported() -> None:
     with Broker(metrics_port=0) as broker:
         failures = broker.context.store.background.failures
         with failures.tolerated("trying", "something", OSError):
@@ -178,7 +178,7 @@ def test_the_port_is_closed_with_the_broker() -> None:
         socket.create_connection(("127.0.0.1", port), TIMEOUT_S)
 
 
-def test_clients_that_say_nothing_keep_nobody_else_away(broker: Broker) -> None:
+def test_silent_clients_do_not_block_scrapes(broker: Broker) -> None:
     assert broker.metrics_port is not None
     silent = [socket.create_connection(("127.0.0.1", broker.metrics_port), TIMEOUT_S) for _ in range(8)]
     assert get(broker, "/health")[0] == 200
@@ -199,6 +199,6 @@ def test_the_first_error_of_an_answer_is_found() -> None:
 
 
 @pytest.mark.parametrize("key", sorted(APIS), ids=lambda key: APIS[key].api.name)
-def test_errors_are_looked_for_in_every_answer(key: int) -> None:
+def test_errors_are_found_in_every_response(key: int) -> None:
     response = APIS[key].response
     assert error_code_finder(response)(response()) == 0

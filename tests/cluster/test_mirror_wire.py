@@ -53,7 +53,7 @@ def test_directory_to_brokers_and_back(filled: Log, broker: Broker, tmp_path: Pa
 
 
 @pytest.mark.parametrize("client", EACH)
-def test_what_clients_send_arrives(client: Client, broker: Broker, tmp_path: Path) -> None:
+def test_records_of_clients_are_mirrored(client: Client, broker: Broker, tmp_path: Path) -> None:
     records = [Sent(b"k%d" % i, b"v%d" % i) for i in range(20)]
     broker.log.create_topic("t")
     client.produce(broker.bootstrap_servers, "t", records, "gzip")
@@ -62,7 +62,7 @@ def test_what_clients_send_arrives(client: Client, broker: Broker, tmp_path: Pat
         assert [(record.key, record.value) for record in copy.read("t")] == [each[:2] for each in records]
 
 
-def test_brokers_keep_the_place_in_a_group(filled: Log, broker: Broker) -> None:
+def test_the_mirrors_position_is_kept_in_a_group(filled: Log, broker: Broker) -> None:
     mirrored(filled, to=address(broker))
     filled.append("t", b"more", partition=0)
     assert mirrored(filled, to=address(broker)) == 1
@@ -72,14 +72,14 @@ def test_brokers_keep_the_place_in_a_group(filled: Log, broker: Broker) -> None:
     assert {name: each.offset for name, each in committed.items()} == ends
 
 
-def test_groups_may_be_called_otherwise(filled: Log, broker: Broker) -> None:
+def test_the_groups_name_may_be_chosen(filled: Log, broker: Broker) -> None:
     assert mirrored(filled, to=address(broker), group="one") == 300
     assert mirrored(filled, to=address(broker), group="two") == 300
     groups = broker.log.backend.coordinator.list_groups()  # type: ignore[union-attr]
     assert groups == [f"{name}-{filled.backend.log_id}" for name in ("one", "two")]
 
 
-def test_a_topic_made_anew_is_copied_from_its_beginning(filled: Log, broker: Broker) -> None:
+def test_a_recreated_topic_is_copied_from_its_start(filled: Log, broker: Broker) -> None:
     mirrored(filled, to=address(broker))
     filled.delete_topic("t")
     filled.create_topic("t", partitions=3)
@@ -87,9 +87,7 @@ def test_a_topic_made_anew_is_copied_from_its_beginning(filled: Log, broker: Bro
     assert mirrored(filled, to=address(broker)) == 1
 
 
-def test_times_that_the_source_has_set_are_given_to_brokers_as_the_producers(
-    log: Log, broker: Broker
-) -> None:
+def test_append_times_become_create_times_at_brokers(log: Log, broker: Broker) -> None:
     log.create_topic("t", message_timestamp_type="LogAppendTime")
     log.append_many("t", [b"a", b"b"], compression="lz4")
     mirrored(log, to=address(broker))
@@ -98,7 +96,7 @@ def test_times_that_the_source_has_set_are_given_to_brokers_as_the_producers(
     assert {each.timestamp_type for each in found} == {0}
 
 
-def test_what_compaction_left_goes_to_brokers(log: Log, broker: Broker) -> None:
+def test_compacted_topics_are_mirrored_to_brokers(log: Log, broker: Broker) -> None:
     log.create_topic("t", cleanup_policy="compact", segment_bytes=1024, min_cleanable_dirty_ratio=0.0)
     for i in range(300):
         log.append_many("t", [(b"k%d" % (i % 7), b"v%d" % i), (b"other%d" % i, b"w")])
@@ -136,7 +134,7 @@ def test_the_command_line(
     assert main(["mirror", "--from", str(tmp_path / "nowhere"), "--to", target]) == 2
 
 
-def test_a_signal_ends_it_in_order(filled: Log, path: Path, tmp_path: Path) -> None:
+def test_a_signal_stops_it_cleanly(filled: Log, path: Path, tmp_path: Path) -> None:
     command = ["mirror", "--from", str(path), "--to", str(tmp_path / "copy"), "--interval", "1", "--json"]
     with subprocess.Popen(
         [sys.executable, "-m", "embedlog", *command],
@@ -153,7 +151,7 @@ def test_a_signal_ends_it_in_order(filled: Log, path: Path, tmp_path: Path) -> N
     assert json.loads(told.splitlines()[-1])["behind"] == 0
 
 
-def test_it_ends_although_its_target_does_not_answer(filled: Log) -> None:
+def test_it_stops_while_its_target_is_silent(filled: Log) -> None:
     copied = threading.Event()
     with Broker() as broker:
         mirror = Mirror(filled, address(broker), refresh_ms=20)
@@ -169,7 +167,7 @@ def test_it_ends_although_its_target_does_not_answer(filled: Log) -> None:
     mirror.close()
 
 
-def test_that_the_target_is_away_is_told(
+def test_an_unreachable_target_is_reported(
     filled: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("embedlog.mirroring.mirror._UNANSWERED_S", 0.05)

@@ -104,7 +104,7 @@ def test_each_session_is_sent_again() -> None:
 
 
 @pytest.mark.parametrize("name", SENT)
-def test_a_session_gets_what_it_asks_for(broker: Broker, name: str) -> None:
+def test_a_session_gets_the_expected_answers(broker: Broker, name: str) -> None:
     broker.log.create_topic("clicks")
     committed = None
     for request, response in answers(broker, name):

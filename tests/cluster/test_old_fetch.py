@@ -89,7 +89,7 @@ def test_from_an_offset_within_a_batch(broker: Broker, compression: str) -> None
 
 @pytest.mark.parametrize("compression", CODECS)
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_the_set_is_cut_off_where_the_client_wants(broker: Broker, version: int, compression: str) -> None:
+def test_the_message_set_is_truncated_at_max_bytes(broker: Broker, version: int, compression: str) -> None:
     fill(broker, compression)
     append(broker, encode_batch([(None, b"second", (), T)]))
     whole = fetched(broker, version)
@@ -168,7 +168,7 @@ def test_zstd_is_for_new_clients_only(broker: Broker) -> None:
         assert len(scan(fetched(broker, version)).headers) == 4
 
 
-def test_zstd_behind_many_batches_and_behind_a_large_one(broker: Broker) -> None:
+def test_zstd_after_many_batches_and_after_a_large_one(broker: Broker) -> None:
     """The headers are looked at through a window of the file."""
     broker.log.create_topic("t")
     for i in range(3_000):
@@ -192,7 +192,7 @@ def test_a_waiting_fetch_gets_a_message_set(broker: Broker) -> None:
     assert [(r.value, r.timestamp_ms) for r in decode_message_set(data)] == [(b"x", T)]
 
 
-def test_a_conversion_holds_little_of_what_it_reads(broker: Broker) -> None:
+def test_a_conversion_uses_little_memory(broker: Broker) -> None:
     """However much there is, and however much is asked for: of one chunk, and of the answer."""
     broker.log.create_topic("t")
     for _ in range(24):
@@ -227,7 +227,7 @@ def test_a_large_batch_is_converted_in_pieces(broker: Broker, version: int, comp
     assert answers >= 5
 
 
-def test_little_is_converted_where_much_waits_to_be_sent(broker: Broker) -> None:
+def test_conversion_pauses_while_responses_are_unsent(broker: Broker) -> None:
     fill_pieces(broker)
     partition = broker.context.partition("t", 0)
     sizes = [
@@ -248,7 +248,7 @@ def fill_pieces(broker: Broker) -> None:
     append(broker, encode_batch([(None, value_at(i), (), T) for i in range(20_000)]))
 
 
-def test_what_is_left_of_a_conversion_is_given_up(broker: Broker) -> None:
+def test_the_rest_of_a_conversion_is_dropped(broker: Broker) -> None:
     """Once its client has gone, or the broker stops: a piece is made at least."""
     fill_pieces(broker)
     partition = broker.context.partition("t", 0)
@@ -265,7 +265,9 @@ def test_what_is_left_of_a_conversion_is_given_up(broker: Broker) -> None:
     ]
 
 
-def test_clients_that_have_gone_cost_a_piece_each(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disconnected_client_costs_at_most_one_piece(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fill_pieces(broker)
     pieces: list[int] = []
     convert = Conversion.convert
@@ -293,7 +295,7 @@ def test_clients_that_have_gone_cost_a_piece_each(broker: Broker, monkeypatch: p
     assert len(pieces) == 10
 
 
-def test_nobody_else_waits_for_conversions(broker: Broker) -> None:
+def test_conversions_block_no_other_client(broker: Broker) -> None:
     """Also not those whose requests another thread handles because they are large."""
     broker.log.create_topic("t", max_message_bytes=10 * MIB)
     go = threading.Event()
@@ -307,7 +309,7 @@ def test_nobody_else_waits_for_conversions(broker: Broker) -> None:
         old.receive(FetchRequest, 2, number)
 
 
-def test_answers_that_nobody_reads_are_counted(broker: Broker) -> None:
+def test_unread_responses_are_counted(broker: Broker) -> None:
     fill_pieces(broker)
     (processor,) = broker.server.processors
     with Wire(broker) as wire:

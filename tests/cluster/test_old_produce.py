@@ -53,7 +53,7 @@ def read(batches: bytes) -> list[tuple[bytes | None, bytes | None, int]]:
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 @pytest.mark.parametrize("compression", CODECS)
-def test_what_was_sent_is_read(broker: Broker, version: int, compression: int) -> None:
+def test_sent_records_are_read(broker: Broker, version: int, compression: int) -> None:
     magic = 1 if version == 2 else 0
     broker.log.create_topic("t")
     for base in (0, len(ROWS)):
@@ -93,7 +93,7 @@ def test_several_messages_and_wrappers_in_a_set() -> None:
     assert counts == [(2, 0), (3, codec.GZIP), (2, codec.GZIP), (1, codec.SNAPPY), (2, 0)]
 
 
-def test_offsets_that_producers_send_mean_nothing() -> None:
+def test_producers_offsets_are_ignored() -> None:
     inner = encode_message_set([(None, b"a", (), T), (None, b"b", (), T)], 1, offsets=[7, 9])
     plain = bytearray(inner)
     struct.pack_into(">q", plain, 0, -1)
@@ -119,7 +119,7 @@ def test_a_topic_may_want_another_codec(wanted: str, number: int, compression: i
     assert [header.compression for header in scan(batches).headers] == [number]
 
 
-def test_an_end_that_is_missing(broker: Broker) -> None:
+def test_a_truncated_message_set(broker: Broker) -> None:
     """Nothing is appended: else what is missing would be acknowledged with the rest."""
     broker.log.create_topic("t")
     made = message_set(0, ROWS)
@@ -139,7 +139,7 @@ def test_a_compacted_topic_takes_keys_only() -> None:
 # -- sizes -------------------------------------------------------------------------------------------------
 
 
-def test_the_limit_is_for_a_message_not_for_a_set(broker: Broker) -> None:
+def test_the_limit_applies_to_a_message_not_a_set(broker: Broker) -> None:
     broker.log.create_topic("t", max_message_bytes=10_000)
     small = message_set(1, [(None, b"x" * 1_000, T)] * 100)
     assert produce(broker, 2, small).error_code == 0
@@ -204,7 +204,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_what_is_refused(broker: Broker, name: str) -> None:
+def test_refused_input(broker: Broker, name: str) -> None:
     broker.log.create_topic("t")
     assert produce(broker, 2, ONE).error_code == 0
     assert produce(broker, 2, ONE + HOSTILE[name]).error_code == ErrorCode.CORRUPT_MESSAGE
@@ -220,7 +220,7 @@ def test_any_bytes(data: bytes) -> None:
 
 
 @given(st.sampled_from(CODECS), st.integers(0, 1), st.data())
-def test_any_flip_is_seen_or_harmless(compression: int, magic: int, data: st.DataObject) -> None:
+def test_any_flipped_byte_is_detected_or_harmless(compression: int, magic: int, data: st.DataObject) -> None:
     good = made_of(magic, ROWS, compression)
     expected = read(bytes(as_batches(good, SETTINGS, T, 32 * MIB)))
     bad = bytearray(good)

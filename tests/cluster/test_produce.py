@@ -141,7 +141,7 @@ def test_refused(broker: Broker, wire: Wire, what: str) -> None:
 @pytest.mark.parametrize("policy", ["delete", "compact"])
 @pytest.mark.parametrize("compression", [0, 1, 4])
 @pytest.mark.parametrize("said", [-1, 5])
-def test_a_batch_that_is_later_than_it_says_is_mended(
+def test_a_wrong_max_timestamp_is_corrected(
     broker: Broker, wire: Wire, said: int, compression: int, policy: str
 ) -> None:
     """Sarama says -1 always. Kafka writes the largest timestamp itself; look-ups by time go by it."""
@@ -181,7 +181,7 @@ def test_a_bomb_is_refused(broker: Broker, wire: Wire, name: str, settings: dict
 
 @pytest.mark.parametrize("name", CODECS)
 @pytest.mark.parametrize("version", [2, 9])
-def test_what_a_batch_may_decompress_to_is_a_setting(name: str, version: int) -> None:
+def test_the_decompressed_size_limit_is_a_setting(name: str, version: int) -> None:
     """Also where max_message_bytes allows more, which counts compressed bytes."""
     limit = 1 << 20
     if version == 2 and name == "zstd":
@@ -205,7 +205,7 @@ def test_what_a_batch_may_decompress_to_is_a_setting(name: str, version: int) ->
 
 
 @pytest.mark.parametrize("name", CODECS)
-def test_small_bombs_are_opened_elsewhere(
+def test_small_bombs_are_decompressed_off_the_loop(
     broker: Broker, wire: Wire, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A processor has other connections: it opens little itself, even of a batch of few bytes."""
@@ -269,7 +269,7 @@ def test_a_compacted_topic_wants_keys(broker: Broker, wire: Wire) -> None:
 
 @pytest.mark.parametrize("version", range(3, 14))
 @pytest.mark.parametrize("compression", [0, 1])
-def test_the_guilty_records_are_named(broker: Broker, wire: Wire, compression: int, version: int) -> None:
+def test_invalid_records_are_named(broker: Broker, wire: Wire, compression: int, version: int) -> None:
     broker.log.create_topic("kept", cleanup_policy="compact")
     rows = [(None if place in (1, 4) else b"k", b"v", (), 1) for place in range(6)]
     request = produce("kept", bytes(encode_batch(rows, compression=compression)))
@@ -282,7 +282,7 @@ def test_the_guilty_records_are_named(broker: Broker, wire: Wire, compression: i
     assert values(broker, "kept") == []
 
 
-def test_confluents_producer_tells_the_guilty_from_the_others(broker: Broker) -> None:
+def test_confluents_producer_fails_only_the_invalid_records(broker: Broker) -> None:
     broker.log.create_topic("kept", cleanup_policy="compact")
     failed: dict[bytes | None, str] = {}
     producer = confluent_kafka.Producer(
@@ -304,7 +304,7 @@ def test_confluents_producer_tells_the_guilty_from_the_others(broker: Broker) ->
     }
 
 
-def test_durable_appends_and_new_segments_go_on_elsewhere(broker: Broker, wire: Wire) -> None:
+def test_durable_appends_and_rolls_run_off_the_loop(broker: Broker, wire: Wire) -> None:
     broker.log.create_topic("durable", flush_messages=1, segment_bytes=1024)
     for number in range(20):
         assert wire.produce("durable", batch_of(b"%03d" % number * 100)).base_offset == number
@@ -348,7 +348,9 @@ def test_overlapping_sequences_are_out_of_order(broker: Broker, wire: Wire, firs
 
 
 @pytest.mark.parametrize(("producer_id", "epoch"), [(0, 0), (7, 3), (1 << 40, 0), (5, -1)])
-def test_plain_producers_never_share_an_id(broker: Broker, wire: Wire, producer_id: int, epoch: int) -> None:
+def test_concurrent_producers_never_share_an_id(
+    broker: Broker, wire: Wire, producer_id: int, epoch: int
+) -> None:
     """Some clients send an id of 0 where they mean none; one another's records would be taken for repeats."""
     request = InitProducerIdRequest(producer_id=producer_id, producer_epoch=epoch)
     answers = [wire.ask(request, 4) for _ in range(2)]

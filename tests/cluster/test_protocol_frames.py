@@ -147,7 +147,7 @@ class Region:
 
 
 @pytest.mark.parametrize("version", range(19))
-def test_records_become_chunks_of_their_own(version: int) -> None:
+def test_records_are_separate_chunks(version: int) -> None:
     region, view = Region(1 << 30), memoryview(b"in memory")
     found = [region, b"", None, view]
     partitions = [PartitionData(partition_index=n, records=each) for n, each in enumerate(found)]
@@ -168,7 +168,7 @@ def test_records_become_chunks_of_their_own(version: int) -> None:
     assert in_memory[4 + pos :] == response.encode(version)
 
 
-def test_a_frame_has_room_for_two_gigabytes_less_one() -> None:
+def test_a_frame_may_have_2_gib_less_one() -> None:
     def response(size: int) -> Message:
         partition = PartitionData(records=Region(size))
         return FetchResponse(responses=[FetchableTopicResponse(partitions=[partition])])

@@ -181,7 +181,7 @@ def test_an_error_says_which_field_and_where() -> None:
     )
 
 
-def test_null_where_none_may_be() -> None:
+def test_null_in_a_required_field() -> None:
     assert "group_id at byte 2: a length of -1" in refused(HeartbeatRequest, 0, b"\xff\xff" + bytes(20))
     assert "group_id at byte 1: a length of -1" in refused(HeartbeatRequest, 4, bytes(20))
     assert "topics at byte 4: a length of -1" in refused(MetadataRequest, 0, b"\xff" * 4)
@@ -214,7 +214,7 @@ def test_long_varints(varint: bytes) -> None:
 
 
 @pytest.mark.parametrize("padded", [b"\x83\x80\x80\x80\x00", b"\x83\x00", b"\x83\x80\x00", b"\x03"])
-def test_a_varint_may_be_longer_than_it_has_to_be(padded: bytes) -> None:
+def test_a_varint_may_be_padded(padded: bytes) -> None:
     assert ApiVersionsRequest.decode(padded + b"me\x01\0", 3).client_software_name == "me"
 
 
@@ -242,14 +242,14 @@ def test_a_tagged_field_has_the_size_it_claims() -> None:
     assert "remain" in refused(FetchRequest, 12, head + b"\x7f\x04abc")
 
 
-def test_more_bytes_behind_a_message_are_ignored() -> None:
+def test_trailing_bytes_after_a_message_are_ignored() -> None:
     for exchange in APIS.values():
         version = exchange.api.max_version
         encoded = exchange.request().encode(version)
         assert exchange.request.decode(encoded + b"\xff\xff", version) == exchange.request()
 
 
-def test_versions_that_are_not_known() -> None:
+def test_unknown_versions() -> None:
     for version in (-1, 19, 32_767):
         known = "known are versions 0 to 18"
         with pytest.raises(ProtocolError, match=known):
@@ -270,7 +270,7 @@ def test_records_are_not_copied() -> None:
     assert decoded == b"catch"
 
 
-def test_what_is_not_records_is_copied() -> None:
+def test_fields_other_than_records_are_copied() -> None:
     request = JoinGroupRequest(protocols=[JoinGroupRequestProtocol(name="range", metadata=b"topics")])
     data = bytearray(request.encode(4))
     decoded = JoinGroupRequest.decode(memoryview(data), 4)
@@ -293,6 +293,6 @@ def test_what_is_not_records_is_copied() -> None:
         (HeartbeatRequest(group_id=7), 0, "group_id"),  # type: ignore[arg-type]
     ],
 )
-def test_what_cannot_be_encoded(request_: Message, version: int, field: str) -> None:
+def test_unencodable_values(request_: Message, version: int, field: str) -> None:
     with pytest.raises(ProtocolError, match=field):
         request_.encode(version)

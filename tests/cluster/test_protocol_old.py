@@ -34,7 +34,7 @@ def test_golden_bytes(case: tuple[type[Message], int]) -> None:
 @pytest.mark.parametrize("case", OLD, ids=name_of)
 @settings(max_examples=8)
 @given(st.data())
-def test_what_was_encoded_is_decoded(case: tuple[type[Message], int], data: st.DataObject) -> None:
+def test_round_trip(case: tuple[type[Message], int], data: st.DataObject) -> None:
     cls, version = case
     message = data.draw(messages(cls, version))
     assert cls.decode(message.encode(version), version) == message

@@ -16,7 +16,7 @@ def test_one(kafka_broker):
     producer.close()
     assert [record.value for record in kafka_broker.log.read("orders", follow=False)] == [b"first"]
 
-def test_another_has_a_log_of_its_own(kafka_broker):
+def test_each_test_has_its_own_log(kafka_broker):
     assert kafka_broker.log.topics() == []
 
 def test_shared_a(kafka_broker_session):

@@ -197,7 +197,7 @@ def _told(seed: int, done: list[str], servers: Ensemble) -> Iterator[None]:
 
 
 @pytest.mark.timeout(120 + 60 * ROUNDS)
-def test_whatever_fails_the_history_is_right(tmp_path: Path) -> None:
+def test_the_history_is_correct_under_random_faults(tmp_path: Path) -> None:
     seed = int(os.environ.get("EMBEDLOG_SEED") or random.SystemRandom().randrange(1 << 32))
     chance = random.Random(seed)
     done: list[str] = []

@@ -66,7 +66,7 @@ def test_streams_of_a_topic_differ_by_one_partition_at_most(
 
 
 @given(GROUPS, CLUSTERS, st.randoms())
-def test_the_order_in_which_a_member_learns_things_changes_nothing(
+def test_the_order_of_notifications_does_not_matter(
     members: dict[str, Subscription], topics: dict[str, dict[int, list[int]]], random: object
 ) -> None:
     def shuffled(given: dict) -> dict:  # type: ignore[type-arg]
@@ -128,7 +128,7 @@ def test_a_consumer_with_more_than_ten_streams_agrees_with_kafkas() -> None:
     assert [number for _, number in sorted(found.items())] == [0, 0, 1, 1, 10, 11, *range(2, 10)]
 
 
-def test_nobody_reads_nothing() -> None:
+def test_no_members_and_no_partitions() -> None:
     assert dealt([0, 1], []) == {}
     assert by_broker({0: [], 1: [2], 2: [1]}) == [0, 2, 1]
 
@@ -151,7 +151,7 @@ def test_filters(expression: str, kind: str, topic: str, streams: int) -> None:
     assert streams_for(topic, Subscription({expression: 2}, kind, 0)) == streams
 
 
-def test_internal_topics_are_read_where_that_is_wanted() -> None:
+def test_internal_topics_are_read_if_wanted() -> None:
     everything = Subscription({".*": 1}, WHITE_LIST, 0)
     assert streams_for("__consumer_offsets", everything, internal=True) == 1
     assert streams_for("__consumer_offsets", Subscription({"__consumer_offsets": 1}, STATIC, 0)) == 1

@@ -73,13 +73,13 @@ def values(log: Log, topic: str = "t") -> list[bytes | None]:
         (lambda log: embedlog.open(log.path, retention_ms=5), "create_topic and alter_topic"),
     ],
 )
-def test_what_has_no_form_on_the_wire(remote: Log, act: Callable[[Log], object], says: str) -> None:
+def test_operations_without_a_wire_request(remote: Log, act: Callable[[Log], object], says: str) -> None:
     with pytest.raises(UnsupportedByBackend, match=says):
         act(remote)
     assert values(remote) == []
 
 
-def test_settings_are_known_by_their_names(broker: Broker) -> None:
+def test_settings_by_name(broker: Broker) -> None:
     with pytest.raises(UnknownSetting, match="request_timeout_ms"):
         at(broker, request_timeout=5)
     with at(broker, **{"request.timeout.ms": 5_000}) as log:
@@ -119,14 +119,14 @@ def test_addresses(text: str, found: list[tuple[str, int]]) -> None:
         "[::1]9",
     ],
 )
-def test_what_is_no_address(text: str) -> None:
+def test_invalid_addresses(text: str) -> None:
     with pytest.raises(InvalidArgument, match="kafka://host:9092"):
         embedlog.open(f"kafka://{text}")
     with pytest.raises(InvalidArgument, match="kafka://host:9092"):
         embedlog.open(f"http://{text}")
 
 
-def test_it_shows_itself(remote: Log, broker: Broker) -> None:
+def test_repr_of_a_remote_log(remote: Log, broker: Broker) -> None:
     assert repr(remote) == f"<embedlog.Log 'kafka://{broker.bootstrap_servers}': over the wire>"
     assert remote.path == f"kafka://{broker.bootstrap_servers}"
     assert remote.mode == "rw"
@@ -134,7 +134,7 @@ def test_it_shows_itself(remote: Log, broker: Broker) -> None:
     assert "closed" in repr(remote)
 
 
-def test_a_hundred_topics_are_told_in_a_few_requests(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hundred_topics_take_a_few_requests(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     for i in range(100):
         broker.log.create_topic(f"topic-{i}", retention_ms=i)
     sent: list[str] = []
@@ -154,7 +154,7 @@ def test_a_hundred_topics_are_told_in_a_few_requests(broker: Broker, monkeypatch
 # -- others at the same log --------------------------------------------------------------------------------
 
 
-def test_who_waits_is_woken_by_another(remote: Log, broker: Broker) -> None:
+def test_a_waiter_is_woken_by_another_client(remote: Log, broker: Broker) -> None:
     with remote.consumer("t") as consumer:
         assert consumer.poll() == []
         later = threading.Timer(0.05, lambda: broker.log.append("t", b"from elsewhere", partition=1))
@@ -163,7 +163,7 @@ def test_who_waits_is_woken_by_another(remote: Log, broker: Broker) -> None:
         later.join()
 
 
-def test_what_a_wait_brings_is_not_fetched_again(remote: Log, broker: Broker) -> None:
+def test_data_of_a_waiting_fetch_is_not_fetched_again(remote: Log, broker: Broker) -> None:
     backend = remote.backend
     broker.log.append("t", b"one", partition=0)
     assert backend.wait({TP: 0}, 60_000, read_committed=False)
@@ -176,7 +176,7 @@ def test_what_a_wait_brings_is_not_fetched_again(remote: Log, broker: Broker) ->
 
 
 @pytest.mark.parametrize("what", ["close", "wakeup"])
-def test_who_waits_can_be_interrupted(remote: Log, what: str) -> None:
+def test_a_wait_can_be_interrupted(remote: Log, what: str) -> None:
     consumer = remote.consumer("t")
     consumer.poll()
     threading.Timer(0.05, getattr(consumer, what)).start()
@@ -185,7 +185,7 @@ def test_who_waits_can_be_interrupted(remote: Log, what: str) -> None:
     assert values(remote) == [b"still good"]
 
 
-def test_who_waits_is_told_of_the_end(remote: Log) -> None:
+def test_a_wait_ends_when_the_log_closes(remote: Log) -> None:
     told: list[BaseException] = []
 
     def wait() -> None:
@@ -216,7 +216,7 @@ def test_several_threads_append_to_several_partitions(remote: Log) -> None:
     assert sorted(found) == sorted(b"%d %d" % (number, i) for number in range(4) for i in range(100))
 
 
-def test_offsets_of_many_are_theirs_though_others_append_between(remote: Log, broker: Broker) -> None:
+def test_append_many_returns_exact_offsets_beside_other_appenders(remote: Log, broker: Broker) -> None:
     """Several batches go one by one: what each record's offset is, each batch's answer says."""
     remote.create_topic("small", max_message_bytes=2_000)
     stop = threading.Event()
@@ -262,7 +262,7 @@ def test_read_committed(remote: Log, broker: Broker) -> None:
     assert len(values(remote)) == 7
 
 
-def test_a_history_that_did_not_survive(tmp_path: Path) -> None:
+def test_truncated_history_is_detected(tmp_path: Path) -> None:
     """What a crash of the machine takes away: a position behind it, of an epoch that ended before."""
     with embedlog.open(tmp_path / "log") as log:
         log.create_topic("t")

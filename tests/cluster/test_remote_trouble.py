@@ -133,7 +133,7 @@ def cut(tmp_path: Path) -> Iterator[tuple[Log, Log, Cutting]]:
             yield broker.log, log, cutting
 
 
-def test_what_is_appended_again_is_there_once(cut: tuple[Log, Log, Cutting]) -> None:
+def test_a_retried_append_is_there_once(cut: tuple[Log, Log, Cutting]) -> None:
     inside, log, cutting = cut
     offsets = [log.append("t", b"%d" % i).offset for i in range(60)]
     assert cutting.cuts > 10
@@ -141,7 +141,7 @@ def test_what_is_appended_again_is_there_once(cut: tuple[Log, Log, Cutting]) -> 
     assert [record.value for record in inside.read("t")] == [b"%d" % i for i in range(60)]
 
 
-def test_several_batches_on_their_way(cut: tuple[Log, Log, Cutting]) -> None:
+def test_several_batches_in_flight(cut: tuple[Log, Log, Cutting]) -> None:
     inside, log, cutting = cut
     inside.alter_topic("t", max_message_bytes=2_000)
     appended = log.append_many("t", [b"%06d" % i * 20 for i in range(500)])
@@ -167,7 +167,7 @@ def test_a_producer_and_a_group_get_through(cut: tuple[Log, Log, Cutting]) -> No
     assert groups.committed_offsets("g")[TopicPartition("t", 0)].offset == 200
 
 
-def test_changes_that_cannot_be_made_twice(cut: tuple[Log, Log, Cutting]) -> None:
+def test_non_idempotent_changes(cut: tuple[Log, Log, Cutting]) -> None:
     """An answer that was lost is no reason to say that the topic is there already."""
     inside, log, cutting = cut
     for i in range(8):
@@ -250,7 +250,7 @@ def test_a_broker_that_stays_away(tmp_path: Path) -> None:
     log.close()
 
 
-def test_nobody_is_there() -> None:
+def test_nothing_answers() -> None:
     port = free_port()
     with pytest.raises(BrokerUnavailable, match=f"127.0.0.1:{port}: .*refused"):
         at(port)
@@ -258,7 +258,7 @@ def test_nobody_is_there() -> None:
         embedlog.open(f"kafka://127.0.0.1:{port},127.0.0.1:{free_port()}")
 
 
-def test_one_of_several_will_do(tmp_path: Path) -> None:
+def test_one_of_several_brokers_suffices(tmp_path: Path) -> None:
     with (
         Broker(tmp_path / "log") as broker,
         embedlog.open(f"kafka://127.0.0.1:{free_port()},{broker.bootstrap_servers}") as log,
@@ -267,7 +267,7 @@ def test_one_of_several_will_do(tmp_path: Path) -> None:
         assert log.append("t", b"here").offset == 0
 
 
-def test_opening_takes_no_longer_than_it_may() -> None:
+def test_opening_respects_its_timeout() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent, Broker() as broker:
         address = f"kafka://127.0.0.1:{silent.getsockname()[1]},{broker.bootstrap_servers}"
         with pytest.raises(BrokerUnavailable, match="did not answer in time"):
@@ -465,7 +465,7 @@ def without_versions(connection: socket.socket) -> None:
         pytest.param(without_versions, "which versions", id="without versions"),
     ],
 )
-def test_peers_that_are_no_brokers(behave: Callable[[socket.socket], None], says: str) -> None:
+def test_foreign_servers(behave: Callable[[socket.socket], None], says: str) -> None:
     with peer(behave) as port:
         tracemalloc.start()
         try:
@@ -476,7 +476,7 @@ def test_peers_that_are_no_brokers(behave: Callable[[socket.socket], None], says
             tracemalloc.stop()
 
 
-def test_a_broker_of_another_time() -> None:
+def test_older_and_newer_brokers() -> None:
     def ancient(connection: socket.socket) -> None:
         greeting(connection, {"Metadata": (0, 1)})
         silent(connection)
@@ -485,7 +485,7 @@ def test_a_broker_of_another_time() -> None:
         at(port)
 
 
-def test_codes_that_have_no_error_of_their_own(tmp_path: Path) -> None:
+def test_error_codes_without_a_class(tmp_path: Path) -> None:
     with Broker(tmp_path / "log", max_partitions=10) as broker, at(broker.port) as log:
         with pytest.raises(BrokerError, match="POLICY_VIOLATION") as caught:
             log.create_topic("t", partitions=100)
@@ -495,7 +495,7 @@ def test_codes_that_have_no_error_of_their_own(tmp_path: Path) -> None:
 # -- forks -------------------------------------------------------------------------------------------------
 
 
-def test_a_forked_child_refuses_and_harms_nobody(broker: Broker) -> None:
+def test_a_forked_child_refuses_and_harms_no_other(broker: Broker) -> None:
     with at(broker.port) as log:
         log.create_topic("t")
         log.append("t", b"the parent's")

@@ -79,7 +79,7 @@ def made_of(request: ProduceRequest, version: int, client: str | None = "c") -> 
 
 
 @given(st.integers(FIRST, 13), requests, requests, numbers32, st.sampled_from(["c", "", None]))
-def test_what_is_alike_is_read_as_it_would_be_decoded(
+def test_a_matching_request_is_read_as_decoded(
     version: int, first: ProduceRequest, second: ProduceRequest, number: int, client: str | None
 ) -> None:
     found = made_of(first, version)
@@ -95,7 +95,7 @@ def test_what_is_alike_is_read_as_it_would_be_decoded(
 
 
 @given(st.integers(FIRST, 13), requests, st.data())
-def test_bytes_that_are_changed_are_read_as_they_would_be_decoded(
+def test_changed_bytes_are_read_as_decoded(
     version: int, request: ProduceRequest, data: st.DataObject
 ) -> None:
     found = made_of(request, version)
@@ -115,7 +115,7 @@ def test_bytes_that_are_changed_are_read_as_they_would_be_decoded(
 
 @given(st.integers(FIRST, 13), requests, numbers32, numbers32, numbers64, numbers64, numbers64)
 @example(9, produce(T, b"x"), -2, -2, -2, -2, -2)
-def test_a_response_is_what_would_be_encoded(
+def test_a_response_equals_the_encoder(
     version: int, request: ProduceRequest, number: int, index: int, base: int, time: int, start: int
 ) -> None:
     part = PartitionProduceResponse(
@@ -129,7 +129,7 @@ def test_a_response_is_what_would_be_encoded(
     assert made_of(request, version).response(number, part) == wanted
 
 
-def test_requests_that_have_nothing_in_common_with_others() -> None:
+def test_requests_without_a_template() -> None:
     part = PartitionProduceData(index=0, records=b"x")
     topic = TopicProduceData(name=T, partition_data=[part])
     for request in (
@@ -163,7 +163,7 @@ def refuse(*_: object) -> None:
 
 
 @pytest.mark.parametrize("version", [FIRST, 7, 9, 12, 13])
-def test_the_third_is_known(
+def test_a_third_similar_request_uses_the_template(
     broker: Broker, wire: Wire, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def ask(partition: int, value: bytes) -> int:
@@ -180,7 +180,7 @@ def test_the_third_is_known(
     assert found == [[b"a", b"c" * 1000, b"e"], [b"b" * 200, b"d"]]
 
 
-def test_what_is_wrong_with_a_known_one_is_told(broker: Broker) -> None:
+def test_errors_in_a_templated_request_are_reported(broker: Broker) -> None:
     """As a client is told that has sent nothing before."""
     broker.log.create_topic("slow", flush_messages=1)
     good = batch_of(b"v")
@@ -222,7 +222,7 @@ def test_what_is_wrong_with_a_known_one_is_told(broker: Broker) -> None:
             knowing.ask(produce(T, good), 9)
 
 
-def test_a_transaction_is_not_taken_for_none(wire: Wire) -> None:
+def test_a_transactional_batch_is_recognized(wire: Wire) -> None:
     for transaction in (None, "x", "x", "x", None, None, None, "x"):
         request = produce(T, batch_of(b"v"))
         request.transactional_id = transaction
@@ -230,7 +230,7 @@ def test_a_transaction_is_not_taken_for_none(wire: Wire) -> None:
         assert found.error_code == (ErrorCode.INVALID_TXN_STATE if transaction else 0)
 
 
-def test_what_changes_meanwhile_is_noticed(broker: Broker, wire: Wire) -> None:
+def test_concurrent_changes_are_noticed(broker: Broker, wire: Wire) -> None:
     def code() -> int:
         return wire.produce(T, batch_of(b"v" * 500)).error_code
 

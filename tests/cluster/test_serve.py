@@ -163,7 +163,7 @@ def test_served_used_and_stopped(serve: Callable[..., Served], tmp_path: Path, n
         assert [record.value for record in log.read("events")] == [b"%d" % each for each in range(100)]
 
 
-def test_in_the_background_of_a_script_ctrl_c_is_not_for_it(serve: Callable[..., Served]) -> None:
+def test_a_background_broker_ignores_ctrl_c(serve: Callable[..., Served]) -> None:
     """A shell starts `embedlog serve ... &` with SIGINT ignored."""
     served = serve("--json", before=["sh", "-c", "trap '' INT; exec \"$@\"", "sh"])
     for number in range(3):
@@ -174,7 +174,7 @@ def test_in_the_background_of_a_script_ctrl_c_is_not_for_it(serve: Callable[...,
     assert json.loads(out)["stopped"] is True
 
 
-def test_what_people_are_told(serve: Callable[..., Served]) -> None:
+def test_messages_on_startup(serve: Callable[..., Served]) -> None:
     served = serve("--set", "retention.ms=86400000", "--metrics-port", "0")
     said = served.more()
     heads = [line.split()[0] for line in said]
@@ -187,7 +187,7 @@ def test_what_people_are_told(serve: Callable[..., Served]) -> None:
     assert out == "stopped     0 connections served\n"
 
 
-def test_a_request_that_was_begun_is_answered(serve: Callable[..., Served]) -> None:
+def test_a_started_request_is_answered(serve: Callable[..., Served]) -> None:
     """A fetch that waits for records is told that there are none, before the broker ends."""
     served = serve("--json")
     produce(served, "events", 1)
@@ -200,7 +200,7 @@ def test_a_request_that_was_begun_is_answered(serve: Callable[..., Served]) -> N
     assert served.end(None)[0] == 0
 
 
-def test_one_broker_a_directory(serve: Callable[..., Served], run: Run, tmp_path: Path) -> None:
+def test_one_broker_per_directory(serve: Callable[..., Served], run: Run, tmp_path: Path) -> None:
     served = serve("--json")
     ran = run("serve", "data", "--port", "0")
     assert (ran.code, ran.out) == (2, "")
@@ -224,7 +224,7 @@ def test_a_port_that_is_taken(run: Run, tmp_path: Path) -> None:
     assert not (tmp_path / "data").exists()
 
 
-def test_others_are_let_in_only_by_a_flag(run: Run, serve: Callable[..., Served]) -> None:
+def test_other_hosts_need_a_flag(run: Run, serve: Callable[..., Served]) -> None:
     ran = run("serve", "data", "--host", "0.0.0.0", "--port", "0")
     assert (ran.code, ran.out) == (2, "")
     assert "--allow-remote" in ran.err
@@ -234,7 +234,7 @@ def test_others_are_let_in_only_by_a_flag(run: Run, serve: Callable[..., Served]
     assert served.end()[0] == 0
 
 
-def test_a_configuration_file_and_flags_over_it(serve: Callable[..., Served], tmp_path: Path) -> None:
+def test_flags_override_a_configuration_file(serve: Callable[..., Served], tmp_path: Path) -> None:
     (tmp_path / "broker.toml").write_text(
         """
         port = 1  # the flag wins
@@ -304,7 +304,7 @@ def test_a_configuration_file_and_flags_over_it(serve: Callable[..., Served], tm
         ("retention_ms = 5\n[topics]\nretention.ms = 5", "gives retention_ms twice"),
     ],
 )
-def test_a_configuration_file_that_is_wrong(run: Run, tmp_path: Path, text: str, says: str) -> None:
+def test_an_invalid_configuration_file(run: Run, tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "broker.toml").write_text(text)
     ran = run("serve", "data", "--config", "broker.toml")
     assert (ran.code, ran.out) == (2, "")
@@ -314,7 +314,7 @@ def test_a_configuration_file_that_is_wrong(run: Run, tmp_path: Path, text: str,
 
 
 @pytest.mark.parametrize(("number", "first"), [(signal.SIGINT, "\r\nstopped"), (signal.SIGTERM, "stopped")])
-def test_what_it_says_on_a_terminal(tmp_path: Path, number: int, first: str) -> None:
+def test_output_on_a_terminal(tmp_path: Path, number: int, first: str) -> None:
     ours, its = os.openpty()
     with open(ours, "rb", buffering=0) as terminal:
         flags = ("--port", "0", "--advertised-host", "log.example", "--advertised-port", "9000")
@@ -333,7 +333,7 @@ def test_what_it_says_on_a_terminal(tmp_path: Path, number: int, first: str) -> 
     assert rest.startswith(first)
 
 
-def test_flags_that_are_wrong(run: Run, tmp_path: Path) -> None:
+def test_invalid_flags(run: Run, tmp_path: Path) -> None:
     for arguments, says in (
         (["--port", "70000"], "a port is a number up to 65535"),
         (["--config", "none.toml"], "none.toml cannot be read"),
@@ -363,7 +363,7 @@ def test_messages_as_json(serve: Callable[..., Served]) -> None:
     assert "this is TLS" in tls["message"]
 
 
-def test_a_client_writes_no_lines_of_its_own_into_the_messages(serve: Callable[..., Served]) -> None:
+def test_clients_cannot_inject_log_lines(serve: Callable[..., Served]) -> None:
     served = serve("--json")
     name = b"evil\n2026-01-01 ERROR   all is lost"
     header = struct.pack(">hhih", 999, 0, 1, len(name)) + name
@@ -412,7 +412,9 @@ sys.exit(main(["serve", "data", "--port", "0", *sys.argv[1:]]))
         assert process.wait(TIMEOUT_S) == 0
 
 
-def test_a_bomb_in_the_log_and_a_crowd_that_leaves(serve: Callable[..., Served], tmp_path: Path) -> None:
+def test_a_decompression_bomb_and_many_disconnecting_clients(
+    serve: Callable[..., Served], tmp_path: Path
+) -> None:
     """100 KB that hold 100 MB, which an older broker took, and old clients whose fetches convert them."""
     bomb = batch_of(*[bytes(100_000)] * 1_000, compression=codec.GZIP)
     assert len(bomb) < 200_000

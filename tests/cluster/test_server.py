@@ -75,7 +75,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-def test_what_is_no_request_closes_that_connection_with_one_line(
+def test_a_malformed_request_closes_its_connection_with_one_log_line(
     broker: Broker, bystander: Wire, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     data, reason = HOSTILE[what]
@@ -107,7 +107,7 @@ def test_an_unknown_version_of_api_versions_is_answered_in_version_0(broker: Bro
         assert wire.ask(ApiVersionsRequest(client_software_name="x"), 3).error_code == 0
 
 
-def test_claims_of_size_cost_nothing(broker: Broker, bystander: Wire) -> None:
+def test_declared_sizes_allocate_nothing(broker: Broker, bystander: Wire) -> None:
     before = rss()
     with ExitStack() as wires:
         for _ in range(100):
@@ -124,7 +124,7 @@ def test_only_produce_may_be_large(broker: Broker, caplog: pytest.LogCaptureFixt
     assert "only Produce" in caplog.text
 
 
-def test_a_slow_drip_is_served_and_hurts_nobody(broker: Broker, bystander: Wire) -> None:
+def test_a_slow_client_is_served_and_delays_no_other(broker: Broker, bystander: Wire) -> None:
     with Wire(broker) as wire:
         frame = b"".join(map(bytes, encode_request(produce(T, batch_of(b"slow")), 9, 1, "drip")))  # type: ignore[arg-type]
         for byte in frame:
@@ -134,7 +134,7 @@ def test_a_slow_drip_is_served_and_hurts_nobody(broker: Broker, bystander: Wire)
 
 
 @pytest.mark.parametrize("size", [1_000, 300_000, 5_000_000])
-def test_frames_in_pieces_of_every_kind(broker: Broker, size: int) -> None:
+def test_frames_in_pieces(broker: Broker, size: int) -> None:
     broker.log.create_topic("large", max_message_bytes=10_000_000)
     frame = b"".join(
         map(bytes, encode_request(produce("large", batch_of(b"v" * size)), 9, 1, "pieces"))  # type: ignore[arg-type]
@@ -159,7 +159,7 @@ def _send_in_pieces(sock: socket.socket, data: bytes, piece: int) -> None:
         sock.sendall(data[start : start + piece])
 
 
-def test_requests_sent_ahead_are_answered_in_order(broker: Broker) -> None:
+def test_pipelined_requests_are_answered_in_order(broker: Broker) -> None:
     with Wire(broker) as wire:
         numbers = [wire.send(produce(T, batch_of(b"%d" % n)), 9) for n in range(500)]
         for position, number in enumerate(numbers):
@@ -167,7 +167,7 @@ def test_requests_sent_ahead_are_answered_in_order(broker: Broker) -> None:
             assert answer.responses[0].partition_responses[0].base_offset == position
 
 
-def test_requests_sent_ahead_wait_for_a_long_poll(broker: Broker) -> None:
+def test_pipelined_requests_wait_for_a_long_poll(broker: Broker) -> None:
     with Wire(broker) as wire:
         first = wire.send(fetch(T, 0, max_wait_ms=200), 11)
         second = wire.send(produce(T, batch_of(b"x")), 9)
@@ -175,7 +175,7 @@ def test_requests_sent_ahead_wait_for_a_long_poll(broker: Broker) -> None:
         assert wire.receive(ProduceRequest, 9, second).responses[0].partition_responses[0].base_offset == 0
 
 
-def test_who_never_reads_is_waited_for_and_costs_no_memory(broker: Broker, bystander: Wire) -> None:
+def test_a_client_that_never_reads_costs_no_memory(broker: Broker, bystander: Wire) -> None:
     for _ in range(50):
         broker.log.append(T, bytes(1_000_000))
     before = rss()
@@ -202,7 +202,7 @@ def test_without_epoll(monkeypatch: pytest.MonkeyPatch) -> None:
         until(lambda: broker.server.connections == 1)
 
 
-def test_what_fails_for_one_connection_ends_no_other(
+def test_a_failing_connection_ends_no_other(
     broker: Broker, bystander: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (processor,) = broker.server.processors
@@ -217,7 +217,7 @@ def test_what_fails_for_one_connection_ends_no_other(
         assert bystander.produce(T, batch_of(b"still served")).error_code == 0
 
 
-def test_half_a_frame_and_gone(broker: Broker, bystander: Wire) -> None:
+def test_a_disconnect_within_a_frame(broker: Broker, bystander: Wire) -> None:
     for size in (10, 1000, 1 << 20):
         with Wire(broker) as wire:
             wire.socket.sendall(struct.pack(">i", size) + bytes(min(size // 2, 100_000)))
@@ -270,7 +270,7 @@ def test_metadata_of_a_thousand_partitions(broker: Broker, wire: Wire) -> None:
     assert {part.error_code for part in wide.partitions} == {0}
 
 
-def test_topics_are_made_when_they_are_asked_for(broker: Broker, wire: Wire) -> None:
+def test_topics_are_auto_created(broker: Broker, wire: Wire) -> None:
     def ask(name: str, allow: bool) -> int:
         request = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=allow)
         code: int = wire.ask(request, 9).topics[0].error_code
@@ -282,14 +282,14 @@ def test_topics_are_made_when_they_are_asked_for(broker: Broker, wire: Wire) -> 
     assert broker.log.topics() == ["new", T]
 
 
-def test_no_topics_are_made_where_that_is_off() -> None:
+def test_auto_creation_can_be_off() -> None:
     with Broker(auto_create_topics_enable=False) as broker, Wire(broker) as wire:
         request = MetadataRequest(topics=[MetadataRequestTopic(name="new")])
         assert wire.ask(request, 9).topics[0].error_code == 3
         assert broker.log.topics() == []
 
 
-def test_topics_have_a_limit() -> None:
+def test_the_number_of_topics_is_bounded() -> None:
     with Broker(max_partitions=3, num_partitions=2) as broker, Wire(broker) as wire:
         codes = [
             wire.ask(MetadataRequest(topics=[MetadataRequestTopic(name=name)]), 9).topics[0].error_code
@@ -311,7 +311,7 @@ def test_asking_for_topics_creates_a_bounded_number_of_partitions() -> None:
         assert ask("a", "c", "d", "e") == [0, 0, 0, 0]
 
 
-def test_only_this_machine_unless_told_otherwise() -> None:
+def test_it_listens_on_localhost_by_default() -> None:
     for host in ("0.0.0.0", "::", "", "192.0.2.1"):
         with pytest.raises(embedlog.errors.InvalidArgument, match="allow_remote"):
             Broker(host=host)
@@ -323,7 +323,7 @@ def test_only_this_machine_unless_told_otherwise() -> None:
         assert (address.host, address.port) == ("127.0.0.1", broker.port)
 
 
-def test_a_port_that_is_taken_and_a_directory_that_is(broker: Broker, tmp_path: object) -> None:
+def test_a_taken_port_and_a_locked_directory(broker: Broker, tmp_path: object) -> None:
     with pytest.raises(AddressInUse, match="another port"):
         Broker(port=broker.port)
     with pytest.raises(embedlog.errors.DirectoryLocked):
@@ -347,12 +347,12 @@ def test_a_port_that_is_taken_and_a_directory_that_is(broker: Broker, tmp_path: 
         ({"allow_remote": "no"}, "allow_remote must be"),
     ],
 )
-def test_addresses_that_cannot_be(given: dict[str, Any], says: str) -> None:
+def test_impossible_addresses(given: dict[str, Any], says: str) -> None:
     with pytest.raises(embedlog.errors.EmbedlogError, match=says):
         Broker(**given)
 
 
-def test_two_that_are_bound_before_either_listens() -> None:
+def test_two_brokers_bound_before_either_listens() -> None:
     with bind("127.0.0.1", 0) as first:
         port = first.getsockname()[1]
         taken = pytest.raises(AddressInUse, match=f"127.0.0.1:{port} is in use")
@@ -369,7 +369,7 @@ def test_a_log_has_one_broker_at_a_time(tmp_path: Path) -> None:
             assert wire.ask(MetadataRequest(topics=[]), 4).brokers[0].port == broker.port
 
 
-def test_a_log_that_is_closed_beneath_its_broker(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_log_closed_under_its_broker(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     log = embedlog.open(tmp_path / "log")
     with Broker(log) as broker, Wire(broker) as wire:
         log.close()
@@ -393,7 +393,7 @@ def test_an_open_log_is_served_while_it_is_used(tmp_path: object) -> None:
         assert log.append(T, b"still open").offset == 2
 
 
-def test_closing_answers_what_was_begun(tmp_path: object) -> None:
+def test_closing_answers_started_requests(tmp_path: object) -> None:
     broker = Broker(f"{tmp_path}/log")
     broker.log.create_topic(T, flush_messages=1)
     with Wire(broker) as wire:
@@ -414,14 +414,14 @@ def test_closing_answers_what_was_begun(tmp_path: object) -> None:
         assert answered <= len(list(log.read(T, 0, follow=False)))
 
 
-def test_a_temporary_directory_goes_with_its_broker() -> None:
+def test_a_temporary_directory_is_removed_with_its_broker() -> None:
     with Broker() as broker:
         path = broker.log.path
         assert os.path.isdir(path)
     assert not os.path.exists(path)
 
 
-def test_several_processors() -> None:
+def test_multiple_processor_threads() -> None:
     with Broker(num_network_threads=3) as broker, ExitStack() as stack:
         broker.log.create_topic(T)
         wires = [stack.enter_context(Wire(broker)) for _ in range(9)]
@@ -433,7 +433,7 @@ def test_several_processors() -> None:
             assert len(records_of(data)) == 1
 
 
-def test_it_starts_without_what_only_clusters_need() -> None:
+def test_it_starts_without_cluster_dependencies() -> None:
     code = (
         "import sys; sys.modules.update(kazoo=None, pyspark=None, prometheus_client=None)\n"
         "from embedlog.cluster import Broker\n"

@@ -100,7 +100,7 @@ def test_the_end_of_the_log(broker: Broker, consumer: SimpleConsumer) -> None:
     assert [r.value for r in found] == [b"late"]
 
 
-def test_what_it_cannot_have(broker: Broker, consumer: SimpleConsumer) -> None:
+def test_invalid_requests(broker: Broker, consumer: SimpleConsumer) -> None:
     broker.log.create_topic("t")
     broker.log.append("t", b"x")
     with pytest.raises(errors.OffsetOutOfRange, match=r"OFFSET_OUT_OF_RANGE \(1\).*look up where it begins"):
@@ -114,7 +114,7 @@ def test_what_it_cannot_have(broker: Broker, consumer: SimpleConsumer) -> None:
         consumer.fetch(FetchRequest("t", 0, 1))
 
 
-def test_damage_is_told_once_what_stands_before_it_was_read(broker: Broker, consumer: SimpleConsumer) -> None:
+def test_damage_is_reported_after_the_records_before_it(broker: Broker, consumer: SimpleConsumer) -> None:
     broker.log.create_topic("t")
     for value in (b"good", b"bad", b"good"):
         broker.context.partition("t", 0).append(encode_batch([(None, value, (), T)]))
@@ -361,7 +361,7 @@ def damaging(connection: socket.socket) -> None:
         connection.sendall(b"".join(chunks))  # type: ignore[arg-type]
 
 
-def test_what_comes_is_checked() -> None:
+def test_responses_are_checked() -> None:
     with peer(damaging) as port, SimpleConsumer("127.0.0.1", port) as consumer:
         messages = consumer.fetch(FetchRequest("t", 0, 0))
         assert [(r.offset, r.value) for r in messages] == [(0, b"good")]
@@ -382,7 +382,7 @@ def test_what_comes_is_checked() -> None:
         (modern, errors.BrokerError, r"versions 4 to 17 for Fetch.*needs one of 0 to 2"),
     ],
 )
-def test_peers_that_are_no_broker_of_ours(
+def test_incompatible_servers(
     behave: Callable[[socket.socket], None], kind: type[Exception], told: str
 ) -> None:
     timeout_ms = 300 if kind is errors.RequestTimedOut else 60_000
@@ -392,7 +392,7 @@ def test_peers_that_are_no_broker_of_ours(
                 consumer.fetch(FetchRequest("t", 0, 0))
 
 
-def test_nobody_listens() -> None:
+def test_nothing_listens() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with (

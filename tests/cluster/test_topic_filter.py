@@ -50,12 +50,12 @@ def test_a_filter_matches_what_it_matches_in_java(expression: str, matched: list
         assert [name for name in NAMES if compiled(expression).fullmatch(name)] == matched
 
 
-def test_a_comma_in_a_count_is_explained() -> None:
+def test_a_comma_in_a_repetition_is_explained() -> None:
     with pytest.raises(InvalidArgument, match=r"\{2\|3\}: only \{n\} is a count here, as a comma stands for"):
         compiled("a{2,3}")
 
 
 @pytest.mark.parametrize("deep", ["(" * 10_000, "[" * 10_000, "(?:" * 10_000 + ")" * 10_000, "[a" * 99])
-def test_what_is_nested_deeply_is_refused(deep: str) -> None:
+def test_deep_nesting_is_refused(deep: str) -> None:
     with pytest.raises(InvalidArgument, match="50 deep"):
         compiled(deep)

@@ -44,7 +44,7 @@ def declared(key: int) -> ModuleType:
 @pytest.mark.parametrize("key", sorted(api_key_map.keys() - APIS.keys()), ids=lambda key: api_key_map[key])
 @settings(max_examples=4)
 @given(st.data())
-def test_every_other_api_takes_one_line(key: int, data: st.DataObject) -> None:
+def test_another_api_takes_one_line(key: int, data: st.DataObject) -> None:
     for cls in (each for each in vars(declared(key)).values() if hasattr(each, "api")):
         version = cls.api.max_version
         check_against_kio(data.draw(messages(cls, version)), version)

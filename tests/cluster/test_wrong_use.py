@@ -31,7 +31,9 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
 # -- embedlog zookeeper ----------------------------------------------------------------------------------
 
 
-def test_a_directory_is_one_zookeepers(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_belongs_to_one_zookeeper(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two servers that write the same files would destroy them; three, two of them empty, outvote the one."""
     monkeypatch.setattr(running, "_LOCK_S", 0)
     with ZooKeepers(tmp_path / "zk") as first, ZooKeeper(first.connect_string) as client:
@@ -50,7 +52,7 @@ def test_a_directory_is_one_zookeepers(run: Run, tmp_path: Path, monkeypatch: py
         assert client.get("/kept") is not None
 
 
-def test_what_is_no_directory_of_a_zookeeper_is_left_alone(run: Run, tmp_path: Path) -> None:
+def test_a_foreign_directory_is_left_alone(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     embedlog.open(tmp_path / "log").close()
     for name, said in (("file", "file is a file"), ("log", "log is a log")):
@@ -70,7 +72,7 @@ def test_what_is_no_directory_of_a_zookeeper_is_left_alone(run: Run, tmp_path: P
 # -- embedlog serve --------------------------------------------------------------------------------------
 
 
-def test_that_a_zookeeper_is_waited_for_is_told(
+def test_waiting_for_zookeeper_is_reported(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     monkeypatch.setattr(zookeeper_client, "_LOG_AFTER_S", 0.01)
@@ -95,7 +97,7 @@ def test_that_a_zookeeper_is_waited_for_is_told(
     ]
 
 
-def test_an_id_that_is_taken_binds_no_directory(zookeeper: Znodes, tmp_path: Path) -> None:
+def test_a_taken_id_binds_no_directory(zookeeper: Znodes, tmp_path: Path) -> None:
     with embedlog.open(tmp_path / "new") as log:
         log.create_topic("mine")
     with Broker(tmp_path / "first", zookeeper=zookeeper.connect, broker_id=1):
@@ -107,9 +109,7 @@ def test_an_id_that_is_taken_binds_no_directory(zookeeper: Znodes, tmp_path: Pat
             assert "mine" in second.log.topics()
 
 
-def test_what_is_a_clusters_is_not_written_to_behind_its_back(
-    zookeeper: Znodes, run: Run, tmp_path: Path
-) -> None:
+def test_a_clusters_directory_is_not_opened_for_writing(zookeeper: Znodes, run: Run, tmp_path: Path) -> None:
     """A topic that is made so would be deleted when the broker is back."""
     Broker(tmp_path / "data", zookeeper=zookeeper.connect).close()
     embedlog.open(tmp_path / "other").close()
@@ -129,7 +129,7 @@ def test_what_is_a_clusters_is_not_written_to_behind_its_back(
     assert run("topics", "list", "data").code == 0
 
 
-def test_clients_that_are_turned_away_are_told_of_once(
+def test_rejected_clients_are_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Broker() as broker, caplog.at_level(logging.WARNING):
@@ -144,7 +144,7 @@ def test_clients_that_are_turned_away_are_told_of_once(
     assert not [each for each in caplog.records if "connection closed" in each.getMessage()]
 
 
-def test_what_happens_often_is_said_throttle() -> None:
+def test_frequent_messages_are_throttled() -> None:
     now = 0.0
     throttle = LogThrottle(10, clock=lambda: now)
     assert [throttle.count() for _ in range(3)] == [1, 0, 0]
@@ -154,7 +154,7 @@ def test_what_happens_often_is_said_throttle() -> None:
     assert [throttle.count(), throttle.count()] == [4, 0]
 
 
-def test_a_rack_is_told_to_the_cluster_and_to_clients(zookeeper: Znodes, tmp_path: Path) -> None:
+def test_a_rack_is_registered_and_sent_to_clients(zookeeper: Znodes, tmp_path: Path) -> None:
     with (
         Broker(tmp_path / "data", zookeeper=zookeeper.connect, **{"broker.rack": "cellar"}) as broker,
         zookeeper.client() as client,
@@ -181,7 +181,7 @@ def test_a_cluster_is_described_by_its_brokers_alone(run: Run, tmp_path: Path) -
     assert ran.err == "data is a directory: name a broker of the cluster, --bootstrap-server HOST:PORT\n"
 
 
-def test_servers_in_a_number_that_cannot_be(tmp_path: Path) -> None:
+def test_an_impossible_number_of_servers(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="servers must be at most 9"):
         ZooKeepers(tmp_path / "zk", servers=10)
     assert not (tmp_path / "zk").exists()

@@ -46,7 +46,7 @@ def test_other_paths_are_none_of_ours(path: str) -> None:
     assert paths.parse(path) is None
 
 
-def test_what_lies_above() -> None:
+def test_parents_of_a_path() -> None:
     assert paths.consumers("g") == "/consumers/g/ids"
     assert paths.offset("g", "t", 0).startswith(paths.offsets("g", "t") + "/")
     assert paths.owner("g", "t", 0).startswith(paths.owners("g", "t") + "/")
@@ -55,13 +55,13 @@ def test_what_lies_above() -> None:
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\x00b", "a\nb", "\ud800"])
 @pytest.mark.parametrize("build", [paths.topic, paths.topic_config, paths.consumers, paths.deletion])
-def test_a_name_stays_within_its_step(build: Any, name: str) -> None:
+def test_a_name_stays_within_its_path_segment(build: Any, name: str) -> None:
     with pytest.raises(InvalidArgument, match="cannot be a name"):
         build(name)
 
 
 @given(st.text(min_size=1), st.text(min_size=1), st.integers(0, 2**31 - 1))
-def test_whatever_is_built_is_parsed(group: str, topic: str, partition: int) -> None:
+def test_built_paths_are_parsed(group: str, topic: str, partition: int) -> None:
     try:
         path = paths.owner(group, topic, partition)
     except InvalidArgument:
@@ -131,7 +131,7 @@ def test_contents_are_read_again() -> None:
     assert contents.decode_number(contents.encode_number(-1)) == -1
 
 
-def test_what_older_versions_wrote() -> None:
+def test_contents_of_older_versions() -> None:
     v1 = contents.Broker.decode(
         b'{"jmx_port":9999,"timestamp":"1233345666","host":"h","version":1,"port":9092}'
     )
@@ -148,7 +148,7 @@ def test_what_older_versions_wrote() -> None:
     )
 
 
-def test_what_0_7_wrote() -> None:
+def test_contents_of_0_7() -> None:
     for text in (b"127.0.0.1-1328913:h:9092", b"h:9092", b"h-1:h:9092\n"):
         broker = contents.Broker.decode(text)
         assert (broker.host, broker.port) == ("h", 9092)
@@ -190,7 +190,7 @@ BROKEN = [
 
 @pytest.mark.parametrize("broken", BROKEN, ids=range(len(BROKEN)))
 @pytest.mark.parametrize("decode", DECODERS)
-def test_what_cannot_be_read_is_named(decode: Any, broken: bytes) -> None:
+def test_unreadable_contents_are_named(decode: Any, broken: bytes) -> None:
     with pytest.raises(CorruptZnode):
         decode(broken)
 

@@ -36,7 +36,7 @@ def _is_there(pid: int) -> bool:
 # -- the client ----------------------------------------------------------------------------------------
 
 
-def test_nodes_come_change_and_go(zookeeper: Znodes) -> None:
+def test_nodes_are_created_changed_and_deleted(zookeeper: Znodes) -> None:
     with zookeeper.client() as client:
         assert client.get("/a/b") is None
         assert client.children("/a") is None
@@ -56,7 +56,7 @@ def test_nodes_come_change_and_go(zookeeper: Znodes) -> None:
         assert not client.replace("/a/b", b"3", 0)
 
 
-def test_a_chroot_is_made_and_everything_is_below_it(zookeeper: Znodes) -> None:
+def test_a_chroot_is_created_and_holds_everything(zookeeper: Znodes) -> None:
     with ZooKeeper(zookeeper.connect + "/deeper/still") as client, ZooKeeper(zookeeper.servers) as above:
         client.create("/here", b"1")
         assert above.get(zookeeper.chroot + "/deeper/still/here").data == b"1"  # type: ignore[union-attr]
@@ -74,7 +74,7 @@ def test_ephemeral_nodes_go_with_their_session(zookeeper: Znodes) -> None:
         assert looking.get(paths.broker(1)) is None
 
 
-def test_watches_tell_of_a_node_that_comes(zookeeper: Znodes) -> None:
+def test_watches_report_a_new_node(zookeeper: Znodes) -> None:
     with zookeeper.client() as client, zookeeper.client() as other:
         seen: queue.Queue[str] = queue.Queue()
         assert client.get("/comes", watch=lambda event: seen.put(event.type)) is None
@@ -101,7 +101,7 @@ def test_a_transaction_is_all_or_nothing(zookeeper: Znodes) -> None:
         assert client.get("/c") is None and client.get("/a") is not None
 
 
-def test_a_session_that_is_over_is_told_and_another_begins(zookeeper: Znodes) -> None:
+def test_an_expired_session_is_reported_and_replaced(zookeeper: Znodes) -> None:
     with zookeeper.client() as client:
         told: queue.Queue[bool] = queue.Queue()
         client.on_session(told.put)
@@ -124,7 +124,7 @@ def _expire(zookeeper: Znodes, client: ZooKeeper) -> None:
     thief.close()
 
 
-def test_an_answer_to_no_question_costs_a_connection_and_no_more(zookeeper: Znodes) -> None:
+def test_an_unsolicited_response_costs_only_the_connection(zookeeper: Znodes) -> None:
     """kazoo ends its thread then, and would never connect again."""
     with zookeeper.client() as client:
         session = client.session_id
@@ -153,7 +153,7 @@ def test_credentials_and_access(zookeeper: Znodes) -> None:
             owner.delete(name, recursive=True)
 
 
-def test_nobody_answers() -> None:
+def test_no_server_answers() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
@@ -162,7 +162,7 @@ def test_nobody_answers() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["", "/x", "h:x", "h:0", "h:1,,g:2", "h:1//x", "h:1/../x"])
-def test_connect_strings_that_are_none(wrong: str) -> None:
+def test_invalid_connect_strings(wrong: str) -> None:
     with pytest.raises(InvalidArgument, match="is not host:port"):
         split_connect(wrong)
 
@@ -180,7 +180,7 @@ def test_connect_strings() -> None:
 
 
 @pytest.mark.jvm
-def test_an_ensemble_goes_on_without_one(zookeeper_ensemble: ZooKeepers) -> None:
+def test_an_ensemble_survives_without_one_server(zookeeper_ensemble: ZooKeepers) -> None:
     servers = zookeeper_ensemble.servers
     with ZooKeeper(zookeeper_ensemble.connect_string + chroot()) as client:
         session = client.session_id
@@ -194,7 +194,7 @@ def test_an_ensemble_goes_on_without_one(zookeeper_ensemble: ZooKeepers) -> None
         assert client.get("/a").data == b"3"  # type: ignore[union-attr]
 
 
-def test_what_was_written_is_there_after_a_kill(tmp_path: Path) -> None:
+def test_written_nodes_survive_a_kill(tmp_path: Path) -> None:
     with ZooKeepers(tmp_path) as zookeepers, ZooKeeper(zookeepers.connect_string) as client:
         client.create("/kept", b"1")
         zookeepers.servers[0].kill()
@@ -204,7 +204,7 @@ def test_what_was_written_is_there_after_a_kill(tmp_path: Path) -> None:
         assert client.get("/kept").data == b"1"  # type: ignore[union-attr]
 
 
-def test_a_taken_port_and_impossible_wishes() -> None:
+def test_a_taken_port_and_impossible_settings() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

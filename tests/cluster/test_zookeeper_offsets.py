@@ -62,7 +62,7 @@ def test_any_broker_writes_them_and_any_reads_them(
             }
 
 
-def test_they_are_not_those_of_the_offsets_topic(
+def test_they_are_apart_from_the_offsets_topic(
     zookeeper: Znodes, brokers: Brokers, consumers: list[SimpleConsumer]
 ) -> None:
     with embedlog.open(f"kafka://{brokers.bootstrap}") as log, log.consumer("t", G) as consumer:
@@ -77,7 +77,7 @@ def test_they_are_not_those_of_the_offsets_topic(
     assert in_zookeeper(zookeeper) == {NAMES[1]: 3}
 
 
-def test_a_connector_goes_on_from_them(zookeeper: Znodes, consumers: list[SimpleConsumer]) -> None:
+def test_a_connector_resumes_from_them(zookeeper: Znodes, consumers: list[SimpleConsumer]) -> None:
     consumers[0].commit_offsets(G, {name: 9 - name.partition for name in NAMES}, storage="zookeeper")
     with ConsumerConnector(zookeeper.connect, G, auto_offset_reset="smallest") as connector:
         (stream,) = connector.create_message_streams({"t": 1})["t"]

@@ -95,7 +95,7 @@ def test_the_lengths_varints_grow(size: int) -> None:
         assert tuples(opened(codec.encode_batch(records))) == records
 
 
-def test_the_header_says_what_was_given() -> None:
+def test_header_fields() -> None:
     batch = codec.encode_values(
         [b"a", b"b", b"c"],
         T,

@@ -42,13 +42,13 @@ def test_crc32_is_zlibs() -> None:
     assert checksum.crc32(b"6789", checksum.crc32(b"12345")) == 0xCBF43926
 
 
-def test_going_on_equals_all_at_once() -> None:
+def test_incremental_equals_at_once() -> None:
     data = random.Random(3).randbytes(1000)
     for cut in (0, 1, 61, 999, 1000):
         assert checksum.crc32c(data[cut:], checksum.crc32c(data[:cut])) == checksum.crc32c(data)
 
 
-def test_the_fast_one_runs_where_it_is() -> None:
+def test_the_fast_one_is_used_if_installed() -> None:
     assert google_crc32c.implementation == "c"
     assert checksum.IMPLEMENTATION == "google-crc32c" or os.environ.get("EMBEDLOG_CHECKSUM")
 

@@ -55,7 +55,7 @@ def record(
 
 
 @pytest.mark.parametrize("compression", range(5))
-def test_every_flip_is_seen_or_harmless_by_design(compression: int) -> None:
+def test_every_flip_is_detected_or_harmless_by_design(compression: int) -> None:
     good = batch_of(compression)
     before = codec.scan(good).headers[0]
     records = codec.decode(good, before, "t", 0)
@@ -117,7 +117,7 @@ def test_scanning_stops_at_damage_and_says_where() -> None:
 
 
 @pytest.mark.parametrize("size", [61, 100, 4096])
-def test_zeros_are_told(size: int) -> None:
+def test_zeros_are_reported(size: int) -> None:
     good = batch_of()
     headers, end, error = codec.scan(good + bytes(size))
     assert (len(headers), end) == (1, len(good))
@@ -125,7 +125,7 @@ def test_zeros_are_told(size: int) -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 1, 3, -1])
-def test_other_magics_are_told(magic: int) -> None:
+def test_other_magics_are_reported(magic: int) -> None:
     bad = bytearray(batch_of())
     struct.pack_into(">b", bad, 16, magic)
     with pytest.raises(UnknownMagic, match=f"magic {magic}") as caught:
@@ -176,7 +176,7 @@ def test_a_header_needs_its_bytes() -> None:
         codec.read_header(batch_of(), 10**6)
 
 
-def test_a_whole_record_of_the_helper_is_right() -> None:
+def test_the_helpers_record_is_valid() -> None:
     batch = with_body(record() + record(1), 2)
     assert codec.decode_values(batch, codec.scan(batch).headers[0]) == [b"v", b"v"]
 
@@ -215,7 +215,7 @@ LIES = {
 
 @pytest.mark.parametrize("compression", [codec.NONE, codec.ZSTD])
 @pytest.mark.parametrize("name", LIES)
-def test_records_that_lie(name: str, compression: int) -> None:
+def test_records_with_wrong_lengths(name: str, compression: int) -> None:
     batch = with_body(codec.compress(compression, LIES[name].ljust(7, b"\x00")), 1, compression)
     (header,) = codec.scan(batch).headers
     for read in (
@@ -229,7 +229,7 @@ def test_records_that_lie(name: str, compression: int) -> None:
 
 
 @pytest.mark.parametrize("deltas", [(0, 0), (1, 0), (2, 1), (0, 3)])
-def test_offsets_that_do_not_rise(deltas: tuple[int, int]) -> None:
+def test_offsets_that_do_not_increase(deltas: tuple[int, int]) -> None:
     batch = with_body(b"".join(map(record, deltas)), 2, last_offset_delta=2)
     (header,) = codec.scan(batch).headers
     for read in (lambda: codec.decode(batch, header, "t", 0), lambda: codec.decode_values(batch, header)):
@@ -237,7 +237,7 @@ def test_offsets_that_do_not_rise(deltas: tuple[int, int]) -> None:
             read()
 
 
-def test_gaps_that_compaction_left_are_right() -> None:
+def test_compaction_gaps_are_valid() -> None:
     batch = with_body(record(3) + record(70), 2, last_offset_delta=99)
     assert [r.offset for r in codec.decode(batch, codec.read_header(batch), "t", 0)] == [3, 70]
 
@@ -321,7 +321,7 @@ def test_bombs(compression: int) -> None:
 
 
 @pytest.mark.parametrize("compression", range(1, 5))
-def test_what_cannot_be_decompressed(compression: int) -> None:
+def test_corrupt_compressed_data(compression: int) -> None:
     batch = with_body(b"this was compressed by nobody", 1, compression)
     with pytest.raises(DecompressionError) as caught:
         codec.decode(batch, codec.read_header(batch), "t", 0)
@@ -329,7 +329,7 @@ def test_what_cannot_be_decompressed(compression: int) -> None:
     assert isinstance(caught.value, EmbedlogError)
 
 
-def test_a_batch_behind_damage_is_found() -> None:
+def test_a_batch_after_damage_is_found() -> None:
     first, second = batch_of(), batch_of(base_offset=1012)
     for gap in (b"", b"\x02" * 500, bytes(500), b"garbage" * 100, first[:-1]):
         data = b"lead" + gap + second + b"trail"
@@ -344,7 +344,7 @@ def test_a_batch_behind_damage_is_found() -> None:
     assert codec.find_batch(data, 1, len(data), 0) == codec.read_header(data, len(first))
 
 
-def test_nothing_is_found_where_nothing_is() -> None:
+def test_garbage_contains_no_batch() -> None:
     first = batch_of()
     assert codec.find_batch(first, 0, len(first), 5000) is None
     assert codec.find_batch(first, 0, len(first) - 1, 0) is None

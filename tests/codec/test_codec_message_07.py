@@ -114,14 +114,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused(name: str) -> None:
+def test_refused_input(name: str) -> None:
     first = message(b"first")
     with pytest.raises(CorruptRecord) as caught:
         decode_messages_07(first + REFUSED[name])
     assert caught.value.pos == len(first)
 
 
-def test_another_magic_is_told() -> None:
+def test_another_magic_is_reported() -> None:
     with pytest.raises(UnknownMagic, match="magic 2"):
         decode_messages_07(struct.pack(">ibI", 5, 2, 0))
 
@@ -133,7 +133,7 @@ def test_bombs() -> None:
             decode_messages_07(bomb, max_bytes=1 << 20)
 
 
-def test_what_cannot_be_written() -> None:
+def test_unwritable_values() -> None:
     with pytest.raises(InvalidArgument, match="magic 0 and 1"):
         encode_messages_07([b"x"], 2)
     with pytest.raises(InvalidArgument, match="no gzip for magic 0"):
@@ -181,7 +181,7 @@ def test_responses_round_trip(error_code: int, sets: list) -> None:
         assert [message.payload for message in decode_messages_07(messages)] == payloads
 
 
-def test_responses_that_lie() -> None:
+def test_responses_with_wrong_lengths() -> None:
     made = encode_multifetch_response_07(0, [(0, bytes.fromhex(HELLO_1))])
     for cut in range(len(made)):
         with pytest.raises(CorruptRecord):

@@ -108,7 +108,7 @@ def test_offsets_with_gaps() -> None:
         assert [r.offset for r in decode_message_set(made, start_offset=9)] == [9, 70]
 
 
-def test_append_time_of_a_wrapper_is_everyones() -> None:
+def test_append_time_of_a_wrapper_applies_to_all() -> None:
     for compression in (codec.NONE, codec.GZIP):
         made = encode_message_set(RECORDS, 1, compression, timestamp_type=1)
         got = decode_message_set(made)
@@ -116,7 +116,7 @@ def test_append_time_of_a_wrapper_is_everyones() -> None:
         assert {r.timestamp_ms for r in got} == ({T + 10} if compression else {r[3] for r in RECORDS})
 
 
-def test_a_wrapper_at_offset_0_leaves_the_inner_ones() -> None:
+def test_a_wrapper_at_offset_0_keeps_inner_offsets() -> None:
     inner = message(b"a", 0) + message(b"b", 1)
     made = message(codec.compress(codec.GZIP, inner), 0, attributes=codec.GZIP)
     assert [r.offset for r in decode_message_set(made)] == [0, 1]
@@ -134,7 +134,7 @@ def test_a_cut_at_every_byte_leaves_the_last_message_out(magic: int, compression
 
 
 @pytest.mark.parametrize(("magic", "compression"), SHAPES)
-def test_flips_are_seen_or_change_the_offset_alone(magic: int, compression: int) -> None:
+def test_flips_are_detected_or_change_only_the_offset(magic: int, compression: int) -> None:
     good = encode_message_set(RECORDS[:2], magic, compression, base_offset=7)
     records = decode_message_set(good)
     for i in range(len(good)):
@@ -175,7 +175,7 @@ INSIDE = {
 
 
 @pytest.mark.parametrize("name", INSIDE)
-def test_what_is_refused(name: str) -> None:
+def test_refused_input(name: str) -> None:
     first = message(b"first")
     with pytest.raises(CorruptRecord) as caught:
         decode_message_set(first + INSIDE[name])
@@ -183,7 +183,7 @@ def test_what_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("length", [-2, 3, 2**31 - 1])
-def test_field_lengths_that_lie(length: int) -> None:
+def test_wrong_field_lengths(length: int) -> None:
     for at in (26, 30):
         bad = bytearray(message(b"x"))
         struct.pack_into(">i", bad, at, length)
@@ -192,7 +192,7 @@ def test_field_lengths_that_lie(length: int) -> None:
             decode_message_set(bad)
 
 
-def test_a_record_batch_is_told() -> None:
+def test_a_record_batch_is_recognized() -> None:
     with pytest.raises(UnknownMagic, match="magic 2") as caught:
         decode_message_set(message(b"x") + codec.encode_values([b"v"], T))
     assert caught.value.pos == len(message(b"x"))
@@ -220,7 +220,7 @@ def test_magic_1_takes_no_broken_lz4_header() -> None:
         decode_message_set(message(packed, attributes=codec.LZ4))
 
 
-def test_what_cannot_be_written() -> None:
+def test_unwritable_values() -> None:
     with pytest.raises(InvalidArgument, match="no headers"):
         encode_message_set([(None, b"v", (("h", b"x"),), T)], 1)
     with pytest.raises(InvalidArgument, match="zstd"):

@@ -78,7 +78,7 @@ def test_pieces_of_bytes(data: bytes, compression: int, piece_size: int, draw: s
 
 
 @pytest.mark.parametrize("compression", CODECS)
-def test_records_that_are_missing_or_too_many(compression: int) -> None:
+def test_missing_or_surplus_records(compression: int) -> None:
     rows = SHAPES["many small"]
     batch = encode_batch(rows, compression=compression)
     header = codec.read_header(batch)
@@ -91,7 +91,7 @@ def test_records_that_are_missing_or_too_many(compression: int) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 1, batch_pieces.PIECE_RECORDS, 19_999])
-def test_offsets_that_do_not_rise_are_seen_between_pieces_too(at: int) -> None:
+def test_decreasing_offsets_are_detected_between_pieces(at: int) -> None:
     """The record at `at` bears the delta of the one before; the first bears that of the second."""
     rows = [(None, b"x", (), T)] * 20_000
     batch = encode_batch(rows)
@@ -107,7 +107,7 @@ def test_offsets_that_do_not_rise_are_seen_between_pieces_too(at: int) -> None:
 
 
 @pytest.mark.parametrize("body", [b"\x01", b"\xff\xff\xff\xff\xff\xff", b"\x02x\x03"])
-def test_a_length_that_is_none(body: bytes) -> None:
+def test_an_invalid_length(body: bytes) -> None:
     with pytest.raises(CorruptRecord):
         loops.whole_records(body, 0, len(body), 10)
 

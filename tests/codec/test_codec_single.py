@@ -16,7 +16,9 @@ some_bytes = st.none() | st.binary(max_size=300)
 
 
 @given(some_bytes, some_bytes, st.integers(0, MAX64), st.booleans())
-def test_any_record(key: bytes | None, value: bytes | None, timestamp_ms: int, append_time: bool) -> None:
+def test_any_record_equals_the_batch_encoder(
+    key: bytes | None, value: bytes | None, timestamp_ms: int, append_time: bool
+) -> None:
     wanted = encode_batch([(key, value, (), timestamp_ms)], timestamp_type=append_time)
     attributes = TIMESTAMP_TYPE_BIT if append_time else 0
     assert loops.encode_one(key, value, timestamp_ms, attributes, 0, -1) == wanted
@@ -24,7 +26,7 @@ def test_any_record(key: bytes | None, value: bytes | None, timestamp_ms: int, a
 
 @pytest.mark.parametrize("length", EDGES)
 @pytest.mark.parametrize("key_length", [None, 0, 1, 63, 64])
-def test_where_a_length_takes_one_byte_more(key_length: int | None, length: int) -> None:
+def test_lengths_around_varint_boundaries(key_length: int | None, length: int) -> None:
     key = None if key_length is None else b"k" * key_length
     for value in (b"v" * length, None):
         wanted = encode_batch([(key, value, (), TIME_MS)])

@@ -25,7 +25,7 @@ def test_record_batches(name: str) -> None:
     assert identify(batch + b"and more") == "batch-v2"
 
 
-def test_a_damaged_batch_is_still_one() -> None:
+def test_a_damaged_batch_is_still_a_batch() -> None:
     batch = codec.encode_values([b"v" * 20], T)
     batch[-1] ^= 1
     assert identify(batch) == "batch-v2"
@@ -79,7 +79,7 @@ def test_kafka_07(magic: int, compression: int) -> None:
     ],
     ids=lambda given: f"{given[:8]!r}" if isinstance(given, bytes) else given,
 )
-def test_what_is_none_of_them(data: bytes, name: str) -> None:
+def test_unknown_formats(data: bytes, name: str) -> None:
     assert identify(data) == name
 
 

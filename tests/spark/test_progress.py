@@ -27,7 +27,7 @@ def progresses(draw: st.DrawFn) -> Progress:
 
 
 @given(progresses())
-def test_progress_comes_back_from_the_checkpoint_as_it_was(progress: Progress) -> None:
+def test_progress_round_trips_through_the_checkpoint(progress: Progress) -> None:
     assert Progress.of(json.loads(json.dumps(progress.as_dict()))) == progress
 
 
@@ -67,7 +67,7 @@ def test_a_checkpoint_of_something_else_is_refused(given_offsets: object, told: 
         Progress.of(given_offsets)
 
 
-def test_a_batch_begins_where_the_one_before_ended_unless_it_says_otherwise() -> None:
+def test_a_batch_begins_at_the_end_of_the_previous_one() -> None:
     clicks, views, new = TopicPartition("clicks", 0), TopicPartition("clicks", 1), TopicPartition("new", 0)
     before = Progress({clicks: Position(10, 0), views: Position(7, 0)}, {"clicks": "i"})
     end = Progress(
@@ -83,7 +83,7 @@ def backlogs(draw: st.DrawFn) -> tuple[dict[TopicPartition, int], dict[TopicPart
 
 
 @given(st.integers(1, 1 << 41), backlogs())
-def test_a_limit_is_spread_in_proportion_and_starves_nobody(
+def test_a_limit_is_shared_in_proportion_without_starvation(
     most: int, backlog: tuple[dict[TopicPartition, int], dict[TopicPartition, int]]
 ) -> None:
     begins, ends = backlog
@@ -101,7 +101,7 @@ def test_a_limit_is_spread_in_proportion_and_starves_nobody(
     assert sum(taken.values()) <= most + sum(1 for count in waiting.values() if count)
 
 
-def test_what_waits_is_taken_in_as_many_triggers_as_it_needs() -> None:
+def test_a_backlog_takes_as_many_triggers_as_needed() -> None:
     ends = {TopicPartition("t", 0): 1000, TopicPartition("t", 1): 10, TopicPartition("t", 2): 0}
     begins, triggers = dict.fromkeys(ends, 0), 0
     while begins != ends:

@@ -63,7 +63,7 @@ def refused(ran: Ran, code: int, *words: str) -> None:
         assert word in ran.err
 
 
-def test_what_is_refused_says_what_to_do(run: Run, tmp_path: Path) -> None:
+def test_refusals_say_what_to_do(run: Run, tmp_path: Path) -> None:
     refused(run("load", "data", "--to", "t"), 2, "not a table yet: name the topic")
     refused(run("load", "data", "--to", "t", "--topic", "none"), 2, "no topic 'none'")
     refused(run("load", "none", "--to", "t", "--topic", "t"), 2, "none does not exist")

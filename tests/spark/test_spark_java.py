@@ -22,7 +22,7 @@ from embedlog.spark.java import java_home
     ],
 )
 @pytest.mark.parametrize("named", [True, False])
-def test_one_that_is_too_old(
+def test_a_java_that_is_too_old(
     release: str | None, taken: bool, named: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     java = tmp_path / "bin" / "java"

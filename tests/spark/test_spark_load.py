@@ -36,7 +36,7 @@ def no_spark() -> SparkSession:
     raise AssertionError("Spark was asked for")
 
 
-def test_loads_take_what_is_new_and_nothing_twice(spark: SparkSession, log: Log, to: Path) -> None:
+def test_loads_take_new_records_once(spark: SparkSession, log: Log, to: Path) -> None:
     log.create_topic("t", partitions=3, compression_type="zstd")
     log.append_many("t", records(40))
     zone = spark.conf.get("spark.sql.session.timeZone")
@@ -80,7 +80,7 @@ BAD = {
 }
 
 
-def test_a_schema_and_what_does_not_fit_it(spark: SparkSession, log: Log, to: Path) -> None:
+def test_records_that_do_not_fit_the_schema(spark: SparkSession, log: Log, to: Path) -> None:
     log.create_topic("t", partitions=2)
     expected = {}
     for n in range(30):
@@ -143,7 +143,7 @@ def test_a_schema_and_what_does_not_fit_it(spark: SparkSession, log: Log, to: Pa
     assert (found.manifest.rows, found.manifest.bad_rows) == (len(expected), len(bad))
 
 
-def test_from_a_time_on_rows_are_those_of_the_log_now(spark: SparkSession, log: Log, to: Path) -> None:
+def test_rows_from_a_time_on_equal_the_log(spark: SparkSession, log: Log, to: Path) -> None:
     """A topic that is compacted after it was loaded: what lies before that time stays as it was."""
     log.create_topic("t", partitions=2, segment_bytes=1_024)
     first = [r._replace(key=b"key-%d" % (n % 9)) for n, r in enumerate(records(60))]
@@ -166,9 +166,7 @@ def test_from_a_time_on_rows_are_those_of_the_log_now(spark: SparkSession, log: 
     assert load(log, to=to, spark=spark).records == 5
 
 
-def test_retention_that_was_faster_is_passed_over_if_that_is_said(
-    spark: SparkSession, log: Log, to: Path
-) -> None:
+def test_retention_gaps_are_skipped_if_allowed(spark: SparkSession, log: Log, to: Path) -> None:
     log.create_topic("t")
     log.append_many("t", records(10))
     load(log, topic="t", to=to, spark=spark)
@@ -231,9 +229,7 @@ def test_damage_is_named_and_nothing_is_loaded(spark: SparkSession, path: Path, 
     assert in_table(spark, to) == expected
 
 
-def test_a_wrong_schema_makes_no_table_that_a_right_one_could_not_use(
-    spark: SparkSession, log: Log, to: Path
-) -> None:
+def test_a_wrong_schema_does_not_spoil_the_table(spark: SparkSession, log: Log, to: Path) -> None:
     log.create_topic("t")
     log.append("t", b'{"n": 1, "day": "2013-02-03"}')
     for schema, column, reason in (
@@ -273,7 +269,7 @@ def test_one_load_at_a_time(spark: SparkSession, log: Log, to: Path) -> None:
     assert in_table(spark, to) == in_log(log)
 
 
-def test_tables_that_are_empty_or_not_there(spark: SparkSession, log: Log, to: Path) -> None:
+def test_empty_and_missing_tables(spark: SparkSession, log: Log, to: Path) -> None:
     with pytest.raises(embedlog.TableError, match="not a table yet"):
         warehouse(spark, to)
     log.create_topic("t")

@@ -37,7 +37,7 @@ def log(path: Path) -> Iterator[Log]:
         yield log
 
 
-def test_at_first_everything_then_what_is_new(log: Log) -> None:
+def test_the_first_load_takes_everything_later_ones_what_is_new(log: Log) -> None:
     new = Manifest("t", "")
     assert plan_load(log, "t", new).partitions == {0: PartitionLoad(0, 10), 1: PartitionLoad(0, 20)}
     known = manifest(log, {0: 10, 1: 15})
@@ -98,7 +98,7 @@ def test_a_first_load_from_a_time_begins_there(log: Log) -> None:
     }
 
 
-def test_retention_was_faster(log: Log) -> None:
+def test_retention_deleted_unread_records(log: Log) -> None:
     known = manifest(log, {0: 4, 1: 15})
     log.delete_records("t", 0, 6)
     with pytest.raises(
@@ -154,7 +154,7 @@ def test_the_epoch_of_what_was_loaded_last_is_remembered(path: Path, tmp_path: P
         assert loaded_up_to(log, "t", 0, 0, 10) == Loaded(10, 1)
 
 
-def test_status_before_and_between_loads(log: Log, tmp_path: Path) -> None:
+def test_status_before_and_after_loads(log: Log, tmp_path: Path) -> None:
     to = tmp_path / "table"
     with pytest.raises(embedlog.InvalidArgument, match="not a table yet: name the topic"):
         status(log, to=to)

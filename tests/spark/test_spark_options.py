@@ -44,7 +44,7 @@ def test_defaults() -> None:
     assert options("stream")["start"] == Limit("latest", "startingOffsets")
 
 
-def test_names_may_be_in_any_case_and_values_have_blanks_around_them() -> None:
+def test_names_ignore_case_and_values_are_stripped() -> None:
     assert options(FAILONDATALOSS=" False ")["fail_on_data_loss"] is False
     assert options(minpartitions=" 12 ")["min_partitions"] == 12
     assert options(startingoffsets=" Earliest ")["start"] == Limit("earliest", "startingOffsets")
@@ -145,7 +145,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("given", "words"), WRONG, ids=[f"{n}" for n in range(len(WRONG))])
-def test_what_is_wrong_is_told(given: dict[str, str], words: str) -> None:
+def test_invalid_options_are_named(given: dict[str, str], words: str) -> None:
     with pytest.raises(InvalidArgument, match=re.escape(words)) as caught:
         options(**given)
     assert len(str(caught.value)) < 500
@@ -160,7 +160,7 @@ def test_what_is_wrong_is_told(given: dict[str, str], words: str) -> None:
         ("minPartition", "minPartitions"),
     ],
 )
-def test_an_unknown_option_is_told_the_right_one(name: str, right: str) -> None:
+def test_an_unknown_option_suggests_the_nearest(name: str, right: str) -> None:
     with pytest.raises(UnknownSetting, match=f"did you mean {right}" if right else "there are path, "):
         options(**{name: "x"})
 

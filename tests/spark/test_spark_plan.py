@@ -94,7 +94,7 @@ def read(log: Log, topics: list[str], isolation_level: str = "read_uncommitted")
     st.booleans(),
     st.sampled_from([{}, {"minPartitions": 7}, {"maxRecordsPerPartition": 9}]),
 )
-def test_scanned_in_pieces_it_is_what_python_reads(seed: int, committed: bool, cut: dict[str, int]) -> None:
+def test_a_scan_in_pieces_equals_pythons_reader(seed: int, committed: bool, cut: dict[str, int]) -> None:
     level = "read_committed" if committed else "read_uncommitted"
     with made(seed) as (log, topics):
         pieces = pieces_of(log, subscribePattern="t.*", **cut)
@@ -168,7 +168,7 @@ def passes(row: tuple[Any, ...], each: Any) -> bool:
 
 @settings(max_examples=60)
 @given(st.integers(0, 10**9), st.lists(a_filter(), min_size=1, max_size=3))
-def test_filters_leave_out_nothing_that_passes_them(seed: int, filters: list[Any]) -> None:
+def test_filters_drop_no_matching_records(seed: int, filters: list[Any]) -> None:
     with made(seed) as (log, topics):
         pieces = pieces_of(log, scan_bounds(filters), subscribePattern="t.*")
         found = rows(log, pieces)
@@ -195,7 +195,7 @@ def test_segments_that_are_too_old_are_not_opened(path: Path) -> None:
         assert [row[4] for row in rows(log, pieces)] == list(range(after - 1_000_000, damage.RECORDS))
 
 
-def test_old_segments_in_the_middle_are_left_out(path: Path) -> None:
+def test_old_segments_in_the_middle_are_skipped(path: Path) -> None:
     with embedlog.open(path) as log:
         log.create_topic("t", segment_bytes=1024)
         for number in range(40):
@@ -209,7 +209,7 @@ def test_old_segments_in_the_middle_are_left_out(path: Path) -> None:
         assert len(read_offsets) < 30
 
 
-def test_a_large_partition_is_cut_by_bytes(path: Path) -> None:
+def test_a_large_partition_is_split_by_bytes(path: Path) -> None:
     """Records of very different sizes: equal bytes, not equal numbers of records."""
     with embedlog.open(path) as log:
         log.create_topic("t", segment_bytes=60_000, index_interval_bytes=1000)
@@ -224,7 +224,7 @@ def test_a_large_partition_is_cut_by_bytes(path: Path) -> None:
         assert rows(log, pieces) == read(log, ["t"])
 
 
-def test_one_batch_is_cut_too_where_so_many_are_wanted(log: Log) -> None:
+def test_one_batch_is_split_if_many_tasks_are_wanted(log: Log) -> None:
     log.create_topic("t")
     log.append_many("t", [b"%d" % n for n in range(100)])
     pieces = pieces_of(log, subscribe="t", minPartitions=4)
@@ -287,13 +287,13 @@ def test_where_reading_begins_and_ends(clicks: Log, options: dict[str, object], 
         ({"startingOffsets": both(5, 5), "endingTimestamp": 2000}, "after endingTimestamp"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(clicks: Log, options: dict[str, object], words: str) -> None:
+def test_contradictory_options_are_refused(clicks: Log, options: dict[str, object], words: str) -> None:
     with pytest.raises(InvalidArgument, match=words):
         pieces_of(clicks, subscribe="t", **options)
 
 
 @pytest.mark.parametrize("options", [{"startingOffsets": both(0, 1)}, {"endingOffsets": both(11, 5)}])
-def test_offsets_that_are_not_there(clicks: Log, options: dict[str, object]) -> None:
+def test_offsets_out_of_range(clicks: Log, options: dict[str, object]) -> None:
     with pytest.raises(OffsetOutOfRange, match="failOnDataLoss=false"):
         pieces_of(clicks, subscribe="t", **options)
     pieces = pieces_of(clicks, subscribe="t", failOnDataLoss="false", **options)
@@ -318,7 +318,7 @@ def test_selections(clicks: Log) -> None:
 # -- while tasks run ------------------------------------------------------------------------------------
 
 
-def test_what_is_appended_after_planning_is_not_read(clicks: Log) -> None:
+def test_records_appended_after_planning_are_not_read(clicks: Log) -> None:
     with embedlog.open(clicks.path, mode="r") as reader:
         pieces = pieces_of(reader, subscribe="t")
         planned = read(reader, ["t"])
@@ -361,7 +361,7 @@ def test_a_tail_lost_after_planning(path: Path) -> None:
 
 
 @pytest.mark.parametrize("at", [30, 4, 12, 80], ids=["crc", "base offset", "length", "value"])
-def test_damage_is_an_error_that_says_where_or_is_passed_over_and_counted(
+def test_damage_is_located_or_skipped_and_counted(
     path: Path, tmp_path: Path, at: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     directory = damage.make_log(path)
@@ -389,7 +389,7 @@ def test_damage_is_an_error_that_says_where_or_is_passed_over_and_counted(
 
 
 @pytest.mark.parametrize("byte", [8, 16, 70], ids=["length", "magic", "CRC"])
-def test_a_wrong_length_hides_no_batch_from_who_begins_behind_it(tmp_path: Path, byte: int) -> None:
+def test_a_wrong_length_hides_no_later_batch(tmp_path: Path, byte: int) -> None:
     """The look-up of a piece's first offset is led past whole batches by a damaged one before it."""
     segment = damage.segments(damage.make_log(tmp_path / "log"))[3]
     before, first = (batch for batch in damage.batches(segment) if batch.base_offset in (224, 225))
@@ -404,7 +404,7 @@ def test_a_wrong_length_hides_no_batch_from_who_begins_behind_it(tmp_path: Path,
 
 @settings(max_examples=40)
 @given(st.integers(0, 10**9))
-def test_whatever_is_damaged_the_rest_is_read(seed: int) -> None:
+def test_the_rest_is_read_around_any_damage(seed: int) -> None:
     """Random damage to one segment: what is found are records of the log, and all but one stretch of them.
 
     Where an offset is hit, the label of the batch behind stays legible: nothing else could tell.

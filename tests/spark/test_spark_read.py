@@ -109,7 +109,7 @@ def test_a_schema_chooses_and_orders_columns(spark: SparkSession, clicks: Log) -
         ("x int", "there are key"),
     ],
 )
-def test_a_schema_that_cannot_be(spark: SparkSession, clicks: Log, schema: str, words: str) -> None:
+def test_an_impossible_schema(spark: SparkSession, clicks: Log, schema: str, words: str) -> None:
     with pytest.raises(PySparkException, match=words):
         frame(spark, clicks.path, schema, subscribe="t").collect()
 
@@ -133,7 +133,7 @@ def test_options_reach_the_source(
 
 
 @pytest.mark.jvm
-def test_a_mistake_is_told_when_the_log_is_loaded(spark: SparkSession, clicks: Log) -> None:
+def test_errors_are_raised_at_load(spark: SparkSession, clicks: Log) -> None:
     with pytest.raises(AnalysisException, match="did you mean startingOffsets"):
         frame(spark, clicks.path, subscribe="t", startingOffset="earliest")
     with pytest.raises(AnalysisException, match="give exactly one of"):
@@ -170,7 +170,7 @@ def test_filters_are_pushed_down(spark: SparkSession, clicks: Log) -> None:
 
 @pytest.mark.jvm
 @pytest.mark.usefixtures("no_pushing")
-def test_filters_work_where_nothing_is_pushed_down(spark: SparkSession, clicks: Log) -> None:
+def test_filters_work_without_pushdown(spark: SparkSession, clicks: Log) -> None:
     assert count_filtered(spark, clicks.path) == [count for _, count in FILTERS]
 
 
@@ -243,7 +243,7 @@ def test_a_broker(spark: SparkSession, kafka_broker: Any) -> None:
 
 
 @pytest.mark.jvm
-def test_timestamps_that_spark_cannot_hold_are_as_far_away_as_can_be(spark: SparkSession, log: Log) -> None:
+def test_timestamps_beyond_sparks_range_are_clamped(spark: SparkSession, log: Log) -> None:
     log.create_topic("t")
     for time_ms in (0, 1, (1 << 63) - 1):
         log.append("t", b"x", timestamp_ms=time_ms)

@@ -102,7 +102,7 @@ print(len(set(frame.rdd.mapPartitions(who).collect())))
     assert daemons == "2"
 
 
-def test_a_start_is_silent_and_one_that_fails_is_not(run: Run) -> None:
+def test_a_start_is_silent_unless_it_fails(run: Run) -> None:
     code = """
 import sys
 import embedlog.spark

@@ -44,9 +44,7 @@ def test_a_temporary_view(spark: SparkSession, clicks: Log) -> None:
 
 
 @pytest.mark.parametrize("columns", ["", "(value BINARY, offset BIGINT)"])
-def test_a_table_whose_options_are_given_in_the_query(
-    spark: SparkSession, clicks: Log, table: str, columns: str
-) -> None:
+def test_table_options_in_the_query(spark: SparkSession, clicks: Log, table: str, columns: str) -> None:
     spark.sql(f"CREATE TABLE {table} {columns} USING embedlog COMMENT 'of the log'")
     options = f"path = '{clicks.path}', subscribe = 'clicks'"
     assert count(spark, f"{table} WITH ({options}) WHERE offset >= 0") == 10

@@ -78,9 +78,7 @@ def values(*words: str, count: int) -> list[bytes]:
     return [f"{word}{number}".encode() for word in words for number in range(count)]
 
 
-def test_each_record_once_however_often_the_query_is_started(
-    stream: Callable[..., Stream], path: Path
-) -> None:
+def test_each_record_once_over_restarts(stream: Callable[..., Stream], path: Path) -> None:
     with embedlog.open(path, flush_ms=10**9) as log:
         log.create_topic("clicks", partitions=2)
         log.append_many("clicks", values("a", count=300), partition=0)
@@ -169,7 +167,7 @@ def test_a_log_that_grows_meanwhile_in_another_process(
 
 
 @pytest.mark.jvm
-def test_what_was_deleted_before_the_query_had_read_it(stream: Callable[..., Stream], path: Path) -> None:
+def test_records_deleted_before_the_query_read_them(stream: Callable[..., Stream], path: Path) -> None:
     with embedlog.open(path) as log:
         log.create_topic("clicks")
         log.append_many("clicks", values("a", count=100), flush=True)

@@ -186,7 +186,7 @@ def test_a_full_disk_leaves_the_table_as_it_was(tmp_path: Path) -> None:
         assert on_disk(path) == old
 
 
-def test_what_cannot_be_removed_is_left_to_the_next_load(tmp_path: Path) -> None:
+def test_unremovable_files_are_left_to_the_next_load(tmp_path: Path) -> None:
     path = tmp_path / "t"
     table, before, _ = make(path)
     after, new = loaded(2, into=before._replace(bad=()))
@@ -225,7 +225,7 @@ def test_a_killed_load_leaves_no_lock(tmp_path: Path) -> None:
         pass
 
 
-def test_files_that_are_nobodys_are_left_alone(tmp_path: Path) -> None:
+def test_foreign_files_are_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "t"
     table, _, _ = make(path)
     strangers = ["event_date=2013-01-01/notes.txt", "event_date=2013-01-01/other.parquet", "README", "a/b"]
@@ -240,7 +240,7 @@ def test_files_that_are_nobodys_are_left_alone(tmp_path: Path) -> None:
     )
 
 
-def test_what_is_no_table_is_left_alone(tmp_path: Path) -> None:
+def test_a_directory_that_is_not_a_table_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").write_text("")
@@ -252,7 +252,7 @@ def test_what_is_no_table_is_left_alone(tmp_path: Path) -> None:
     assert Table(tmp_path / "empty").read() is None
 
 
-def test_a_table_that_lost_its_manifest_is_not_taken_for_a_new_one(tmp_path: Path) -> None:
+def test_a_table_without_its_manifest_is_not_taken_for_new(tmp_path: Path) -> None:
     table, _, contents = make(tmp_path / "t")
     (tmp_path / "t" / "_embedlog" / "manifest.json").unlink()
     with pytest.raises(embedlog.TableError, match=r"manifest\.json is missing"):
@@ -260,7 +260,7 @@ def test_a_table_that_lost_its_manifest_is_not_taken_for_a_new_one(tmp_path: Pat
     assert on_disk(tmp_path / "t") == contents
 
 
-def test_killed_before_its_first_manifest_it_is_no_table_yet(tmp_path: Path) -> None:
+def test_killed_before_its_first_manifest_it_is_not_a_table(tmp_path: Path) -> None:
     table = Table(tmp_path / "t")
     with table.locked():
         pass
@@ -300,12 +300,12 @@ manifests = st.builds(
 
 
 @given(manifests)
-def test_a_manifest_comes_back_as_it_was(manifest: Manifest) -> None:
+def test_a_manifest_round_trips(manifest: Manifest) -> None:
     assert from_bytes(to_bytes(manifest), "m") == manifest
 
 
 @given(manifests, st.data())
-def test_a_damaged_manifest_is_an_error_and_nothing_else(manifest: Manifest, data: st.DataObject) -> None:
+def test_a_damaged_manifest_is_an_error(manifest: Manifest, data: st.DataObject) -> None:
     raw = bytearray(to_bytes(manifest))
     where = data.draw(st.integers(0, len(raw) - 2))
     raw[where] ^= data.draw(st.integers(1, 255))
@@ -320,7 +320,7 @@ def test_a_damaged_manifest_is_an_error_and_nothing_else(manifest: Manifest, dat
 @pytest.mark.parametrize(
     "data", [b"", b"{}", b"[]", b"null", b'{"version":1}', b"[" * 10_000, b"\xff", b'{"version":1,"crc32":0}']
 )
-def test_what_is_no_manifest_says_what_to_do(data: bytes) -> None:
+def test_an_invalid_manifest_says_what_to_do(data: bytes) -> None:
     with pytest.raises(embedlog.CorruptCheckpoint, match="backup, or load into another table"):
         from_bytes(data, "m")
 
@@ -350,7 +350,7 @@ def test_a_path_cannot_leave_the_table(path: str) -> None:
     st.dictionaries(st.integers(0, 3), st.tuples(st.integers(0, 20), st.integers(0, 20)), min_size=1),
     st.dictionaries(st.integers(0, 3), st.integers(0, 25)),
 )
-def test_a_file_lies_before_or_behind_what_is_replaced(
+def test_files_lie_before_or_after_the_replaced_range(
     bounds: dict[int, tuple[int, int]], cuts: dict[int, int]
 ) -> None:
     spans = {p: Span(min(pair), max(pair), 2) for p, pair in bounds.items()}

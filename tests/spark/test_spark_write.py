@@ -90,7 +90,9 @@ def holders(path: Path, program: Callable[..., Program]) -> Iterator[tuple[str, 
 
 
 @pytest.mark.jvm
-def test_whoever_has_the_log(numbers: DataFrame, path: Path, program: Callable[..., Program]) -> None:
+def test_written_with_the_log_open_anywhere(
+    numbers: DataFrame, path: Path, program: Callable[..., Program]
+) -> None:
     for written, (who, holder) in enumerate(holders(path, program), 1):
         with holder as held:
             append(numbers, path)
@@ -107,7 +109,7 @@ def test_through_a_broker(spark: SparkSession, numbers: DataFrame, path: Path) -
         assert values(path) == list(range(ROWS))
 
 
-def test_what_was_read_is_written_as_it_was(spark: SparkSession, path: Path) -> None:
+def test_rows_that_were_read_are_written_unchanged(spark: SparkSession, path: Path) -> None:
     with embedlog.open(path) as log:
         for i in range(50):
             key = None if i % 7 == 0 else b"%d" % (i % 5)
@@ -146,7 +148,7 @@ def test_a_version_is_written_once(numbers: DataFrame, path: Path) -> None:
 
 
 @pytest.mark.jvm
-def test_of_a_job_that_fails_nobody_sees_anything(spark: SparkSession, path: Path) -> None:
+def test_a_failed_job_leaves_nothing_visible(spark: SparkSession, path: Path) -> None:
     """One task fails in its last row; the other may be through by then, or will be a moment later."""
     from pyspark.errors import PySparkException
 

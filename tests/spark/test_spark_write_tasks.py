@@ -135,7 +135,7 @@ def test_strings_are_utf8_and_columns_have_any_case(path: Path, columns: str) ->
     assert {record.key for record in records} == ({None} if len(kinds) == 1 else {b"b", "ü".encode()})
 
 
-def test_the_option_topic_counts_before_the_column_and_what_was_read_may_be_written(path: Path) -> None:
+def test_the_option_topic_overrides_the_column(path: Path) -> None:
     ddl = "value binary, topic string, offset bigint, timestampType int"
     one = writer(path, ddl, topic="u")
     one.commit(write(one, rows([b"x"], ["t"], [7], [0], ddl=ddl)))
@@ -224,7 +224,7 @@ def test_large_writes_become_batches_of_the_allowed_size_and_too_large_rows_are_
         ("value binary", {"topic": "t", "txnAppId": "x", "txnVersion": "-1"}, "txnVersion must be a number"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_is_written(
+def test_impossible_writes_are_refused_before_anything_is_written(
     path: Path, ddl: str, options: dict[str, str], why: str
 ) -> None:
     with pytest.raises(EmbedlogError, match=why):
@@ -268,7 +268,7 @@ def test_where_there_is_no_log(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
-def test_attempts_that_do_not_count_leave_nothing_visible(path: Path) -> None:
+def test_discarded_attempts_leave_nothing_visible(path: Path) -> None:
     """Run twice at once, killed half-way (its files stay), failed: one attempt of each task is committed."""
     one = writer(path, "value binary", topic="t")
     batch = rows([b"a", b"b", b"c"], ddl="value binary")
@@ -320,7 +320,7 @@ def test_a_batch_with_a_version_is_written_once(path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [StreamWriter, RowStreamWriter])
-def test_a_micro_batch_that_is_committed_again_is_nothing(path: Path, kind: Any) -> None:
+def test_a_micro_batch_committed_again_writes_nothing(path: Path, kind: Any) -> None:
     def batch(number: int) -> Any:
         value = b"%d" % number
         return rows([value], ddl="value binary") if kind is StreamWriter else Row(value=bytearray(value))
@@ -338,7 +338,7 @@ def test_a_micro_batch_that_is_committed_again_is_nothing(path: Path, kind: Any)
     assert staged(path) == []
 
 
-def test_a_stream_that_nobody_can_tell_from_others_is_refused(path: Path) -> None:
+def test_a_stream_without_an_identity_is_refused(path: Path) -> None:
     one = writer(path, "value binary", StreamWriter, topic="u")
     messages = write(one, rows([b"a"], ddl="value binary"))
     with pytest.raises(embedlog.InvalidArgument, match="give the option txnAppId"):
@@ -352,7 +352,7 @@ def test_a_stream_that_nobody_can_tell_from_others_is_refused(path: Path) -> Non
     assert type(stream_writer(options, schema("value binary"), False)) is StreamWriter
 
 
-def test_rows_as_spark_4_0_hands_them_over(path: Path) -> None:
+def test_rows_as_spark_4_0_passes_them(path: Path) -> None:
     when = datetime.fromtimestamp(1_700_000_000.123)
     row = Row(
         key="k",

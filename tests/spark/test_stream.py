@@ -69,7 +69,7 @@ def fill(log: Log, count: int, partition: int = 0, topic: str = "a", word: str =
 # -- never ahead of the log ------------------------------------------------------------------------------
 
 
-def test_a_query_ends_where_the_log_is_durable(live: Log, stream: Make) -> None:
+def test_a_query_ends_at_the_durable_end(live: Log, stream: Make) -> None:
     source = stream()
     start = begun(source)
     assert offsets(start) == {A0: 0, A1: 0}
@@ -83,7 +83,7 @@ def test_a_query_ends_where_the_log_is_durable(live: Log, stream: Make) -> None:
     assert source.latest(end) is end
 
 
-def test_an_idle_writer_makes_its_last_records_readable_by_itself(path: Path, stream: Make) -> None:
+def test_an_idle_writers_last_records_become_readable(path: Path, stream: Make) -> None:
     with embedlog.open(path, flush_ms=20) as log:
         log.create_topic("a", partitions=2)
         source = stream()
@@ -174,7 +174,7 @@ def test_with_read_committed_the_last_stable_offset_is_the_end(live: Log, stream
 # -- where it begins -------------------------------------------------------------------------------------
 
 
-def test_latest_is_the_durable_end_and_nothing_is_skipped_behind_it(live: Log, stream: Make) -> None:
+def test_latest_is_the_durable_end_and_skips_nothing(live: Log, stream: Make) -> None:
     fill(live, 10)
     live.flush()
     fill(live, 5)
@@ -223,7 +223,7 @@ def test_a_query_that_cannot_begin_says_why(live: Log, stream: Make) -> None:
         stream(startingTimestamp=10**15).initial()
 
 
-def test_where_a_query_began_is_known_when_its_first_batch_is_run_again(live: Log, stream: Make) -> None:
+def test_a_repeated_first_batch_keeps_its_start(live: Log, stream: Make) -> None:
     """Spark keeps where batches end, and asks again where the first one began, which is elsewhere by then."""
     fill(live, 10)
     live.flush()
@@ -243,7 +243,7 @@ def test_where_a_query_began_is_known_when_its_first_batch_is_run_again(live: Lo
 # -- how much it takes -----------------------------------------------------------------------------------
 
 
-def test_a_trigger_takes_no_more_than_it_may(live: Log, stream: Make) -> None:
+def test_a_trigger_respects_its_limit(live: Log, stream: Make) -> None:
     fill(live, 300)
     fill(live, 100, partition=1)
     live.flush()
@@ -271,7 +271,7 @@ def test_a_trigger_waits_until_there_is_enough(live: Log, stream: Make) -> None:
     assert offsets(source.latest(first)) == {A0: 10, A1: 1}
 
 
-def test_a_delay_that_is_over_is_not_waited_for(live: Log, stream: Make) -> None:
+def test_an_elapsed_delay_is_not_waited_for(live: Log, stream: Make) -> None:
     source = stream(minOffsetsPerTrigger=10, maxTriggerDelay="0s")
     for count in range(1, 4):
         fill(live, 1)
@@ -279,7 +279,7 @@ def test_a_delay_that_is_over_is_not_waited_for(live: Log, stream: Make) -> None
         assert offsets(source.latest(source.initial())) == {A0: count, A1: 0}
 
 
-def test_what_is_available_now_is_fixed(live: Log, stream: Make) -> None:
+def test_available_now_has_a_fixed_end(live: Log, stream: Make) -> None:
     fill(live, 100)
     live.flush()
     source = stream(subscribePattern="a|b", maxOffsetsPerTrigger=60, minOffsetsPerTrigger=60)
@@ -301,7 +301,7 @@ def test_what_is_available_now_is_fixed(live: Log, stream: Make) -> None:
     assert offsets(reported) == {A0: 150, A1: 50, ("a", 2): 0, ("b", 0): 5}
 
 
-def test_how_far_the_log_is_gets_reported(live: Log, stream: Make) -> None:
+def test_the_log_end_is_reported(live: Log, stream: Make) -> None:
     fill(live, 100)
     live.flush()
     fill(live, 7)
@@ -334,7 +334,7 @@ def test_new_partitions_and_topics_are_read_from_their_beginning(live: Log, stre
     assert spans(source, end, source.latest(end)) == [("new-topic", 0, 4, 6)]
 
 
-def test_an_old_topic_that_is_new_to_the_query_begins_where_it_begins(live: Log, stream: Make) -> None:
+def test_an_old_topic_new_to_the_query_is_read_from_its_start(live: Log, stream: Make) -> None:
     live.create_topic("b")
     fill(live, 10, topic="b")
     live.delete_records("b", 0, 6)
@@ -373,7 +373,7 @@ def test_retention_that_overtakes_the_query(
     assert caplog.text.count("offsets 20 to 49 were deleted") == 1
 
 
-def test_retention_that_overtakes_a_batch_that_is_run_again(live: Log, stream: Make) -> None:
+def test_retention_that_overtakes_a_repeated_batch(live: Log, stream: Make) -> None:
     fill(live, 100)
     live.flush()
     source = stream()
@@ -444,7 +444,7 @@ def test_a_topic_that_was_deleted(live: Log, stream: Make) -> None:
 
 
 @pytest.mark.parametrize("count", [3, 5, 8])
-def test_a_topic_that_was_made_anew(live: Log, stream: Make, count: int) -> None:
+def test_a_recreated_topic(live: Log, stream: Make, count: int) -> None:
     fill(live, 5)
     live.flush()
     source, loose = stream(), stream(failOnDataLoss="false")
@@ -464,7 +464,7 @@ def test_a_topic_that_was_made_anew(live: Log, stream: Make, count: int) -> None
     assert loose.latest(after) is after
 
 
-def test_compaction_is_no_loss(path: Path, stream: Make) -> None:
+def test_compaction_is_not_data_loss(path: Path, stream: Make) -> None:
     with embedlog.open(path, flush_ms=10**9) as log:
         log.create_topic("a", cleanup_policy="compact", segment_bytes=1_024)
         for number in range(100):
@@ -476,6 +476,6 @@ def test_compaction_is_no_loss(path: Path, stream: Make) -> None:
         assert spans(source, end, source.latest(end)) == [("a", 0, 30, 60)]
 
 
-def test_a_log_that_is_not_there_is_an_error(stream: Make) -> None:
+def test_a_missing_log_is_an_error(stream: Make) -> None:
     with pytest.raises(EmbedlogError):
         stream().initial()

@@ -67,7 +67,7 @@ def test_a_broker_is_followed(served: Broker) -> None:
     assert source.latest(second) is second
 
 
-def test_a_broker_says_where_a_time_is_and_what_is_new(served: Broker) -> None:
+def test_a_broker_looks_up_times_and_log_ends(served: Broker) -> None:
     for number in range(10):
         served.log.append("a", b"", partition=0, timestamp_ms=1_000 + number)
     source = stream_of(
@@ -168,9 +168,7 @@ with embedlog.open(sys.argv[1]) as log:
 """
 
 
-def test_so_does_another_process_and_where_there_is_none_the_log_itself(
-    path: Path, program: Callable[..., Program]
-) -> None:
+def test_another_process_or_the_log_itself_keeps_them(path: Path, program: Callable[..., Program]) -> None:
     owner = program(_OWNER, path)
     owner.line()
     commit_to_group(LogLocation(str(path)), "g", PROGRESS)
@@ -183,7 +181,7 @@ def test_so_does_another_process_and_where_there_is_none_the_log_itself(
         assert committed(log) == {A0: (9, 0), A1: (0, -1)}
 
 
-def test_a_commit_that_fails_is_told(log: Log, path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_commit_is_reported(log: Log, path: Path, caplog: pytest.LogCaptureFixture) -> None:
     log.create_topic("a", partitions=2)
     with log.consumer("a", group="g") as consumer:
         consumer.poll(0)
