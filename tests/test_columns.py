@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from test_loops import some_batches
+from random_batches import random_batches
 
 import embedlog
 from embedlog.codec import checksum, encode_batch, plain_columns, plain_encoding
@@ -44,7 +44,7 @@ def test_compiled_and_plain_columns_are_the_same(seed: int) -> None:
     chosen = random.Random(seed)
     rows = some_rows(chosen, 150)
     body = bytes(plain_encoding.encode_records(b"", rows, rows[0][3]))
-    data, behind = some_batches(chosen)
+    data, behind = random_batches(chosen)
     for wanted in subsets():
         pair = [module.Columns(wanted) for module in (compiled_columns, plain_columns)]
         for append_time in (None, 77):

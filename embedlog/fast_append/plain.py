@@ -12,7 +12,7 @@ raises no errors of its own. It declines
     a segment that is full or not open; a partition that refuses appends
 
 Invariant: it leaves the same bytes and returns the same result as the ordinary path
-(tests/test_append_one.py).
+(tests/test_single_append.py).
 """
 
 from __future__ import annotations

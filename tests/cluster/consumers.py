@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from programs import Program
-from registered import Cluster
+from registered_brokers import Cluster
 from zookeepers import eventually
 
 from embedlog.cluster.zookeeper import contents, paths

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from brokers import cluster as cluster_of
-from registered import Cluster
+from registered_brokers import Cluster
 from zookeepers import Znodes, eventually
 
 import embedlog

@@ -8,10 +8,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from acknowledged import Acknowledged
 from brokers import cluster
 from confluent_kafka import Producer
 from consumers import Consumer, Group
+from verifiable_producer import VerifiableProducer
 from zookeepers import WAIT_S, Znodes, eventually
 
 pytestmark = pytest.mark.jvm
@@ -84,7 +84,7 @@ def test_a_group_goes_on_while_a_broker_is_killed(zookeeper: Znodes, tmp_path: P
         group = Group(ends.enter_context(zookeeper.client()), zookeeper.connect, tmp_path)
         ends.callback(group.close)
         group.start(2)
-        producing = Acknowledged(brokers.bootstrap, "t", 6)
+        producing = VerifiableProducer(brokers.bootstrap, "t", 6)
         ends.callback(producing.close)
         group.wait_until_owned(6)
         producing.wait_for_more()

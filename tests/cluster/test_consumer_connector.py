@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from registered import Cluster
+from registered_brokers import Cluster
 from zookeepers import Znodes, eventually
 
 from embedlog import Record, TopicPartition, errors

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from consumers import Group, Producing
 from kazoo.client import KazooClient
-from registered import Cluster
+from registered_brokers import Cluster
 from zookeepers import Znodes, chroot, eventually, told
 
 from embedlog import TopicPartition

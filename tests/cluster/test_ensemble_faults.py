@@ -8,11 +8,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from acknowledged import Acknowledged
 from brokers import cluster
 from cluster_history import ClusterHistory
 from consumers import Group
 from rounds import ROUNDS
+from verifiable_producer import VerifiableProducer
 from zookeepers import chroot, eventually, told
 
 from embedlog.cluster.coordination.lease import Lease, clock
@@ -39,7 +39,7 @@ def test_a_cluster_goes_on_without_one_server(zookeeper_ensemble: ZooKeepers, tm
         group.start(2, zookeeper_session_timeout_ms=6_000)
         history = ClusterHistory(connect, "t")
         ends.callback(history.close)
-        producing = Acknowledged(brokers.bootstrap, "t", PARTITIONS)
+        producing = VerifiableProducer(brokers.bootstrap, "t", PARTITIONS)
         ends.callback(producing.close)
         group.wait_until_owned(PARTITIONS)
         producing.wait_for_more()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from faults import Clock, store_of
 from housekeeping import housekeep
-from registered import Cluster
+from registered_brokers import Cluster
 from zookeepers import Znodes, eventually
 
 import embedlog

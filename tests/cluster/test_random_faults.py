@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from acknowledged import Acknowledged
 from brokers import BrokerProcess, Brokers, cluster
 from cluster_history import ClusterHistory
 from consumers import Group
 from ensembles import Ensemble, ensemble
 from links import WAYS, Link
 from rounds import ROUNDS
+from verifiable_producer import VerifiableProducer
 from zookeepers import chroot, told
 
 from embedlog.cluster.zookeeper import contents, paths
@@ -79,7 +79,7 @@ class World:
         self._consume(*self.ways)
         self.history = ClusterHistory(connect, "t")
         ends.callback(self.history.close)
-        self.producing = Acknowledged(self.brokers.bootstrap, "t", PARTITIONS, pace_s=0.02)
+        self.producing = VerifiableProducer(self.brokers.bootstrap, "t", PARTITIONS, pace_s=0.02)
         ends.callback(self.producing.close)
 
     def faults(self) -> Iterator[list[Fault]]:

@@ -1,5 +1,5 @@
 """The broker that the clients here talk to."""
 
-from served import bootstrap
+from broker_process import bootstrap
 
 __all__ = ["bootstrap"]

@@ -15,9 +15,9 @@ import damage
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_logs import START_MS, make_log
 from pyspark.sql import datasource as pushed
 from pyspark.sql.types import StructType
+from random_logs import START_MS, make_log
 
 import embedlog
 from embedlog import Log, Record

@@ -13,9 +13,9 @@ import damage
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from made_logs import START_MS, make_log
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import functions as F
+from random_logs import START_MS, make_log
 
 import embedlog
 from embedlog import Log

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from acknowledged import Acknowledged
 from brokers import BrokerProcess, Brokers, cluster
 from cluster_history import ClusterHistory
 from consumers import Group, Producing
 from links import WAYS, Link
-from registered import Cluster
+from registered_brokers import Cluster
+from verifiable_producer import VerifiableProducer
 from wire import Wire, batch_of
 from zookeepers import Znodes, eventually
 
@@ -88,7 +88,7 @@ def test_brokers_that_are_cut_off_from_zookeeper(cut: Cut) -> None:
         partition_of = {leader: partition for partition, leader in leaders.items()}
         history = ClusterHistory(cut.connect, "t")
         ends.callback(history.close)
-        producing = Acknowledged(brokers.bootstrap, "t", 8)
+        producing = VerifiableProducer(brokers.bootstrap, "t", 8)
         ends.callback(producing.close)
         producing.wait_for_more()
         first = _controller(client)
@@ -261,7 +261,7 @@ def test_clients_that_are_cut_off_from_brokers(cut: Cut, tmp_path: Path) -> None
         group = Group(client, cut.connect, tmp_path)
         ends.callback(group.close)
         group.start(2, topic="clients", socket_timeout_ms=1_000)
-        producing = Acknowledged(brokers.bootstrap, "clients", 4)
+        producing = VerifiableProducer(brokers.bootstrap, "clients", 4)
         ends.callback(producing.close)
         group.wait_until_owned(4, "clients")
         producing.wait_for_more()

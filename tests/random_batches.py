@@ -8,7 +8,7 @@ from typing import Any
 from embedlog.codec import encode_control_batch, encode_values
 
 
-def some_batches(chosen: random.Random) -> tuple[bytearray, int]:
+def random_batches(chosen: random.Random) -> tuple[bytearray, int]:
     """A few batches of all kinds, offsets from 100, epochs from 2; and how many bytes may follow."""
     out = bytearray()
     offset, epoch = 100, 2

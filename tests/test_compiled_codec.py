@@ -14,7 +14,7 @@ import google_crc32c
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from made_batches import some_batches
+from random_batches import random_batches
 
 from embedlog.codec import encode_batch, plain_decoding, plain_encoding, read_header
 from embedlog.codec.plain_byte_ranges import stretch_at
@@ -219,7 +219,7 @@ def test_runs() -> None:
 
 def check_runs(seed: int) -> None:
     chosen = random.Random(seed)
-    data, behind = some_batches(chosen)
+    data, behind = random_batches(chosen)
     if seed % 3 == 1:
         data[chosen.randrange(len(data))] = chosen.randrange(256)
     elif seed % 3 == 2:
@@ -243,7 +243,7 @@ def test_one_record_of_a_run() -> None:
     found = 0
     for seed in range(400):
         chosen = random.Random(seed)
-        data, behind = some_batches(chosen)
+        data, behind = random_batches(chosen)
         if seed % 4 == 1:
             data[chosen.randrange(len(data))] = chosen.randrange(256)
         elif seed % 4 == 2:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from registered import Cluster
+from registered_brokers import Cluster
 from zookeepers import Znodes
 
 import embedlog

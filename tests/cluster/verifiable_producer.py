@@ -29,7 +29,7 @@ SETTINGS = {
 }
 
 
-class Acknowledged:
+class VerifiableProducer:
     """Sends numbered records to each partition in turn, in a thread of its own, until it is stopped.
 
     The values of a partition are partition-0, partition-1 and so on. As long as none is given up, each must

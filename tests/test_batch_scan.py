@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import IO
 
 import pytest
-from made_batches import some_batches
+from random_batches import random_batches
 
 import embedlog.scan.batch_scan
 import embedlog.scan.parallel_scan
@@ -45,7 +45,7 @@ def change(data: bytearray, chosen: random.Random) -> None:
 def damaged(seed: int) -> tuple[bytearray, int, random.Random]:
     """Batches, two times out of three with a byte changed or an end missing; and the offset behind them."""
     chosen = random.Random(seed)
-    data, behind = some_batches(chosen)
+    data, behind = random_batches(chosen)
     if seed % 3 == 1:
         change(data, chosen)
     elif seed % 3 == 2:
@@ -288,7 +288,7 @@ def many_batches(chosen: random.Random) -> tuple[bytearray, int]:
     """Some hundred batches, mostly in their places."""
     data, behind = bytearray(), 100
     for _ in range(30):
-        more, end = some_batches(chosen)
+        more, end = random_batches(chosen)
         pos = 0
         for header in scan(more).headers:
             struct.pack_into(">q", more, pos, header.base_offset - 100 + behind)
