@@ -2,6 +2,7 @@
 
 The rest of embedlog imports the record batch (magic 2) from here:
 
+    BatchBuilder                                                           records, as they come -> one batch
     encode_values / encode_pairs / encode_batch / encode_one / encode_control_batch   records -> one batch
     assign / set_append_time / set_max_timestamp / set_producer            what is written into a batch later
     scan / read_batch / read_header / find_batch                           a buffer -> its batches' headers
@@ -39,7 +40,7 @@ from .batch_encode import (
 from .batch_pieces import check_pieces, decode_pieces
 from .checksum import crc32, crc32c
 from .compression import GZIP, LZ4, NONE, SNAPPY, ZSTD, codec_name, codec_number, compress, decompress
-from .loops import CHECKSUM_IMPLEMENTATION, encode_one
+from .loops import CHECKSUM_IMPLEMENTATION, BatchBuilder, encode_one
 from .loops import IMPLEMENTATION as LOOPS_IMPLEMENTATION
 from .record_batch import (
     HEADER_SIZE,
@@ -69,6 +70,7 @@ __all__ = [
     "SNAPPY",
     "TIMESTAMP_TYPE_BIT",
     "ZSTD",
+    "BatchBuilder",
     "BatchHeader",
     "RecordTuple",
     "Scan",

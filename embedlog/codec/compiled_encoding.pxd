@@ -4,6 +4,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_GET_SIZE
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memset
 
 
@@ -45,6 +46,23 @@ cdef int64_t values_total(list items, int64_t* payload) noexcept
 cdef void put_values(Data at, list items) noexcept
 cdef int64_t pairs_total(list items, int64_t* payload) noexcept
 cdef void put_pairs(Data at, list items) noexcept
-cdef void put_header(Data at, int attributes, int64_t count, int64_t timestamp_ms) noexcept nogil
+cdef void put_header(
+    Data at, int attributes, int64_t count, int64_t timestamp_ms, int64_t max_timestamp_ms
+) noexcept nogil
 cdef void assign(Data at, int64_t base_offset, int32_t leader_epoch) noexcept nogil
 cdef void seal_at(Data batch, Py_ssize_t size) noexcept nogil
+
+
+cdef class BatchBuilder:
+    cdef Data data
+    cdef int64_t _capacity
+    cdef int64_t room
+    cdef bint append_time
+    cdef readonly int64_t size
+    cdef readonly int64_t count
+    cdef readonly int64_t base_timestamp_ms
+    cdef readonly int64_t max_timestamp_ms
+
+    cdef bint put(self, object key, object value, object headers, int64_t timestamp_ms) except -1
+    cdef int _grow(self, int64_t size) except -1
+    cdef void put_header(self, Data at, int compression, int64_t append_time_ms) noexcept

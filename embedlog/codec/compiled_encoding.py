@@ -16,6 +16,7 @@ Source: Kafka 2.7 implementation, sections 5.3.1 and 5.3.2.
 import cython
 
 from . import plain_encoding
+from .compression import compress
 
 if not cython.compiled:
     raise ImportError("this module works only compiled: plain_encoding is its twin")
@@ -27,6 +28,7 @@ _LENGTH_OVERHEAD = cython.declare(cython.Py_ssize_t, 12)
 _MAX_BATCH = cython.declare(cython.Py_ssize_t, (1 << 31) - 1)
 _NULL = cython.declare(int64_t, -1)
 _OTHER = cython.declare(int64_t, -2)
+_APPEND_TIME = cython.declare(cython.int, 8)
 
 crc32c_prepare()
 CHECKSUM_IMPLEMENTATION = "compiled, by " + ("table", "instruction", "mixing", "folding")[crc32c_best]
@@ -318,6 +320,130 @@ def encode_records(prefix: bytes, rows, base_timestamp_ms):
     return batch
 
 
+@cython.cclass
+class BatchBuilder:
+    """See `plain_encoding`. The batch is a buffer of its own, which grows."""
+
+    def __cinit__(self, room: int64_t, append_time: cython.bint = False):
+        self.room = room
+        self.append_time = append_time
+        self._capacity = 512
+        self.data = cython.cast(Data, malloc(self._capacity))
+        if self.data == cython.NULL:
+            raise MemoryError
+        self.size = _HEADER_SIZE
+
+    def __dealloc__(self):
+        free(self.data)
+
+    def add(self, key, value, headers, timestamp_ms: int64_t) -> bool:
+        """See `plain_encoding`."""
+        return self.put(key, value, headers, timestamp_ms)
+
+    def extend(self, rows, start: cython.Py_ssize_t = 0) -> int:
+        """See `plain_encoding`."""
+        while start < len(rows):
+            row = rows[start]
+            if type(row) is not tuple or len(cython.cast(tuple, row)) != 4:
+                plain_encoding.unzipped((row,), 4, "(key, value, headers, timestamp_ms)")
+            key, value, headers, timestamp_ms = row
+            if not self.put(key, value, headers, timestamp_ms):
+                break
+            start += 1
+        return start
+
+    def put(self, key, value, headers, timestamp_ms):
+        """`add`, for C."""
+        key_size: int64_t = sized(key)
+        if key_size == _OTHER:
+            key = plain_encoding.as_bytes("key", key)
+            key_size = sized(key)
+        value_size: int64_t = sized(value)
+        if value_size == _OTHER:
+            value = plain_encoding.as_bytes("value", value)
+            value_size = sized(value)
+        encoded: bytes = None
+        headers_size: int64_t = 1
+        if headers:
+            headers_size = _headers_size(headers)
+            if headers_size < 0:
+                encoded = plain_encoding.encode_headers(headers)
+                headers_size = len(encoded)
+        delta: int64_t = 0
+        if self.count and not self.append_time:
+            delta = cython.cast(
+                int64_t,
+                cython.cast(uint64_t, timestamp_ms) - cython.cast(uint64_t, self.base_timestamp_ms),
+            )
+        body: int64_t = 1 + _varint_size(_folded(delta)) + _varint_size(_folded(self.count)) + headers_size
+        body += _varint_size(_folded(key_size)) + max(key_size, 0)
+        body += _varint_size(_folded(value_size)) + max(value_size, 0)
+        size: int64_t = self.size + _varint_size(_folded(body)) + body
+        if self.count and size > self.room:
+            return False
+        if size > self._capacity:
+            self._grow(size)
+        at: Data = _put_varint(self.data + self.size, _folded(body))
+        at[0] = 0
+        at = _put_varint(at + 1, _folded(delta))
+        at = _put_varint(at, _folded(self.count))
+        at = _put_bytes(at, key)
+        at = _put_bytes(at, value)
+        if encoded is not None:
+            memcpy(at, PyBytes_AS_STRING(encoded), headers_size)
+        elif headers:
+            _put_headers(at, headers)
+        else:
+            at[0] = 0
+        if self.count == 0:
+            self.base_timestamp_ms = self.max_timestamp_ms = timestamp_ms
+        elif timestamp_ms > self.max_timestamp_ms:
+            self.max_timestamp_ms = timestamp_ms
+        self.size = size
+        self.count += 1
+        return True
+
+    def _grow(self, size):
+        capacity: int64_t = max(size, 2 * self._capacity)
+        data: Data = cython.cast(Data, realloc(self.data, capacity))
+        if data == cython.NULL:
+            raise MemoryError
+        self.data = data
+        self._capacity = capacity
+        return 0
+
+    def put_header(self, at, compression, append_time_ms):
+        """The header of the batch, but for its offset, epoch, length and CRC."""
+        first: int64_t = append_time_ms if self.append_time else self.base_timestamp_ms
+        last: int64_t = append_time_ms if self.append_time else self.max_timestamp_ms
+        put_header(at, compression | (_APPEND_TIME if self.append_time else 0), self.count, first, last)
+
+    def records(self) -> bytearray:
+        """See `plain_encoding`."""
+        start: cython.p_char = cython.cast(cython.p_char, self.data) + _HEADER_SIZE
+        return PyByteArray_FromStringAndSize(start, self.size - _HEADER_SIZE)
+
+    def build(
+        self, compression: cython.int = 0, limit: int64_t = 0x7FFFFFFF, append_time_ms: int64_t = 0
+    ) -> bytearray:
+        """See `plain_encoding`."""
+        batch: bytearray
+        if compression:
+            packed: bytes = compress(compression, self.records())
+            size: int64_t = _HEADER_SIZE + len(packed)
+            if size > limit:
+                return self.build(0, limit, append_time_ms)
+            batch = PyByteArray_FromStringAndSize(cython.NULL, size)
+            memcpy(PyByteArray_AS_STRING(batch) + _HEADER_SIZE, PyBytes_AS_STRING(packed), len(packed))
+        else:
+            batch = PyByteArray_FromStringAndSize(cython.cast(cython.p_char, self.data), self.size)
+        at: Data = cython.cast(Data, PyByteArray_AS_STRING(batch))
+        self.put_header(at, compression, append_time_ms)
+        assign(at, 0, -1)
+        seal(batch)
+        return batch
+
+
 def one_size(key, value):
     """Bytes of a batch of one record without headers; -1 for what is left to `plain_encoding`."""
     key_size: int64_t = sized(key)
@@ -330,7 +456,7 @@ def one_size(key, value):
 
 def put_one(at, total, key, value, timestamp_ms, attributes):
     """The batch that `one_size` has measured, but for its offset and epoch."""
-    put_header(at, attributes, 1, timestamp_ms)
+    put_header(at, attributes, 1, timestamp_ms, timestamp_ms)
     key_size: int64_t = sized(key)
     value_size: int64_t = sized(value)
     size: int64_t = 4 + _varint_size(_folded(key_size)) + max(key_size, 0)
@@ -345,13 +471,13 @@ def put_one(at, total, key, value, timestamp_ms, attributes):
     seal_at(at, total)
 
 
-def put_header(at, attributes, count, timestamp_ms):
-    """The header of a batch of no producer, of one time, but for its offset, epoch, length and CRC."""
+def put_header(at, attributes, count, timestamp_ms, max_timestamp_ms):
+    """The header of a batch of no producer, but for its offset, epoch, length and CRC."""
     at[16] = 2
     store_u16(at + 21, attributes)
     store_u32(at + 23, cython.cast(uint32_t, count - 1))
     store_u64(at + 27, timestamp_ms)
-    store_u64(at + 35, timestamp_ms)
+    store_u64(at + 35, max_timestamp_ms)
     memset(at + 43, 0xFF, 14)  # no producer: id, epoch and sequence are -1
     store_u32(at + 57, cython.cast(uint32_t, count))
 

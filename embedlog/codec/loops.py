@@ -1,6 +1,7 @@
 """The hot loops that run here: the compiled ones where they were built, else those in plain Python.
 
-    encoding    values_size  pairs_size  encode_values  encode_pairs  encode_records  encode_one  seal
+    encoding    BatchBuilder                                  one batch, record by record
+                values_size  pairs_size  encode_values  encode_pairs  encode_records  encode_one  seal
     decoding    decode_records  decode_values  record_spans                    one batch's records
                 decode_run  values_run  whole_batches  find_offset  record_at  runs of batches (rules.py)
     scanning    scan_run  intact_run  compare_run  check_run  increasing      runs that are not opened
@@ -58,6 +59,7 @@ else:
 IMPLEMENTATION: str = _encoding.IMPLEMENTATION
 CHECKSUM_IMPLEMENTATION: str = getattr(_encoding, "CHECKSUM_IMPLEMENTATION", PLAIN_CHECKSUM)
 
+BatchBuilder = _encoding.BatchBuilder
 values_size = _encoding.values_size
 pairs_size = _encoding.pairs_size
 encode_values = _encoding.encode_values

@@ -24,14 +24,19 @@ Source: Kafka 2.7 implementation, section 5.3.2 (record).
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import accumulate, islice
 from operator import add
 from struct import Struct
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from ..errors import InvalidArgument, InvalidType
+from ..model import Headers
 from .checksum import crc32c
+from .compression import NONE, compress
+from .record_batch import HEADER, HEADER_SIZE, MAGIC, TIMESTAMP_TYPE_BIT
 from .single import encode_one as encode_one
 from .varint import MAX_INT32, MAX_INT64, MIN_INT64, encode_varint, encode_varlong, varint_size
 
@@ -44,8 +49,9 @@ _LENGTH = Struct(">i")
 _CRC = Struct(">I")
 _LENGTH_AT, _LENGTH_OVERHEAD, _CRC_AT, _COVERED_FROM = 8, 12, 17, 21
 
-_NO_HEADERS = b"\x00"
+_NO_HEADERS, _NULL = b"\x00", b"\x01"
 _TABLE_LIMIT = 16_384
+_CHUNK = 1024  # records whose columns are made at a time
 
 
 class _Table(dict[int, T], Generic[T]):
@@ -91,6 +97,8 @@ _timestamp_deltas = _Table(encode_varlong)
 _value_starts = _by_delta_size(_value_start)
 _pair_starts = _by_delta_size(_pair_start)
 _starts = _by_delta_size(_start)
+_record_starts = _Table(lambda size: encode_varint(1 + size) + b"\x00")
+_record_sizes = _Table(lambda size: 1 + size + varint_size(1 + size))
 _offset_deltas = [encode_varint(i) for i in range(8192)]
 _DELTA_SIZE_ENDS = (64, 8192, 1 << 20, 1 << 27, 1 << 31)
 
@@ -148,12 +156,155 @@ def encode_records(
         return _of_pairs(prefix, keys, values)
     data, lengths = _column("value", values)
     key_data, key_lengths = _column("key", keys)
-    header_data = [_encode_headers(each) if each else _NO_HEADERS for each in headers]
+    header_data = [encode_headers(each) if each else _NO_HEADERS for each in headers]
     deltas = [_timestamp_deltas[wrapped(timestamp_ms - base_timestamp_ms)] for timestamp_ms in timestamps]
     fields = map(add, _sizes(key_lengths), _sizes(lengths))
     others = map(add, map(len, deltas), map(len, header_data))
     columns = (_lengths(key_lengths), key_data, _lengths(lengths), data, header_data)
     return _joined(prefix, list(map(add, fields, others)), _starts, (deltas,), columns, b"")
+
+
+class BatchBuilder:
+    """One record batch that grows record by record, encoded as they come: Kafka's MemoryRecordsBuilder.
+
+    Its first record decides the base timestamp, so nothing is kept but bytes. `build` may be called more than
+    once. One thread at a time.
+    """
+
+    __slots__ = ("_append_time", "_data", "_room", "base_timestamp_ms", "count", "max_timestamp_ms")
+
+    def __init__(self, room: int, append_time: bool = False) -> None:
+        """A batch of at most `room` bytes, uncompressed, except that a single record may be larger.
+
+        With append_time all records get the timestamp given to `build`.
+        """
+        self._room = room
+        self._append_time = append_time
+        self._data = bytearray(HEADER_SIZE)
+        self.count = 0
+        self.base_timestamp_ms = self.max_timestamp_ms = 0  # of no meaning without records
+
+    @property
+    def size(self) -> int:
+        """Bytes of the batch, uncompressed, header included."""
+        return len(self._data)
+
+    def add(self, key: Bytes | None, value: Bytes | None, headers: Headers, timestamp_ms: int) -> bool:
+        """Add a record. False, with nothing changed, if the batch has records and no room for this one.
+
+        The timestamp must fit 64 bits. Raises InvalidType, with nothing changed.
+        """
+        count, data = self.count, self._data
+        if key is not None and type(key) is not bytes:
+            key = as_bytes("key", key)
+        if value is not None and type(value) is not bytes:
+            value = as_bytes("value", value)
+        delta = 0
+        if count and not self._append_time:
+            delta = wrapped(timestamp_ms - self.base_timestamp_ms)
+        body = b"".join(
+            (
+                b"\x00",
+                _timestamp_deltas[delta],
+                _varints[count],
+                _NULL if key is None else _varints[len(key)],
+                key or b"",
+                _NULL if value is None else _varints[len(value)],
+                value or b"",
+                encode_headers(headers) if headers else _NO_HEADERS,
+            )
+        )
+        record = _varints[len(body)] + body
+        if count and len(data) + len(record) > self._room:
+            return False
+        if not self.count:
+            self.base_timestamp_ms = self.max_timestamp_ms = timestamp_ms
+        elif timestamp_ms > self.max_timestamp_ms:
+            self.max_timestamp_ms = timestamp_ms
+        data += record
+        self.count = count + 1
+        return True
+
+    def extend(self, rows: Sequence[tuple[Bytes | None, Bytes | None, Headers, int]], start: int = 0) -> int:
+        """Add the rows from `start` on, as `add`, until one does not fit. Returns the index of that one."""
+        while start < len(rows):
+            chunk = rows[start : start + _CHUNK]
+            added = self._extend(chunk)
+            start += added
+            if added < len(chunk):
+                break
+        return start
+
+    def _extend(self, rows: Sequence[tuple[Bytes | None, Bytes | None, Headers, int]]) -> int:
+        """Add as many of the rows as fit. Returns how many."""
+        keys, values, headers, timestamps = unzipped(rows, 4, "(key, value, headers, timestamp_ms)")
+        base = self.base_timestamp_ms if self.count else timestamps[0]
+        key_data, key_lengths = _column("key", keys)
+        value_data, value_lengths = _column("value", values)
+        times = [b"\x00"] * len(rows)
+        if not self._append_time and set(timestamps) != {base}:
+            times = [_timestamp_deltas[wrapped(timestamp_ms - base)] for timestamp_ms in timestamps]
+        end = self.count + len(rows)
+        offsets = (
+            _offset_deltas[self.count : end]
+            if end <= len(_offset_deltas)
+            else list(map(encode_varint, range(self.count, end)))
+        )
+        header_data = [_NO_HEADERS] * len(rows)
+        if any(headers):
+            header_data = [encode_headers(each) if each else _NO_HEADERS for each in headers]
+        fields = map(add, _sizes(key_lengths), _sizes(value_lengths))
+        others = map(add, map(add, map(len, times), map(len, offsets)), map(len, header_data))
+        sizes = list(map(add, fields, others))  # without the attributes
+        ends = list(accumulate(map(_record_sizes.__getitem__, sizes)))
+        added = bisect_right(ends, self._room - len(self._data))
+        if not added and not self.count:
+            added = 1
+        pieces: list[Any] = [None] * (8 * added)
+        columns = (
+            map(_record_starts.__getitem__, sizes), times, offsets, _lengths(key_lengths), key_data,
+            _lengths(value_lengths), value_data, header_data,
+        )  # fmt: skip
+        for i, column in enumerate(columns):
+            pieces[i::8] = islice(column, added)
+        if added:
+            self._data += b"".join(pieces)
+            high = max(timestamps[:added])
+            self.max_timestamp_ms = max(self.max_timestamp_ms, high) if self.count else high
+            self.base_timestamp_ms = base
+            self.count += added
+        return added
+
+    def records(self) -> bytearray:
+        """The records alone, uncompressed: a new bytearray."""
+        return self._data[HEADER_SIZE:]
+
+    def build(self, compression: int = NONE, limit: int = MAX_INT32, append_time_ms: int = 0) -> bytearray:
+        """The batch, of no producer, with base offset 0: a new bytearray. It needs at least one record.
+
+        Args:
+            compression: the codec's number.
+            limit: if compression enlarges the batch beyond this, it is left uncompressed.
+            append_time_ms: with append_time, the timestamp of all records.
+
+        Raises InvalidArgument if it is too large for a batch, CompressionUnavailable.
+        """
+        attributes, first, last = compression, self.base_timestamp_ms, self.max_timestamp_ms
+        if self._append_time:
+            attributes, first, last = compression | TIMESTAMP_TYPE_BIT, append_time_ms, append_time_ms
+        header = HEADER.pack(
+            0, 0, -1, MAGIC, 0, attributes, self.count - 1, first, last, -1, -1, -1, self.count
+        )
+        if compression == NONE:
+            batch = bytearray(self._data)
+            batch[:HEADER_SIZE] = header
+        else:
+            batch = bytearray(header)
+            batch += compress(compression, self.records())
+            if len(batch) > limit:
+                return self.build(NONE, limit, append_time_ms)
+        seal(batch)
+        return batch
 
 
 def seal(batch: bytearray) -> None:
@@ -275,7 +426,7 @@ def not_bytes(what: str, item: object) -> InvalidType:
     return InvalidType(f"{problem}, or send it with log.producer({option}={encoder})" if option else problem)
 
 
-def _encode_headers(headers: Iterable[tuple[str, Bytes | None]]) -> bytes:
+def encode_headers(headers: Iterable[tuple[str, Bytes | None]]) -> bytes:
     parts: list[bytes] = []
     count = 0
     try:

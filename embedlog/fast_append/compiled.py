@@ -307,7 +307,7 @@ class FastAppend:
         return _appended(base, count, timestamp_ms)
 
     def _encode(self, at, records, are_pairs, size, timestamp_ms):
-        put_header(at, _APPEND_TIME if self._log.append_time else 0, len(records), timestamp_ms)
+        put_header(at, _APPEND_TIME if self._log.append_time else 0, len(records), timestamp_ms, timestamp_ms)
         (put_pairs if are_pairs else put_values)(at + _HEADER_SIZE, records)
         seal_at(at, size)
         return 0
