@@ -1,4 +1,4 @@
-"""What foreign clients talk to: `embedlog serve`, as a process, for the whole run."""
+"""The broker for foreign clients: one `embedlog serve` process for the whole run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """ "host:port". The broker ends in order, and has logged no error."""
+    """ "host:port". At the end the broker exits cleanly and has logged no error."""
     directory = tmp_path_factory.mktemp("served")
     with open(directory / "errors", "w+") as errors:
         command = [sys.executable, "-m", "embedlog", "serve", str(directory / "log"), "--json", "--port", "0"]

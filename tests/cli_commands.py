@@ -1,4 +1,4 @@
-"""The command line as its users meet it: in this process for speed, in others where that matters."""
+"""Runs the command line: in this process for speed, in a child process if the test needs one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = Path(embedlog.__file__).parents[1]
 
 
 class Ran(NamedTuple):
-    """What a command came to."""
+    """The outcome of a command."""
 
     code: int
     out: str
@@ -32,7 +32,7 @@ class Ran(NamedTuple):
         return [json.loads(line) for line in self.out.splitlines()]
 
     def rows(self) -> list[list[str]]:
-        """The cells of a table, by the space between them."""
+        """The cells of a table, split at the space between columns."""
         return [line.split() for line in self.out.splitlines()]
 
 
@@ -40,7 +40,7 @@ Run = Callable[..., Ran]
 
 
 def runner(capsys: pytest.CaptureFixture[str], directory: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """What runs a command in this process, in a directory."""
+    """A function that runs commands in this process, in a directory."""
     monkeypatch.chdir(directory)
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.setenv("TZ", "UTC")
@@ -54,18 +54,18 @@ def runner(capsys: pytest.CaptureFixture[str], directory: Path, monkeypatch: pyt
 
 
 def environment() -> dict[str, str]:
-    """The environment of a command in another process."""
+    """The environment of a command in a child process."""
     return {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
 
 
 def spawn(arguments: Sequence[str], cwd: Path, **options: Any) -> subprocess.Popen[bytes]:
-    """Start a command in another process, with pipes."""
+    """Start a command in a child process, with pipes."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen([*COMMAND, *arguments], cwd=cwd, env=environment(), **{**pipes, **options})
 
 
 def call(arguments: Sequence[str], cwd: Path, given: bytes = b"") -> tuple[int, bytes, bytes]:
-    """Run a command in another process to its end: (code, standard output, standard error)."""
+    """Run a command in a child process to its end: (code, standard output, standard error)."""
     done = subprocess.run(
         [*COMMAND, *arguments], cwd=cwd, env=environment(), input=given, capture_output=True, check=False
     )

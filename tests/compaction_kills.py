@@ -1,4 +1,4 @@
-"""Kills a process that compacts at each of its system calls, and looks at what the next one finds.
+"""Kills a compacting process at each of its system calls and checks what the next one finds.
 
     python compaction_kills.py DIRECTORY        prints the number of kills; fails where something was lost
 
@@ -22,7 +22,7 @@ KILLED = 9
 
 
 class Killing(FileSystem):
-    """Ends the process before its n-th change to the disk; or in the middle of it, where that is a write."""
+    """Ends the process before its n-th change to the disk, or halfway through if that is a write."""
 
     def __init__(self, left: int, *, torn: bool) -> None:
         self.left = left
@@ -73,7 +73,7 @@ def settings() -> TopicSettings:
 
 
 def prepare(bench: Bench) -> None:
-    """Several groups of segments; tombstones whose time has come; an aborted transaction that is spent."""
+    """Several groups of segments, expired tombstones, and an aborted transaction."""
     partition = bench.open()
     for i in range(4):
         bench.append((b"k%d" % (i % 3), b"%d" % i), (b"gone", b"%d" % i))
@@ -112,7 +112,7 @@ def clean(bench: Bench, first_dirty: int) -> int:
 
 
 def killed_at(step: int, torn: bool, root: str, original: Bench) -> bool:
-    """Copy the prepared directory, let a child compact it. Was the child killed?"""
+    """Compact a copy of the prepared directory in a child. True if the child was killed."""
     shutil.copytree(original.root, root)
     child = os.fork()
     if child == 0:

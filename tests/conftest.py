@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where a log may be made."""
+    """A path for a new log."""
     return tmp_path / "log"
 
 

@@ -1,4 +1,4 @@
-"""Ctrl-C at a chosen point: KeyboardInterrupt where the interpreter would raise it, at the n-th such place.
+"""Ctrl-C at a chosen point: raises KeyboardInterrupt at the n-th place at which the interpreter may.
 
 Python looks for signals when a function is entered, behind each call into C, and at each jump backwards:
 there and nowhere else can Ctrl-C strike. `strike(n, work)` runs work and raises at the n-th of these points,
@@ -26,7 +26,7 @@ _GENERATORS = 0x20 | 0x80 | 0x200  # CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERA
 
 
 class _Points:
-    """A trace function that counts the points, and raises at one of them."""
+    """A trace function that counts the points and raises at one of them."""
 
     def __init__(self, number: int) -> None:
         self.left = number
@@ -73,7 +73,7 @@ class _Points:
 
 
 def strike(number: int, work: Callable[[], Any]) -> bool:
-    """Run `work`, with Ctrl-C at its point of that number (from 0). False: it has none such, and is done."""
+    """Run `work` with Ctrl-C at its n-th point (from 0). False if `work` has fewer points and completed."""
     points = _Points(number)
     before = sys.gettrace()
     gc.disable()  # what others have hung on it is no part of the work

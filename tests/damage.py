@@ -1,4 +1,4 @@
-"""A small log that a test damages: five segments of known batches, closed in order."""
+"""A small log for tests to damage: five segments of known batches, closed cleanly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def value(number: int) -> bytes:
 
 
 def make_log(path: Path, **settings: Any) -> Path:
-    """RECORDS records in topic t, partition 0, each a batch of its own; returns the partition's directory."""
+    """Append RECORDS one-record batches to topic t, partition 0; return the partition's directory."""
     chosen = {"segment_bytes": SEGMENT_BYTES, "index_interval_bytes": 500, **settings}
     with embedlog.open(path) as log:
         log.create_topic("t", **chosen)
@@ -41,7 +41,7 @@ def batches(segment: Path) -> list[BatchHeader]:
 
 
 def flip(path: Path, pos: int, bits: int = 0x10) -> None:
-    """Turn bits of one byte over."""
+    """Flip bits of one byte."""
     with path.open("r+b") as file:
         file.seek(pos)
         (before,) = file.read(1)
@@ -50,7 +50,7 @@ def flip(path: Path, pos: int, bits: int = 0x10) -> None:
 
 
 def files(path: Path) -> dict[str, bytes]:
-    """Everything below a directory, but what says who writes it."""
+    """All files below a directory except those about the writer."""
     return {
         os.path.relpath(found, path): found.read_bytes()
         for found in sorted(path.rglob("*"))

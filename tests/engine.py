@@ -1,4 +1,4 @@
-"""One partition without a store, for the tests of the engine's middle: opened, crashed and opened again."""
+"""One partition without a store: opened, crashed and reopened."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ START_MS = 1_700_000_000_000
 
 @dataclass
 class Bench:
-    """A directory with one partition, and the keeper that the partition talks to. Time stands still."""
+    """A directory with one partition, and the partition's host. The clock stands still."""
 
     root: str
     settings: TopicSettings = field(default_factory=TopicSettings)
@@ -40,7 +40,7 @@ class Bench:
     starts: int = 0
 
     def open(self) -> Partition:
-        """Open or, after anything but nothing, recover; what a crash would leave is what is there."""
+        """Open the partition; an existing one is recovered as after a crash."""
         directory = os.path.join(self.root, CLASSIC.partition_directory(*NAME))
         os.makedirs(directory, exist_ok=True)
         self.files = Files(self.fs, Descriptors(self.fs, 32), IndexCache(), CLASSIC)
@@ -60,7 +60,7 @@ class Bench:
         return self.partition
 
     def reopen(self) -> Partition:
-        """As after a kill: nothing is closed in order."""
+        """Open again as after a kill: nothing was closed."""
         self.partition.abandon()
         self.files.descriptors.close()
         self.waiting.clear()
@@ -110,12 +110,12 @@ class Bench:
     # -- short ways ------------------------------------------------------------------------------------
 
     def append(self, *pairs: tuple[bytes | None, bytes | None], headers: Headers = (), codec: int = 0) -> int:
-        """One batch of (key, value); returns its first offset."""
+        """Append one batch of (key, value); return its base offset."""
         records = [(key, value, headers, self.time_ms) for key, value in pairs]
         return self.partition.append(encode_batch(records, compression=codec)).base_offset
 
     def append_marker(self, producer_id: int, *, commit: bool, producer_epoch: int = 0) -> int:
-        """End a producer's transaction; returns the marker's offset."""
+        """End a producer's transaction; return the marker's offset."""
         marker = encode_control_batch(
             commit=commit,
             producer_id=producer_id,
@@ -125,7 +125,7 @@ class Bench:
         return self.partition.append(marker).base_offset
 
     def remove_snapshots(self) -> None:
-        """So that producer state has to be made from the records."""
+        """Force producer state to be rebuilt from the records."""
         for name in self.names():
             if name.endswith(".snapshot"):
                 self.fs.unlink(os.path.join(self.partition.directory, name))
@@ -141,7 +141,7 @@ class Bench:
 
 
 def read_all(partition: Partition, *, start: int | None = None, max_bytes: int = 4096) -> list[Record]:
-    """Every readable record, control batches left out, as a reader that fetches chunk by chunk gets them."""
+    """All readable records, without control batches, fetched chunk by chunk."""
     return list(_records(partition, start, max_bytes))
 
 
@@ -159,7 +159,7 @@ def _records(partition: Partition, start: int | None, max_bytes: int) -> Iterato
 
 
 def read_committed(partition: Partition, *, max_bytes: int = 4096) -> list[Record]:
-    """Every record below the last stable offset that no abort took back, as a consumer gets them."""
+    """All committed records below the last stable offset, as a consumer gets them."""
     offset = partition.offsets().log_start_offset
     records: list[Record] = []
     while True:
@@ -174,6 +174,6 @@ def read_committed(partition: Partition, *, max_bytes: int = 4096) -> list[Recor
 
 
 def last_values(records: Iterable[Record]) -> dict[bytes | None, bytes | None]:
-    """Key -> last value, tombstones taken as absence."""
+    """Key -> last value, without deleted keys."""
     values = {record.key: record.value for record in records if record.key is not None}
     return {key: value for key, value in values.items() if value is not None}

@@ -1,4 +1,4 @@
-"""File systems that fail where a test wants them to, and one that remembers what a power cut would leave.
+"""File systems that fail on demand, and one that knows what a power cut would leave.
 
     FaultyFileSystem   notes every call that changes something; fails, blocks or kills the process at one
     BlockingSync       stops at each fsync of a segment until a test lets it go on
@@ -26,7 +26,7 @@ from embedlog.store.store import Store
 
 
 class Call(NamedTuple):
-    """A call that changes something on disk; `path` is relative to the directory that is watched."""
+    """A call that changes the disk; `path` is relative to the watched directory."""
 
     operation: str
     path: str
@@ -34,7 +34,7 @@ class Call(NamedTuple):
 
 @dataclass
 class Rule:
-    """What happens at the `skip`+1st matching call, and the `times` - 1 that follow it."""
+    """What happens at matching calls, `times` of them after the first `skip`."""
 
     operation: str
     action: Callable[[], None]
@@ -56,7 +56,7 @@ FOREVER = 1 << 30
 
 
 class FaultyFileSystem(FileSystem):
-    """The system's calls, noted in `calls`, with rules that make some of them fail."""
+    """The real file system; notes its calls in `calls` and fails those that a rule matches."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self._root = os.path.realpath(os.fspath(root))
@@ -72,7 +72,7 @@ class FaultyFileSystem(FileSystem):
     def fail(
         self, operation: str, number: int = errno.EIO, *, path: str = "", skip: int = 0, times: int = 1
     ) -> Rule:
-        """Fail with an errno: before anything is done, but for half of what a write was to write."""
+        """Fail with an errno before anything is done, except that a write writes half."""
 
         def action() -> None:
             raise OSError(number, os.strerror(number))
@@ -82,7 +82,7 @@ class FaultyFileSystem(FileSystem):
     def at(
         self, operation: str, action: Callable[[], None], *, path: str = "", skip: int = 0, times: int = 1
     ) -> Rule:
-        """Run something before a call."""
+        """Run a function before a call."""
         rule = Rule(operation, action, path, skip, times)
         self.rules.append(rule)
         return rule
@@ -91,7 +91,7 @@ class FaultyFileSystem(FileSystem):
         return sum(call.operation == operation and path in call.path for call in self.calls)
 
     def forget(self) -> None:
-        """Start noting anew, and fail no more."""
+        """Clear the notes and the rules."""
         self.calls.clear()
         self.rules.clear()
 
@@ -183,7 +183,7 @@ class FaultyFileSystem(FileSystem):
 
 
 class BlockingSync(FaultyFileSystem):
-    """fsync of segments stops until it is let go; counts how many were begun."""
+    """Blocks fsync of segments until it is released; counts the calls."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         super().__init__(root)
@@ -201,7 +201,7 @@ class BlockingSync(FaultyFileSystem):
 
 
 class UnsyncedFileSystem(FileSystem):
-    """For tests that open a thousand logs, and nobody cuts the power."""
+    """Skips fsync, for tests that open a thousand logs and cut no power."""
 
     def sync(self, fd: int) -> None: ...
 
@@ -209,7 +209,7 @@ class UnsyncedFileSystem(FileSystem):
 
 
 class Image(NamedTuple):
-    """What would be on the medium: relative path of each file -> its bytes; and the directories."""
+    """The contents of the medium: each file's relative path and bytes, and the directories."""
 
     files: dict[str, bytes]
     directories: frozenset[str]
@@ -225,7 +225,7 @@ class Image(NamedTuple):
 
 
 class PowerCutFileSystem(FaultyFileSystem):
-    """Remembers what a power cut would leave at worst: nothing that was not fsynced, neither bytes nor names.
+    """Knows the worst outcome of a power cut: unsynced bytes and names are lost.
 
     A disk may keep more than that, in any mixture: `lost_data` alone keeps the names (as journalling file
     systems mostly do) and drops the bytes.
@@ -256,7 +256,7 @@ class PowerCutFileSystem(FaultyFileSystem):
             self._names[relative] = {entry.name: entry.inode() for entry in os.scandir(path)}
 
     def image(self) -> Image:
-        """At worst."""
+        """What would remain at worst: all that was fsynced and nothing else."""
         files: dict[str, bytes] = {}
         directories = set()
         pending = ["."]
@@ -272,7 +272,7 @@ class PowerCutFileSystem(FaultyFileSystem):
         return Image(files, frozenset(directories))
 
     def lost_data(self) -> Image:
-        """The names as they are now, the bytes as last fsynced."""
+        """Current names, bytes as last fsynced."""
         files: dict[str, bytes] = {}
         directories = set()
         for directory, names, found in os.walk(self._root):
@@ -286,7 +286,7 @@ class PowerCutFileSystem(FaultyFileSystem):
 
 
 class Clock:
-    """A clock that a test moves."""
+    """A clock that the test advances."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self.now_ms = now_ms
@@ -303,7 +303,7 @@ def open_log(
     layout: str | None = None,
     **settings: Any,
 ) -> Log:
-    """A log without background threads: flushes and upkeep happen when `housekeeping.housekeep` is called."""
+    """A log without background threads: `housekeeping.housekeep` runs flushes and maintenance."""
     store = Store(
         os.path.realpath(os.fspath(path)),
         layout=layout,
@@ -324,9 +324,9 @@ def partition_of(log: Log, topic: str = "t", number: int = 0) -> Partition:
 
 
 def crash(log: Log) -> None:
-    """Let go of the directory as a killed process does: nothing is flushed, noted or closed in order.
+    """Release the directory as a killed process does: nothing is flushed or written.
 
-    A kill ends the threads, too. One that lived on would close descriptors whose numbers are others' by then.
+    It ends the threads, too: a surviving one would close descriptors whose numbers are reused by then.
     """
     backend = log.backend
     assert isinstance(backend, WriterBackend)
@@ -337,12 +337,12 @@ def crash(log: Log) -> None:
 
 
 def values(log: Log, topic: str = "t", partition: int = 0, **options: Any) -> list[tuple[int, bytes | None]]:
-    """(offset, value) of everything readable."""
+    """(offset, value) of all readable records."""
     return [(record.offset, record.value) for record in log.read(topic, partition, **options)]
 
 
 def in_child(work: Callable[[], Any]) -> int:
-    """Run something in a forked child, and tell its exit status: 0 when it returned, 99 when it raised."""
+    """Run `work` in a forked child and return its exit status: 0 if it returned, 99 if it raised."""
     pid = os.fork()
     if pid == 0:
         status = 99

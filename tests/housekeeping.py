@@ -6,7 +6,7 @@ from embedlog.store.store import Store
 
 
 def housekeep(store: Store) -> None:
-    """Run all background work now, in this thread, due or not."""
+    """Run all background work now, in this thread, whether due or not."""
     flusher, background = store.flusher, store.background
     with flusher._lock:  # as if everything had waited since 1970
         flusher._dirty = dict.fromkeys(flusher._dirty, 0)

@@ -1,4 +1,4 @@
-"""embedlog as other environments get it: built by pip from a copy of the source, installed apart from it."""
+"""embedlog built by pip from a copy of the source, and installed in its own environment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BUILT = shutil.ignore_patterns("__pycache__", "*.so", "compiled_*.c")
 
 
 def copy_source(to: Path) -> Path:
-    """A clone in which nothing has been built yet."""
+    """Copy the source without build products."""
     to.mkdir()
     for name in _FILES:
         shutil.copy(ROOT / name, to)
@@ -25,7 +25,7 @@ def copy_source(to: Path) -> Path:
 
 
 def run(*arguments: object, cwd: Path, **changed: str) -> subprocess.CompletedProcess[str]:
-    """Run this Python with an environment in which nothing about embedlog is set but what is given."""
+    """Run this Python without EMBEDLOG variables other than those given."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("EMBEDLOG_")}
     return subprocess.run(
         [sys.executable, *map(str, arguments)],
@@ -37,13 +37,13 @@ def run(*arguments: object, cwd: Path, **changed: str) -> subprocess.CompletedPr
 
 
 def build_wheel(source: Path, to: Path, **changed: str) -> subprocess.CompletedProcess[str]:
-    """`pip wheel`, by the setuptools and Cython that are installed here."""
+    """`pip wheel` with the installed setuptools and Cython."""
     offline = ("--no-build-isolation", "--no-deps", "--no-index", "--disable-pip-version-check")
     return run("-m", "pip", "wheel", "-v", *offline, "-w", to, source, cwd=source, **changed)
 
 
 def build_plain_wheel(source: Path, to: Path) -> Path:
-    """A wheel without the compiled loops, which takes seconds."""
+    """Build a wheel without the compiled loops, which takes seconds."""
     built = build_wheel(source, to, EMBEDLOG_LOOPS="plain")
     assert built.returncode == 0, built.stderr
     (wheel,) = to.glob("embedlog-*.whl")
@@ -51,7 +51,7 @@ def build_plain_wheel(source: Path, to: Path) -> Path:
 
 
 def make_environment(to: Path) -> Path:
-    """A virtual environment with the packages that are installed here, but for embedlog; its Python.
+    """Make a virtual environment with this one's packages except embedlog; return its Python.
 
     A path in a .pth file is searched for packages, but .pth files in it, such as that of an editable
     installation, are not read.
@@ -63,7 +63,7 @@ def make_environment(to: Path) -> Path:
 
 
 def pip_install(python: Path, *arguments: object) -> None:
-    """Install into another environment, with nothing but what is given."""
+    """Install only the given packages into another environment."""
     offline = ("--no-build-isolation", "--no-deps", "--no-index", "--disable-pip-version-check")
     done = run(
         *("-m", "pip", "--python", python, "install", *offline, *arguments),
@@ -74,13 +74,13 @@ def pip_install(python: Path, *arguments: object) -> None:
 
 
 def files_of(wheels: Path) -> list[str]:
-    """What is in the only wheel of a directory."""
+    """The files in a directory's only wheel."""
     (wheel,) = wheels.glob("embedlog-*.whl")
     return zipfile.ZipFile(wheel).namelist()
 
 
 def install(wheels: Path, to: Path) -> Path:
-    """Install the wheel of a directory by itself; its dependencies are found where they are now."""
+    """Install a directory's wheel without its dependencies; they are found in this environment."""
     done = run(
         *(
             "-m",

@@ -1,4 +1,4 @@
-"""Log files as brokers wrote them, made with the encoders of kafka-python and aiokafka, laid out on disk."""
+"""Log files as old brokers wrote them, encoded by kafka-python and aiokafka."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Row = tuple[int, bytes | None, bytes | None]  # offset, key, value
 
 
 def rows(first: int, count: int, what: bytes = b"value") -> list[Row]:
-    """Records as a test wants them: their timestamp is T + offset."""
+    """Rows of records; the timestamp is T + offset."""
     return [
         (offset, b"key-%d" % (offset % 7) if offset % 3 else None, b"%s %d" % (what, offset))
         for offset in range(first, first + count)
@@ -33,7 +33,7 @@ def rows(first: int, count: int, what: bytes = b"value") -> list[Row]:
 def message_set(
     given: list[Row], magic: int, compression: int = 0, *, library: str = "kafka-python"
 ) -> bytes:
-    """A message set with these offsets, as a broker has it in its file."""
+    """A message set with these offsets, as in a broker's file."""
     builder = (KafkaPythonSet if library == "kafka-python" else AiokafkaSet)(
         magic=magic, compression_type=compression, batch_size=1 << 24
     )
@@ -55,7 +55,7 @@ def record_batch(
     transactional: bool = False,
     leader_epoch: int = 7,
 ) -> bytes:
-    """A record batch of rows without gaps, as a broker has it in its file."""
+    """A record batch of rows without gaps, as in a broker's file."""
     producer_id, producer_epoch, sequence = producer
     builder = (KafkaPythonBatch if library == "kafka-python" else AiokafkaBatch)(
         magic=2,
@@ -75,12 +75,12 @@ def record_batch(
 
 
 def file_07(payloads: list[bytes], magic: int = 1, compression: int = 0) -> bytes:
-    """Messages of 0.7, no library of today writes them: laid out by the codec, whose tests pin the bytes."""
+    """Messages of 0.7, encoded by our codec: no current library writes them. Its tests pin the bytes."""
     return encode_messages_07(payloads, magic, compression)
 
 
 def put(directory: Path, name: str, *parts: bytes) -> Path:
-    """Write a file; its directory is made."""
+    """Write a file, creating its directory."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / name
     path.write_bytes(b"".join(parts))
@@ -88,7 +88,7 @@ def put(directory: Path, name: str, *parts: bytes) -> Path:
 
 
 def fingerprint(root: Path) -> dict[str, tuple[bytes, int]]:
-    """Every file below a directory: its bytes and when it was modified."""
+    """Each file below a directory: bytes and modification time."""
     return {
         str(path.relative_to(root)): (path.read_bytes(), path.stat().st_mtime_ns)
         for path in sorted(root.rglob("*"))

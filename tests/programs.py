@@ -1,4 +1,4 @@
-"""Python code in processes of their own, for tests that need a second one, or one that dies."""
+"""Python code in child processes, for tests that need a second process or one that dies."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _ROOT = Path(__file__).parent.parent
 
 
 def crash(path: Path, destination: Path) -> Path:
-    """What a kill would leave now: a copy of the directory of a log that goes on living."""
+    """What a kill would leave now: a copy of an open log's directory."""
     passing = shutil.ignore_patterns("*.tmp", "*.deleted", "*-delete")  # may go while we look at them
     shutil.copytree(path, destination, ignore=passing)
     return destination
 
 
 class Program:
-    """Python code in a process of its own: lines come out, lines go in; killed at the end of the test.
+    """Python code in a child process that exchanges lines with the test; killed at its end.
 
     Its errors go into a file, where one is given: one that runs for long and says much would else wait until
     somebody reads.
@@ -47,7 +47,7 @@ class Program:
         )
 
     def line(self) -> str:
-        """The next line it prints; its errors, where there is none."""
+        """The next line it prints, or its errors if it ended."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
@@ -61,7 +61,7 @@ class Program:
         self.process.stdin.flush()
 
     def end(self) -> str:
-        """Wait until it has ended well; what it printed since the last `line`."""
+        """Wait for its success; return what it printed since the last `line`."""
         out, errors = self.process.communicate()
         if self.process.returncode != 0:
             raise AssertionError(f"exit code {self.process.returncode}: {errors or self._said()}")
@@ -74,6 +74,6 @@ class Program:
         return self.process.stderr.read()
 
     def kill(self) -> None:
-        """SIGKILL, and wait for the end."""
+        """Send SIGKILL and wait for the exit."""
         self.process.kill()
         self.process.communicate()

@@ -1,4 +1,4 @@
-"""Batches as they may lie in a segment, of all kinds, for tests of what reads them."""
+"""Random batches of all kinds, as a segment may hold them."""
 
 from __future__ import annotations
 

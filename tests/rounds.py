@@ -1,4 +1,4 @@
-"""How many rounds of random kills and faults a test has: EMBEDLOG_ROUNDS, by default 2 (`make soak`: 25)."""
+"""Rounds of random kills and faults: EMBEDLOG_ROUNDS, by default 2 (`make soak`: 25)."""
 
 from __future__ import annotations
 

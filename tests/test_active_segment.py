@@ -1,4 +1,6 @@
-"""Zeros ahead of the records: when they are written, who sees them (nobody), and when they go."""
+"""Preallocated zeros after the records: when they are written, that nothing reads them, when they are
+removed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Appending one record and many, through the port: what is checked, where it lands, what an error tells."""
+"""Appends of one record and many, through the port: checks, partitions, errors."""
 
 from __future__ import annotations
 

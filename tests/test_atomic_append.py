@@ -1,4 +1,4 @@
-"""Several partitions get their records together or not at all, whatever is killed or fails on the way."""
+"""Atomic appends: several partitions get their records together or not at all, whatever fails."""
 
 from __future__ import annotations
 

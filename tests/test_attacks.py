@@ -1,4 +1,4 @@
-"""What an attacker found, and must not find again."""
+"""Regressions that an attacker found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every public method with every argument replaced by what nobody should pass: no raw exception, no nonsense.
+"""Every public method with each argument replaced by invalid values: no raw exception, no misleading error.
 
 Each row of the table is a call with a hole, and which values are welcome in it. All values go through all
 holes: what is welcome works, or fails by an error of embedlog's (there is no topic of that name, say); what

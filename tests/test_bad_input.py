@@ -1,4 +1,4 @@
-"""Bad input of every kind: a clear error of embedlog's, a bounded cost, and nothing lost or changed."""
+"""Invalid input of every kind: a clear error, bounded cost, nothing lost or changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of batches are passed as batch after batch would be: the same marks, the same end, at any place."""
+"""Scans by runs of batches equal scans batch by batch: same marks and same end from every start."""
 
 from __future__ import annotations
 

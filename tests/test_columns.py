@@ -1,4 +1,4 @@
-"""Columns and Arrow: the same as the records, whichever way they are read."""
+"""Columns and Arrow have the same contents as records, whichever way they are read."""
 
 from __future__ import annotations
 

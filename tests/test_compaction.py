@@ -1,4 +1,4 @@
-"""Compaction equals a dict: for any keys, codecs, sizes, rounds and reopenings, and in company."""
+"""Compaction equals a dict: any keys, codecs, sizes, rounds and reopens, beside readers and writers."""
 
 from __future__ import annotations
 

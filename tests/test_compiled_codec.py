@@ -1,4 +1,4 @@
-"""The compiled loops and the plain ones are the same functions: same results, same errors, same edges."""
+"""The compiled and plain loops are the same functions: same results, errors and limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The consumer over a real log: groups, positions, commits, waiting, and what it says to mistakes."""
+"""The consumer over a real log: groups, positions, commits, waiting, misuse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ConsumerProtocol's bytes: golden ones from kafka-python's and aiokafka's encoders, and live both ways."""
+"""ConsumerProtocol's bytes: golden ones from kafka-python and aiokafka, and live in both directions."""
 
 import warnings
 

@@ -1,4 +1,4 @@
-"""The embedded coordinator over a real store: what is kept, where, and what is refused."""
+"""The embedded coordinator over a real store: persistence and refusals."""
 
 from __future__ import annotations
 

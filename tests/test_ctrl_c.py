@@ -1,4 +1,4 @@
-"""Ctrl-C in the middle of everything: what was acknowledged stays, what was stopped happened or did not."""
+"""Ctrl-C anywhere: acknowledged records stay, an interrupted operation happened whole or not at all."""
 
 from __future__ import annotations
 

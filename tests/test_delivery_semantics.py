@@ -1,4 +1,4 @@
-"""What survives a consumer's death: at most once, at least once, exactly once; and who owns what.
+"""Delivery after a consumer's death: at most once, at least once, exactly once; and partition ownership.
 
 The consumers of the first half are processes of their own, killed with SIGKILL; what they "do" with a
 record is to write its number to a pipe, which survives them. The second half runs random schedules of

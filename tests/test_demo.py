@@ -1,4 +1,4 @@
-"""The demo's promise, on its real input: killed as often as you like, no flight is lost or doubled."""
+"""The demo on its real input: however often it is killed, no flight is lost or counted twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages that say where things are name modules, tests and examples that exist."""
+"""The pages that map documents to code name existing modules, tests and examples."""
 
 from __future__ import annotations
 

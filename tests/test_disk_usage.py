@@ -1,4 +1,4 @@
-"""What a log takes on disk, counted and bounded: max_bytes, and Health that tells."""
+"""Disk usage of a log: counted, bounded by max_bytes, and reported by Health."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backups and exports of a live log: whole, consistent, and independent of what becomes of the original."""
+"""Backups and exports of a live log: complete, consistent, independent of later changes to the original."""
 
 from __future__ import annotations
 

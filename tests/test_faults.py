@@ -1,4 +1,4 @@
-"""Disks that are full, that write half, that fail: what was not appended leaves no trace."""
+"""Full, short-writing and failing disks: a failed append leaves no trace."""
 
 from __future__ import annotations
 

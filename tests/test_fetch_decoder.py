@@ -1,4 +1,4 @@
-"""Chunks to records: what is checked, what is dropped, and that damage swallows nothing."""
+"""Fetched chunks to records: checks, dropped records, and damage that hides no record."""
 
 from __future__ import annotations
 

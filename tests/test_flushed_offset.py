@@ -1,4 +1,4 @@
-"""What was durable when a writer was killed is never cut: how far that is, its file `writer-state` says."""
+"""Recovery never truncates records that were durable: `writer-state` holds the flushed offset."""
 
 from __future__ import annotations
 

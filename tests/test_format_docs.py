@@ -1,4 +1,4 @@
-"""The pages in docs/format say what the code does: their hex examples are decoded, their tables added up."""
+"""The pages in docs/format agree with the code: hex examples are decoded, table positions added up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Group commit: durable appends that gather behind a sync are appended and synced together."""
+"""Group commit: durable appends that arrive during a sync are written and synced together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that does not have the log open gets something done in it, once, whoever has it, whoever dies."""
+"""Requests to a log's owner: each is done once, whichever process has the log open, whichever dies."""
 
 from __future__ import annotations
 

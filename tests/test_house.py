@@ -1,4 +1,4 @@
-"""The house: imports point down, doors open without their furniture, and no room is two."""
+"""The package structure: imports point down, importing is cheap, files stay short."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Import: old files in, the same records out, as often as it is run, whatever happens meanwhile."""
+"""Import of old log files: same records out, however often it runs, whatever happens meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups come along with an import: newest commits, transactions, other numbers of partitions, again."""
+"""Import of consumer groups: newest commits, transactions, changed partition counts, repetition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kill -9, for real, at random points, over the same directory: what was acknowledged is there, in order."""
+"""kill -9 at random points over one directory: all acknowledged records are there, in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`log.read`: where it begins, where it ends, how it follows, and what it says to mistakes."""
+"""`log.read`: start, end, following, misuse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""max_bytes, the end that most embedded queues come to: refuse, or let the oldest go."""
+"""max_bytes, the limit that most embedded queues reach: refuse appends or drop the oldest segments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mirrors from directories into a directory: what goes over, what is made, and that nothing comes twice."""
+"""Mirrors from directories to a directory: records, topics and settings, copied once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Offsets in a file: durable, whole or not at all, shared between threads and processes, never reset."""
+"""Offsets in a file: durable, atomic, shared between threads and processes, never reset."""
 
 from __future__ import annotations
 

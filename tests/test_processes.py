@@ -1,4 +1,4 @@
-"""What other processes see: readers beside a writer, writers that are refused, forks, exits, kills.
+"""What other processes see: readers beside a writer, refused writers, forks, exits, kills.
 
 All of it with real processes. What is compared with time is CPU time, never a clock.
 """

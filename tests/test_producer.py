@@ -1,4 +1,4 @@
-"""The producer: batches, futures, callbacks, bounds, threads, forks, and how a process may end."""
+"""The producer: batches, futures, callbacks, bounds, threads, forks, process exit."""
 
 from __future__ import annotations
 

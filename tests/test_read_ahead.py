@@ -1,4 +1,4 @@
-"""Chunks that another thread fetches ahead: the same records, the same errors, and nothing left behind."""
+"""Prefetched chunks: same records, same errors, no thread left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""read_committed in processes that only read: what the writer would give, at any time and after any end.
+"""read_committed in reader processes equals the writer's view, at any time and after any crash.
 
 The writer is a real one, in a process of its own where it is to die; its records are real transactional
 batches, as Kafka's clients write them.

@@ -1,4 +1,4 @@
-"""The code of the README, and of the pages, runs as it stands, and prints what its comments say."""
+"""The code blocks of README and docs run as they stand and print what their comments say."""
 
 from __future__ import annotations
 

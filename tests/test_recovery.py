@@ -1,4 +1,4 @@
-"""Opening after a crash: what is cut, kept, reported, rewritten; and what is damage instead."""
+"""Opening after a crash: what is truncated, kept, reported and rewritten, and what counts as damage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small log cut at every byte, and with every byte of every file changed: never wrong data in silence.
+"""A small log truncated at every byte, and with every byte of every file changed: never silently wrong.
 
 What no checksum covers, and no other file bears out, cannot be detected. By design that is:
 

@@ -1,4 +1,4 @@
-"""Repair: the damage is out and kept aside, everything else is as before, and appending goes on."""
+"""Repair: damage is set aside, everything else is unchanged, and appends work again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retention: each policy, several together, the active segment's roll, the order of what happens on disk."""
+"""Retention: each policy, combinations, the roll of the active segment, the order of disk operations."""
 
 from __future__ import annotations
 

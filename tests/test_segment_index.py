@@ -1,4 +1,4 @@
-"""Indexes are hints: whatever stands in their files, a look-up equals a scan, by offset and by time."""
+"""Indexes are hints: whatever their files hold, a lookup equals a scan, by offset and by time."""
 
 from __future__ import annotations
 

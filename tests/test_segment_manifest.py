@@ -1,4 +1,4 @@
-"""The list of segments: a missing one is missed wherever offsets have gaps, and a crash is no damage."""
+"""The segment manifest: a missing segment is detected despite offset gaps, and a crash is not damage."""
 
 from __future__ import annotations
 

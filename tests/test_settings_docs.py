@@ -1,4 +1,4 @@
-"""docs/settings.md lists every setting with its default and its range, and no other."""
+"""docs/settings.md lists exactly the existing settings, with defaults and ranges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The short way of an append: who takes it, what it leaves behind, and the lock that it takes."""
+"""The fast path of an append: who takes it, what it writes, and its lock."""
 
 from __future__ import annotations
 

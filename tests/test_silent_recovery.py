@@ -1,4 +1,4 @@
-"""What is ordinary is not worth a line of anybody's log."""
+"""Ordinary operation writes no log line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The short way of a single record leaves what the way of all batches leaves, byte for byte."""
+"""The fast path of a single record writes the same bytes as the path of batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many threads on one log: order and gaplessness in each partition, and an end that comes to all of them."""
+"""Many threads on one log: order without gaps in each partition, and close ends all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the background shares the interpreter with those who append, and keeps them out as short as it can."""
+"""How background work shares the interpreter with appends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Making, altering and deleting topics while a system call fails: each call in turn, reads and closes too."""
+"""Topic changes while a system call fails: every call in turn, reads and closes too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of topics' directories when making or deleting them is killed, or finds no room."""
+"""Topic directories when creation or deletion is killed or finds no room."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log of many topics: what changes goes into a journal, and topics.json is not written anew each time."""
+"""Logs of many topics: changes go to a journal, and topics.json is not rewritten for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches whose CRC matches and whose records cannot be decoded: reading, verify and repair agree on them."""
+"""Batches with a valid CRC and undecodable records: reading, verify and repair agree on them."""
 
 from __future__ import annotations
 

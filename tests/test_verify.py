@@ -1,4 +1,4 @@
-"""Verify: each kind of damage is reported where it is and as what it is, and nothing else is."""
+"""Verify reports each kind of damage at its position and under its name, and nothing else."""
 
 from __future__ import annotations
 

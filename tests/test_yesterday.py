@@ -1,4 +1,4 @@
-"""Log directories that earlier versions wrote: read, verified, recovered, appended to, reopened.
+"""Log directories of earlier versions: read, verified, recovered, appended to, reopened.
 
 They lie in tests/golden/, one archive for each version whose files differ from those before it, made by the
 script beside them with that version's code. They are never regenerated: a version that cannot open one of

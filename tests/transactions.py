@@ -1,4 +1,4 @@
-"""Producers with transactions, and which records read_committed has to give at any time."""
+"""Transactional producers, and the records that read_committed returns at any time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PRODUCERS = (1, 2, 3)
 
 
 class Transactions:
-    """Appends through a function from an encoded batch to its base offset, and keeps the account."""
+    """Appends through a function from encoded batch to base offset, and tracks what is committed."""
 
     def __init__(self, append: Appending) -> None:
         self.append = append
@@ -22,7 +22,7 @@ class Transactions:
         self.sequences: dict[int, int] = {}
 
     def send(self, producer: int, *values: bytes) -> None:
-        """A batch of a transaction; the first one begins it."""
+        """Send a batch of a transaction; the first one begins it."""
         sequence = self.sequences.get(producer, 0)
         self.sequences[producer] = sequence + len(values)
         first = self.append(
@@ -46,16 +46,16 @@ class Transactions:
             self.committed.update(records)
 
     def plain(self, value: bytes) -> None:
-        """A record of nobody's transaction."""
+        """Send a record outside any transaction."""
         self.committed[self.append(encode_batch([(value, value, (), 1_000)]))] = value
 
     def expected(self, log_start_offset: int = 0) -> list[tuple[int, bytes]]:
-        """(offset, value) of what is committed and lies before the oldest open transaction."""
+        """(offset, value) of committed records before the oldest open transaction."""
         stable = min((min(records) for records in self.open.values()), default=1 << 62)
         return [each for each in sorted(self.committed.items()) if log_start_offset <= each[0] < stable]
 
     def step(self, rng: random.Random, number: int) -> None:
-        """Something at random; a third of the transactions are aborted."""
+        """A random action; a third of the transactions are aborted."""
         producer = rng.choice(PRODUCERS)
         value = b"%d" % number
         if rng.random() < 0.2:

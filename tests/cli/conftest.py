@@ -1,4 +1,4 @@
-"""A log to run commands on, and a way to run them in this process."""
+"""Fixtures: a log to run commands on, and a runner for commands in this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`embedlog dump`: single files, as they stand."""
+"""`embedlog dump`: prints single files without opening the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`embedlog groups`: what is committed, how far behind, and setting it anew."""
+"""`embedlog groups`: committed offsets, lag, reset and deletion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The frame of the command line: help, exit codes, errors as lines, a locked directory."""
+"""The command line's frame: help, exit codes, one-line errors, a locked directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Progress bars: on a terminal, of what takes long, and nowhere else."""
+"""Progress bars: shown on a terminal for long tasks only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A record as text and as JSON, and back."""
+"""Records as text and JSON, both ways."""
 
 from __future__ import annotations
 

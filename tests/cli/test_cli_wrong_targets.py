@@ -1,4 +1,4 @@
-"""Mirrors and loads into places where they do not belong: refused at once, and nothing is made."""
+"""Mirrors and loads refuse unsuitable targets at once and create nothing."""
 
 from __future__ import annotations
 

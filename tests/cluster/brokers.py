@@ -1,4 +1,4 @@
-"""Brokers of a cluster, as processes, each with a directory and an address of its own."""
+"""Broker processes of a cluster, each with its own directory and address."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ROOT = Path(__file__).parent.parent.parent
 
 
 class BrokerProcess:
-    """`embedlog serve`, which may be killed, stopped for a while, and started again."""
+    """`embedlog serve`, which a test may kill, pause and restart."""
 
     def __init__(self, number: int, directory: Path, connect: str, *more: str) -> None:
         self.number = number
@@ -34,7 +34,7 @@ class BrokerProcess:
 
     @property
     def address(self) -> str:
-        """Where clients reach it."""
+        """The address for clients."""
         return self.advertised or f"{self.host}:{self.port}"
 
     @property
@@ -73,7 +73,7 @@ class BrokerProcess:
         self.wait()
 
     def stop(self) -> int:
-        """SIGTERM; its exit code."""
+        """Send SIGTERM; return the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self._end()
 
@@ -104,7 +104,7 @@ class BrokerProcess:
 
 
 class Brokers:
-    """Some of them, in one cluster."""
+    """Brokers of one cluster."""
 
     def __init__(self, directory: Path, connect: str, count: int, *more: str) -> None:
         self.connect = connect
@@ -127,12 +127,12 @@ class Brokers:
         return ",".join(broker.address for broker in self.all if broker.port)
 
     def admin(self, *numbers: int) -> AdminClient:
-        """An administrator that knows these brokers, or all."""
+        """An admin client for these brokers, or all."""
         known = [self.all[number].address for number in numbers] or [self.bootstrap]
         return AdminClient({"bootstrap.servers": ",".join(known)})
 
     def settled(self, numbers: Sequence[int] = ()) -> None:
-        """Wait until every one of these knows all of these."""
+        """Wait until each of these knows all of these."""
         wanted = set(numbers or range(len(self.all)))
         for number in wanted:
             eventually(
@@ -146,7 +146,7 @@ class Brokers:
         admin.create_topics([new])[topic].result(WAIT_S)
 
     def leaders(self, topic: str, number: int = 0) -> dict[int, int]:
-        """Who leads each partition, as one of them says; nothing where it does not know the topic."""
+        """The leader of each partition according to one broker; empty if it does not know the topic."""
         found = self.admin(number).list_topics(timeout=10).topics
         if topic not in found or found[topic].error is not None:
             return {}
@@ -161,7 +161,7 @@ def cluster(
     *more: str,
     prepare: Callable[[Brokers], object] = lambda brokers: None,
 ) -> Iterator[Brokers]:
-    """Brokers that have been started and know each other. `prepare` changes what they are started with."""
+    """Started brokers that know each other. `prepare` changes their arguments."""
     brokers = Brokers(directory, connect, count, *more)
     prepare(brokers)
     with ExitStack() as ends:

@@ -1,4 +1,4 @@
-"""The four clients, each with one way to produce and one to consume, so that any can read what any wrote."""
+"""The four client libraries behind one produce and one consume function each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LARGEST = 8 << 20
 
 
 class Sent(NamedTuple):
-    """A record as a client sends and gets it. kcat can neither send empty keys nor tell times."""
+    """A record as a client sends and gets it. kcat can neither send empty keys nor show timestamps."""
 
     key: bytes | None
     value: bytes | None

@@ -1,5 +1,4 @@
-"""What a cluster's registries said in the course of a test, as far as watching shows it; and what must
-hold."""
+"""The history of a cluster's registry during a test, as watches show it, and its invariants."""
 
 from __future__ import annotations
 

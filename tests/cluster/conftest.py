@@ -16,7 +16,7 @@ from embedlog.cluster.zookeeper.running import ZooKeepers
 
 @pytest.fixture
 def broker() -> Iterator[Broker]:
-    """A broker in this process, on a free port, with a directory of its own."""
+    """A broker in this process, on a free port, with its own directory."""
     with Broker() as broker:
         yield broker
 
@@ -37,7 +37,7 @@ def zookeeper_server() -> Iterator[ZooKeepers]:
 
 @pytest.fixture(scope="session")
 def zookeeper_servers() -> Iterator[ZooKeepers]:
-    """An ensemble of three, for the whole run, each on an address of its own."""
+    """An ensemble of three for the whole run, each with its own address."""
     with ZooKeepers(servers=3, hosts=("127.0.0.11", "127.0.0.12", "127.0.0.13")) as servers:
         yield servers
 
@@ -52,7 +52,7 @@ def zookeeper(zookeeper_server: ZooKeepers) -> Iterator[Znodes]:
 
 @pytest.fixture
 def zookeeper_ensemble(zookeeper_servers: ZooKeepers) -> Iterator[ZooKeepers]:
-    """The ensemble, whole again at the end: a test may kill and pause its servers."""
+    """The ensemble, restored at the end: a test may kill and pause its servers."""
     yield zookeeper_servers
     for server in zookeeper_servers.servers:
         if server.is_running:

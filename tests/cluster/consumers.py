@@ -1,4 +1,4 @@
-"""Consumers of a group as processes of their own, and what a group did: for tests that kill them."""
+"""Consumer processes of a group, for tests that kill them, and the history of the group."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ SETTINGS = {
 
 
 class Delivered(NamedTuple):
-    """A record that a consumer got."""
+    """A record delivered to a consumer."""
 
     topic: str
     partition: int
@@ -73,7 +73,7 @@ class Delivered(NamedTuple):
 
 
 class Consumer:
-    """One process; everything it gets stands in a file."""
+    """One process; it writes all records it gets to a file."""
 
     def __init__(self, connect: str, group: str, where: Path, **settings: Any) -> None:
         where.touch()
@@ -86,12 +86,12 @@ class Consumer:
         self._read = 0
 
     def ready(self) -> Consumer:
-        """Wait until it is in the group, and has had its first rebalance."""
+        """Wait until it has joined and completed its first rebalance."""
         self.id = self.program.line().removeprefix("ready ")
         return self
 
     def ask_id(self) -> str:
-        """What the registry calls it now."""
+        """Its current id in the registry."""
         self.program.say("id")
         self.id = self.program.line()
         return self.id
@@ -111,7 +111,7 @@ class Consumer:
         os.kill(self.program.pid, signal.SIGCONT)
 
     def delivered(self) -> list[Delivered]:
-        """What it got, in order. A last line that a kill cut short does not count."""
+        """Its records, in order. A last line truncated by a kill does not count."""
         with open(self.where, "rb") as file:
             file.seek(self._read)
             new = file.read()
@@ -124,7 +124,7 @@ class Consumer:
 
 
 class Group:
-    """A group of processes, with the history of its registry; ends them all."""
+    """A group of processes and the history of its registry; ends them all."""
 
     def __init__(self, zookeeper: ZooKeeper, connect: str, directory: Path, group: str = "g") -> None:
         self.zookeeper = zookeeper
@@ -156,7 +156,7 @@ class Group:
         consumer.kill()
 
     def owners(self, topic: str = "t") -> dict[int, str]:
-        """Who owns what, as the registry says."""
+        """The owners according to the registry."""
         zookeeper = self.zookeeper
         found = {}
         for child in zookeeper.children(paths.owners(self.group, topic)) or []:
@@ -166,7 +166,7 @@ class Group:
         return found
 
     def wait_until_owned(self, partitions: int, topic: str = "t") -> None:
-        """By those who are alive, evenly."""
+        """Wait until the live consumers own the partitions evenly."""
 
         def look() -> bool:
             for each in self.alive:
@@ -187,7 +187,7 @@ class Group:
         eventually(lambda: expected <= {record[:3] for record in self.delivered()}, "all is delivered")
 
     def check_order(self) -> None:
-        """A consumer's records of a partition come in order; where it goes back, it lost the partition."""
+        """A consumer's records of a partition are in order; it goes back only after losing the partition."""
         for each in self.all:
             last: dict[tuple[str, int], int] = {}
             for topic, partition, offset, value in each.delivered():
@@ -206,7 +206,7 @@ class Group:
 
 
 class History:
-    """Sees every change of a group's owners and offsets in ZooKeeper that can be seen by watching."""
+    """Records the changes of a group's owners and offsets in ZooKeeper that watches show."""
 
     def __init__(self, connect: str, group: str) -> None:
         self._zookeeper = ZooKeeper(connect)
@@ -226,7 +226,7 @@ class History:
             return len(self.owners[topic, partition])
 
     def check(self) -> None:
-        """An owner's node was never written over; no offset ever went back."""
+        """No owner node was overwritten; no offset decreased."""
         with self._lock:
             assert self.failures == []
             for name, offsets in self.offsets.items():
@@ -271,7 +271,7 @@ class History:
 
 
 class Producing:
-    """Appends numbered records to all partitions of a topic, until it is stopped."""
+    """Appends numbered records to all partitions of a topic until stopped."""
 
     def __init__(self, cluster: Cluster, leaders: list[int], topic: str = "t") -> None:
         self._cluster = cluster
@@ -290,7 +290,7 @@ class Producing:
             self.count += 1
 
     def wait_for_more(self, count: int = 20) -> None:
-        """Until so many more are appended to each partition."""
+        """Wait until so many more are appended to each partition."""
         until = self.count + count
         eventually(lambda: self.count >= until)
 

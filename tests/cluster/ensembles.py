@@ -1,4 +1,4 @@
-"""An ensemble of ZooKeeper servers with a network between them that may be cut."""
+"""A ZooKeeper ensemble whose internal network a test can cut."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SENT: Final = {TO_SERVER: TO_CLIENT, TO_CLIENT: TO_SERVER, BOTH: BOTH}
 
 
 class Ensemble:
-    """Three servers, each with an address of its own, and a link from each to each other one.
+    """Three servers, each with its own address, and a link between each two.
 
     Clients reach them without a link.
     """
@@ -30,7 +30,7 @@ class Ensemble:
         return ",".join(server.address for server in self.servers)
 
     def cut_off(self, number: int, ways: frozenset[str] = BOTH) -> None:
-        """A server from the others: what is sent to it, what it sends ("to the client"), or both."""
+        """Cut a server off from the others: what it receives, what it sends ("to the client"), or both."""
         for (source, target), link in self._links.items():
             if target == number:
                 link.cut(ways)

@@ -1,15 +1,14 @@
-"""A stretch of network between a client and its servers that a test may cut, one way or both.
+"""A network link between a client and its servers that a test can cut, one way or both.
 
     with Link("127.0.0.60", lambda: ("127.0.0.20", broker.port)) as link:
         ...  # clients are told link.addresses
         link.cut(TO_SERVER)
         link.heal()
 
-A cut is silent: nobody gets a reset, what is sent meets nothing. As TCP has it, what was sent into a cut
-comes late: it waits where it is and arrives when the link is healed, if its connection is still there by
-then. A connection cannot be made while either way is cut, for that takes both; one that was begun meanwhile,
-and whose client still waits, is made then. The end of a connection, orderly or not, goes no further than
-data would.
+A cut is silent: no reset, no response. Data sent into a cut arrives late, as with TCP: it waits and is
+delivered after `heal()` if its connection is still open. A connection needs both directions; one that a
+client begins during a cut is made after `heal()` if the client still waits. The end of a connection, orderly
+or not, passes no cut either.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class Link(Closing):
 
     @property
     def connect(self) -> str:
-        """What clients are given."""
+        """The connect string for clients."""
         return ",".join(self.addresses)
 
     @property
@@ -76,15 +75,15 @@ class Link(Closing):
 
     @property
     def connections(self) -> int:
-        """How many go through it now."""
+        """The number of current connections."""
         return len(self._connections)
 
     def cut(self, ways: frozenset[str] = BOTH) -> None:
-        """From now on nothing passes in these directions."""
+        """Let nothing pass in these directions from now on."""
         self._do(lambda: self._set(frozenset(ways)))
 
     def heal(self) -> None:
-        """Everything passes, and first what has waited."""
+        """Let everything pass, waiting data first."""
         self._do(lambda: self._set(frozenset()))
 
     def close(self) -> None:
@@ -97,7 +96,7 @@ class Link(Closing):
     # -- the thread ------------------------------------------------------------------------------------
 
     def _do(self, what: Callable[[], None]) -> None:
-        """Have it done by the thread, and return when it is."""
+        """Run it in the thread and wait."""
         done = threading.Event()
         self._asked.append((what, done))
         self._wakes.send(b"x")
@@ -185,7 +184,7 @@ class _Connection:
         self._cut: frozenset[str] = frozenset()
 
     def watch(self, cut: frozenset[str] | None = None) -> None:
-        """Look for what may pass now."""
+        """Register the sockets that may move data now."""
         if cut is not None:
             self._cut = cut
         wanted = dict.fromkeys((flow.source for flow in self._flows), 0)
@@ -200,7 +199,7 @@ class _Connection:
             _watch(self._selector, each, events, self)
 
     def move(self, ready: socket.socket, events: int) -> None:
-        """A socket has something, or takes something."""
+        """A socket is readable or writable."""
         try:
             for flow in self._flows:
                 if flow.name in self._cut or flow.done:

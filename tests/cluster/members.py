@@ -1,4 +1,4 @@
-"""Members of a group by hand, over raw connections."""
+"""Group members driven by hand over raw connections."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HEARTBEAT_MAX, LEAVE_MAX, SYNC_MAX, JOIN_MAX = 4, 5, 5, 9
 
 
 class Member:
-    """One member, with a connection that it is alone on. `version` is JoinGroup's; others follow it."""
+    """One member with its own connection. `version` is JoinGroup's; the other versions follow from it."""
 
     def __init__(self, wire: Wire, group: str = G, *, version: int = JOIN_MAX, **join: Any) -> None:
         self.wire = wire
@@ -49,7 +49,7 @@ class Member:
         return JoinGroupRequest(**{**fields, **self._join, **changes})
 
     def send_join(self) -> None:
-        """Ask to join; what comes back is for `joined`. A newcomer asks twice, and learns its id by that."""
+        """Send JoinGroup; `joined` reads the response. A newcomer sends two: the first gets its id."""
         self._refused = None
         if self.version >= MEMBER_ID_SINCE and not self.member_id and self.instance is None:
             response = self.wire.ask(self.request(), self.version)
@@ -60,7 +60,7 @@ class Member:
         self._number = self.wire.send(self.request(), self.version)
 
     def joined(self) -> Any:
-        """The answer to a join."""
+        """The response to JoinGroup."""
         response = self._refused or self.wire.receive(JoinGroupRequest, self.version, self._number)
         if not response.error_code:
             self.member_id, self.generation = response.member_id, response.generation_id
@@ -118,6 +118,6 @@ class Member:
         )
 
     def settle(self) -> None:
-        """Alone in the group: joined and synced."""
+        """Join and sync as the only member."""
         assert self.join().error_code == 0
         assert self.sync({self.member_id: b"all"}).error_code == 0

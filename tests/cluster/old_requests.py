@@ -1,4 +1,4 @@
-"""Produce and Fetch of one partition in a version of one's choice, and message sets by another library."""
+"""Produce and Fetch of one partition in any version, and message sets from another library."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def message_set(
 
 
 def produce(broker: Broker, version: int, records: bytes, topic: str = "t") -> PartitionProduceResponse:
-    """The answer to a Produce of one partition."""
+    """The response to a Produce of one partition."""
     with Wire(broker) as wire:
         return wire.produce(topic, records, version=version)
 
@@ -40,7 +40,7 @@ def fetch(
     in_all: int = 1 << 30,
     topics: tuple[str, ...] = ("t",),
 ) -> list[PartitionData]:
-    """What a Fetch of partition 0 of each topic is answered with."""
+    """The response to a Fetch of partition 0 of each topic."""
     wanted = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=max_bytes)
     request = FetchRequest(
         max_bytes=in_all, topics=[FetchTopic(topic=topic, partitions=[wanted]) for topic in topics]

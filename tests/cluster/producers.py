@@ -1,9 +1,9 @@
-"""A producer of one of the clients, in a process of its own: what they leave open is theirs.
+"""A producer of one of the client libraries, in a child process that also ends their leaks.
 
     python producers.py CLIENT BOOTSTRAP TOPIC idempotent|plain RECORDS
 
-It sends the numbers from 0 on, not too fast. It prints "started" when the first was acknowledged, and at the
-end all that were.
+It sends the numbers from 0 on, slowly. It prints "started" after the first acknowledgement, and at the end
+all acknowledged numbers.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def with_kcat(bootstrap: str, topic: str, idempotent: bool, records: int) -> lis
 
 
 def with_embedlog(bootstrap: str, topic: str, idempotent: bool, records: int) -> list[int]:
-    """It is idempotent always."""
+    """Always idempotent."""
     import embedlog
 
     patience = int(PATIENCE_S * 1000)

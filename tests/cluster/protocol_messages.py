@@ -1,4 +1,4 @@
-"""Random messages of every class and version, made from our own declarations."""
+"""Random messages of every class and version, generated from our declarations."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ERROR_CODES = st.sampled_from([int(code) for code in ErrorCode])
 
 
 def messages(cls: type, version: int) -> st.SearchStrategy[Any]:
-    """Messages that have something in the fields of this version, and defaults in all others."""
+    """Messages with values in the fields of this version and defaults in the others."""
     there = {name: _values(name, wire, version) for name, wire in wire_of(cls) if wire.is_in(version)}
     return st.builds(cls, **there)
 

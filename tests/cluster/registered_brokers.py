@@ -1,4 +1,4 @@
-"""Brokers that serve on their own, registered in ZooKeeper as a cluster's are: for who looks there."""
+"""Standalone brokers registered in ZooKeeper like a cluster's, for clients that look there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SESSION_S = 30.0  # a busy machine, or an election, takes no broker away
 
 
 class Cluster(Closing):
-    """Brokers in this process, numbered from 0; each topic's partition is led by one of them.
+    """Brokers in this process, numbered from 0; one of them leads each partition.
 
     Args:
         brokers: how many to start, or brokers that run already, which are closed with the others.
@@ -37,18 +37,18 @@ class Cluster(Closing):
         return found
 
     def register(self, number: int) -> None:
-        """The broker is there."""
+        """Register the broker."""
         data = contents.Broker("127.0.0.1", self.broker(number).port, time.time_ns() // 10**6).encode()
         assert self._sessions[number].create(paths.broker(number), data, ephemeral=True)
 
     def stop(self, number: int) -> None:
-        """The broker goes, and its registration with it."""
+        """Stop the broker and remove its registration."""
         self._sessions[number].delete(paths.broker(number))
         self.broker(number).close()
         self.brokers[number] = None
 
     def create_topic(self, topic: str, leaders: Sequence[int]) -> None:
-        """A topic of so many partitions, each led by the broker that stands there."""
+        """Create a topic; `leaders` names each partition's broker."""
         for broker in self.brokers:
             if broker is not None:
                 broker.log.create_topic(topic, partitions=len(leaders))
@@ -58,7 +58,7 @@ class Cluster(Closing):
             self.lead(topic, partition, leader)
 
     def lead(self, topic: str, partition: int, leader: int) -> None:
-        """This broker leads the partition from now on."""
+        """Make this broker the leader of the partition."""
         state = contents.PartitionState(leader, 0, (leader,), 1).encode()
         path = paths.partition_state(topic, partition)
         if not self.zookeeper.create(path, state):

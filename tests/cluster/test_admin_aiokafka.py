@@ -1,4 +1,4 @@
-"""The admin APIs as aiokafka calls them: in older versions than the others do."""
+"""The admin APIs as aiokafka calls them: in older versions than the other clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Admin requests by hand: every version of each, old answers, and what no client library would send."""
+"""Admin requests by hand: every version, old responses, and requests that no client library sends."""
 
 from __future__ import annotations
 

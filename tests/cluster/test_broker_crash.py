@@ -1,4 +1,4 @@
-"""The broker is killed under load: nothing acknowledged is lost, and nothing idempotent is there twice."""
+"""A broker killed under load loses no acknowledged record and duplicates no idempotent one."""
 
 from __future__ import annotations
 

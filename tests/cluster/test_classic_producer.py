@@ -1,4 +1,4 @@
-"""The documents' producer, with a real ZooKeeper and real brokers."""
+"""The documents' producer with a real ZooKeeper and real brokers."""
 
 from __future__ import annotations
 

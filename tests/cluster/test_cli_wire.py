@@ -1,4 +1,4 @@
-"""The command line over the wire: `--bootstrap-server host:port` in place of a directory."""
+"""The command line over the wire: `--bootstrap-server host:port` instead of a directory."""
 
 from __future__ import annotations
 

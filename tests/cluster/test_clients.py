@@ -1,4 +1,4 @@
-"""The four clients against the broker, as they come: what one writes, each of the others reads."""
+"""The four client libraries against the broker: each reads what the others write."""
 
 from __future__ import annotations
 

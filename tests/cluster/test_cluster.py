@@ -1,4 +1,4 @@
-"""Three brokers and a ZooKeeper as processes: what clients see, when all is well and when it is not."""
+"""Three broker processes and a ZooKeeper: what clients see in normal operation and during failures."""
 
 from __future__ import annotations
 

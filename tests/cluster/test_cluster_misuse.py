@@ -1,4 +1,4 @@
-"""Commands of a cluster, used wrongly: a readable line, an exit code, and nothing lost or bound by it."""
+"""Misused cluster commands: a readable line, an exit code, no lost record and no bound directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/compatibility.md says what the broker says, and names tests that are there."""
+"""docs/compatibility.md agrees with the broker and names existing tests."""
 
 from __future__ import annotations
 

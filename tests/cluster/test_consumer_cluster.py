@@ -1,4 +1,4 @@
-"""The documents' high-level consumer with a cluster of broker processes, which are restarted under it."""
+"""The documents' high-level consumer with a cluster of broker processes that restart."""
 
 from __future__ import annotations
 

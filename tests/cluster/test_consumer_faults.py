@@ -1,4 +1,4 @@
-"""A group's consumers as processes that come and go, are killed and paused; its history is checked."""
+"""Consumer processes of a group that start, stop, die and pause; the group's history is checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The port to the cluster: what stands behind it passes the same tests, alone and over ZooKeeper."""
+"""The port to the cluster: both implementations, standalone and ZooKeeper, pass the same tests."""
 
 from __future__ import annotations
 

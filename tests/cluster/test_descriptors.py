@@ -1,4 +1,4 @@
-"""More clients than descriptors: those that are there are served, and others again when there is room."""
+"""More clients than descriptors: connected ones are served, and new ones again once there is room."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients leave behind when they go, and what a broker does when it closes: nothing and nobody waits."""
+"""Disconnecting clients and closing brokers: no request stays pending, and everything is released."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One ZooKeeper server of three, the leader or a follower, is killed or stopped under a cluster at work."""
+"""One of three ZooKeeper servers, leader or follower, is killed or paused under a working cluster."""
 
 from __future__ import annotations
 

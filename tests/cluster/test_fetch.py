@@ -1,4 +1,4 @@
-"""Fetching over the wire: what comes, how much of it, when, and what a session remembers."""
+"""Fetch over the wire: contents, size limits, waiting and fetch sessions."""
 
 from __future__ import annotations
 

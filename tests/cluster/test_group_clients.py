@@ -1,4 +1,4 @@
-"""Consumer groups of real clients, alone and mixed: joining, leaving, dying, and coming back."""
+"""Consumer groups of real clients, of one kind and mixed: joining, leaving, dying, restarting."""
 
 from __future__ import annotations
 

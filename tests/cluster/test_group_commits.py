@@ -1,4 +1,4 @@
-"""Committed offsets over raw connections: every version, what is refused, what is forgotten, and when."""
+"""Committed offsets over raw connections: every version, refusals and expiration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The membership of groups over raw connections: every version, and every way to be refused."""
+"""Group membership over raw connections: every version and every refusal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One client must not harm the others: its share of a processor's turns, of memory, and of patience."""
+"""One client cannot harm the others: it is bounded in processor time, memory and waiting time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Offsets of partitions that get no records: they move with the others, and expire as theirs do."""
+"""Committed offsets of idle partitions: they migrate and expire like all others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests that cost a lot: others are served meanwhile, and no answer is larger for naming a thing twice."""
+"""Expensive requests: other clients are served meanwhile, and a repeated name does not enlarge a response."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The network that tests cut: what passes, what waits, and what never arrives."""
+"""The network links that tests cut: data that passes, waits or never arrives."""
 
 from __future__ import annotations
 

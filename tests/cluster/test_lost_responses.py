@@ -1,4 +1,4 @@
-"""Connections that break between an append and its answer: producers send again, and nothing doubles."""
+"""Connections that break between an append and its response: retries duplicate nothing."""
 
 from __future__ import annotations
 

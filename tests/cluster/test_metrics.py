@@ -1,4 +1,4 @@
-"""Metrics and health of a broker in this process: what is counted, and what is said of trouble."""
+"""Metrics and health of a broker in this process: counters, gauges and failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mirrors from and to brokers: in this process, where the target is asked what it was sent."""
+"""Mirrors from and to brokers, in this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Old clients: what real ones sent, sent again; and today's clients told to speak as old ones did."""
+"""Old clients: recorded requests of real ones replayed, and today's clients restricted to old versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Producing over the wire: what is appended, what is refused with which code, and that readers stay whole."""
+"""Produce over the wire: appends, refusals and their error codes, and that readers see whole batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes, headers, and the first exchange of a connection; the headers against kio's."""
+"""Frame sizes, request headers and the first exchange of a connection, compared with kio's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes of whoever connects: whatever they are, decoding them is a message or a ProtocolError, and cheap."""
+"""Hostile bytes: decoding them yields a message or a ProtocolError, at bounded cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The versions that Kafka 4 has dropped: the bytes of another encoder, in both directions."""
+"""The versions that Kafka 4 dropped, compared with another encoder's bytes in both directions."""
 
 from __future__ import annotations
 

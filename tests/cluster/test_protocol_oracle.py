@@ -1,4 +1,4 @@
-"""Our messages against kio's, which come from Kafka's definitions: the same bytes, the same values."""
+"""Our messages against kio's, which are generated from Kafka's definitions: same bytes, same values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the plugin gives to others' tests: run as they would, by a pytest of its own."""
+"""The pytest plugin, run by a pytest of its own as in a user's project."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rebalance of the documents as a pure function: what every member computes, and whether they agree."""
+"""The documents' rebalance as a pure function: the result for each member, and that all members agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The backend over the wire: what it refuses, what others do at the same log meanwhile."""
+"""The backend over the wire: unsupported operations, and other clients at the same log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every public method over the wire, with what nobody should pass: the table is that of the directory.
+"""Every public method over the wire with invalid arguments: the same table as for a directory.
 
 What that is, and which values are welcome where, stands in test_bad_arguments.py.
 """

@@ -1,4 +1,4 @@
-"""The backend over the wire in trouble: connections that break, brokers that go, peers that lie."""
+"""Failures over the wire: broken connections, restarted brokers, foreign servers."""
 
 from __future__ import annotations
 

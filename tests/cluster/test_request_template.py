@@ -1,4 +1,4 @@
-"""Templates of produce requests: a request that repeats is read and answered like any other, only faster."""
+"""Templates of produce requests: a repeated request is read and answered like any other, only faster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`embedlog serve` in a process of its own: started, used, and stopped by signals."""
+"""`embedlog serve` as a process: started, used, and stopped by signals."""
 
 from __future__ import annotations
 

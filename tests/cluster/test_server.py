@@ -1,4 +1,4 @@
-"""The network: what clients may do to a broker, and that others notice nothing of it."""
+"""The network server: whatever one client does, the others are unaffected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The design documents' names of settings are taken wherever a user types one."""
+"""The design documents' names of settings are accepted everywhere."""
 
 from __future__ import annotations
 

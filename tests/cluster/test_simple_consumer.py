@@ -1,4 +1,4 @@
-"""The documents' SimpleConsumer, with our own broker, and with peers that are slow, silent, gone or lying."""
+"""The documents' SimpleConsumer with our broker, and with slow, silent, closed or malicious servers."""
 
 from __future__ import annotations
 

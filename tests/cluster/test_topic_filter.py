@@ -1,4 +1,4 @@
-"""Filters of topics mean what they mean to Kafka's consumers, which are Java programs, or are refused."""
+"""Topic filters mean what they mean to Kafka's Java consumers, or are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The script that declares Kafka's messages: its output is what is committed, for every API if need be."""
+"""The script that declares Kafka's messages: its output equals the committed files, for any API."""
 
 from __future__ import annotations
 

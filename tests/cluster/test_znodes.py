@@ -1,4 +1,4 @@
-"""Paths and contents of ZooKeeper's nodes, as Kafka 2.x and 0.7 write them."""
+"""Paths and contents of ZooKeeper nodes as Kafka 2.x and 0.7 write them."""
 
 from __future__ import annotations
 

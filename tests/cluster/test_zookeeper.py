@@ -1,4 +1,4 @@
-"""The client against a real server, the servers as processes, and the command that runs them."""
+"""The ZooKeeper client against a real server, servers as processes, and the command that runs them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A producer with acks=all and idempotence, which remembers what was acknowledged and where; and the check
-of it."""
+"""A producer with acks=all and idempotence that records acknowledged offsets and checks them."""
 
 from __future__ import annotations
 
@@ -30,10 +29,10 @@ SETTINGS = {
 
 
 class VerifiableProducer:
-    """Sends numbered records to each partition in turn, in a thread of its own, until it is stopped.
+    """Sends numbered records to the partitions in turn, in its own thread, until stopped.
 
-    The values of a partition are partition-0, partition-1 and so on. As long as none is given up, each must
-    have its number as its offset, however often it was sent.
+    The values of a partition are partition-0, partition-1 and so on. Unless one fails, each
+    record's offset equals its number, however often it was sent.
     """
 
     def __init__(self, bootstrap: str, topic: str, partitions: int, pace_s: float = 0.005) -> None:
@@ -49,18 +48,18 @@ class VerifiableProducer:
         self._thread.start()
 
     def count(self, *partitions: int) -> int:
-        """How many are acknowledged, of these partitions or of all."""
+        """The number of acknowledged records of these partitions, or of all."""
         return sum(len(self.acknowledged[each]) for each in partitions or range(self.partitions))
 
     def wait_for_more(self, *partitions: int, count: int = 5) -> None:
-        """Until so many more are acknowledged of each of these partitions, or of all."""
+        """Wait until so many more are acknowledged in each of these partitions, or in all."""
         for each in partitions or range(self.partitions):
             until = self.count(each) + count
             eventually(lambda e=each, u=until: self.failures or self.count(e) >= u, f"more of {each}")
         assert self.failures == []
 
     def stop(self) -> set[tuple[str, int, int]]:
-        """Send no more, and wait until all is acknowledged. Returns the names of all records."""
+        """Stop sending and wait for all acknowledgements. Returns the names of all records."""
         self._stopped.set()
         self._thread.join()
         assert self._producer.flush(2 * WAIT_S) == 0, f"{self.count()} of {self.sent * self.partitions}"
@@ -88,7 +87,7 @@ class VerifiableProducer:
             assert found[partition] == [(each, f"{partition}-{each}") for each in range(self.sent)]
 
     def close(self) -> None:
-        """Whatever has become of it."""
+        """End the thread, whatever its state."""
         self._stopped.set()
         self._thread.join()
         self._producer.purge()

@@ -1,4 +1,4 @@
-"""A raw connection to a broker: requests and responses by hand, and whatever else a client may send."""
+"""A raw connection to a broker: requests, responses and arbitrary bytes by hand."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ R = TypeVar("R", bound=Response)
 
 
 class HasPort(Protocol):
-    """A broker, in this process or in another."""
+    """A broker in this process or another."""
 
     @property
     def port(self) -> int: ...
@@ -53,7 +53,7 @@ class Wire(Closing):
         return number
 
     def receive_exactly(self, size: int) -> bytes:
-        """So many bytes. Raises ConnectionError where the connection ends before."""
+        """Read so many bytes. Raises ConnectionError if the connection ends before."""
         got = bytearray()
         while len(got) < size:
             data = self.socket.recv(size - len(got))
@@ -67,7 +67,7 @@ class Wire(Closing):
         return self.receive_exactly(size)
 
     def receive(self, request: type[Request] | Request, version: int, number: int) -> Any:
-        """The response to a request, whose correlation id this is."""
+        """The response to the request with this correlation id."""
         exchange = APIS[request.api.key]
         frame = self.receive_frame()
         found, pos = decode_response_header(frame, exchange.api, version)
@@ -78,7 +78,7 @@ class Wire(Closing):
         return self.receive(request, version, self.send(request, version))
 
     def is_closed_by_peer(self) -> bool:
-        """Wait for the end of the connection."""
+        """Wait until the peer closes the connection."""
         try:
             while self.socket.recv(65536):
                 pass
@@ -130,12 +130,12 @@ def fetch(
 
 
 def batch_of(*values: bytes, **options: Any) -> bytes:
-    """A record batch of values, all of the same time, without keys."""
+    """A record batch of values without keys, all with the same timestamp."""
     return bytes(encode_batch([(None, value, (), 1_700_000_000_000) for value in values], **options))
 
 
 def records_of(data: PartitionData) -> list[Record]:
-    """The records of whole batches in what was fetched."""
+    """The records of the whole batches in fetched bytes."""
     assert isinstance(data.records, memoryview)
     chunk = bytes(data.records)
     return [record for header in scan(chunk).headers for record in decode(chunk, header, "", 0)]

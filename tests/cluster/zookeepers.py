@@ -1,4 +1,4 @@
-"""ZooKeeper for tests: a real server for the whole run, a chroot of its own for each test."""
+"""ZooKeeper for tests: one real server for the whole run, one chroot for each test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _T = TypeVar("_T")
 
 
 def eventually(look: Callable[[], _T], what: str = "", timeout_s: float = WAIT_S) -> _T:
-    """What `look` gives once that is true; fails when it never is. Its failed assertions are passed over."""
+    """Return `look()` once it is true, ignoring its failed assertions; fail if it never is."""
     deadline = time.monotonic() + timeout_s
     while True:
         last: Any = None
@@ -33,7 +33,7 @@ def eventually(look: Callable[[], _T], what: str = "", timeout_s: float = WAIT_S
 
 
 def told(address: str, command: bytes = b"srvr") -> str:
-    """What a ZooKeeper server says of itself; nothing where it does not answer."""
+    """A ZooKeeper server's status, or nothing if it does not answer."""
     host, port = address.rsplit(":", 1)
     try:
         with socket.create_connection((host, int(port)), _ASKED_S) as connection:
@@ -44,7 +44,7 @@ def told(address: str, command: bytes = b"srvr") -> str:
 
 
 def chroot() -> str:
-    """One that nobody has."""
+    """A new chroot."""
     return f"/test-{uuid.uuid4().hex}"
 
 
@@ -57,7 +57,7 @@ class Znodes:
         self.chroot = slash + rest
 
     def client(self, **settings: Any) -> ZooKeeper:
-        """A session; close it (it is a context manager)."""
+        """A new session: a context manager that closes it."""
         return ZooKeeper(self.connect, **settings)
 
     def remove(self) -> None:

@@ -1,4 +1,4 @@
-"""Checksums: known values, and crcmod and google-crc32c saying the same."""
+"""Checksums: known values, and agreement with crcmod and google-crc32c."""
 
 import os
 import random

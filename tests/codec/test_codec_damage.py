@@ -1,4 +1,4 @@
-"""Damaged batches: every flip, every cut, headers and records that lie, bombs; and finding what is behind."""
+"""Damaged batches: every flip, every truncation, wrong headers and records, bombs, and resynchronization."""
 
 import struct
 import tracemalloc

@@ -1,4 +1,4 @@
-"""Bytes of other encoders, hard-coded and made on the spot: read as they are, written the same."""
+"""Other encoders' bytes, hard-coded and generated: decoded, and encoded identically."""
 
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder as AiokafkaBuilder

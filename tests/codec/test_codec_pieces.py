@@ -1,4 +1,4 @@
-"""A batch opened piece by piece: the same records and errors as at once, in little memory."""
+"""A batch decoded in pieces: same records and errors as at once, in little memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The short way to a batch of one record gives the bytes of the long way, whose golden bytes are known."""
+"""The fast encoder of a single record equals the batch encoder, whose golden bytes are known."""
 
 from __future__ import annotations
 

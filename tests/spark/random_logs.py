@@ -1,4 +1,4 @@
-"""Logs of all kinds, made by chance: codecs, empty partitions, gaps, rolled, cut short, transactions."""
+"""Random logs: codecs, empty partitions, gaps, rolls, truncation, transactions."""
 
 from __future__ import annotations
 

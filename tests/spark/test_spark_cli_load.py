@@ -1,4 +1,4 @@
-"""`embedlog load` as its users meet it."""
+"""The command `embedlog load`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pipeline in examples/flights, from the events to the plot, beside plain Python's counts."""
+"""The pipeline in examples/flights, from events to plot, compared with counts in plain Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Java that Spark cannot run on is not taken."""
+"""Spark refuses a Java that it cannot run on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loads through Spark: the table holds what plain Python finds in the log, once, whatever was done to it."""
+"""Loads through Spark: the table has the log's records once, whatever fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which offsets a load takes, and when it must not go on: without Spark."""
+"""The offsets of each load, and the conditions that stop it, without Spark."""
 
 from __future__ import annotations
 

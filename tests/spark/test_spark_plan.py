@@ -1,4 +1,4 @@
-"""What Spark's driver and tasks do, without Spark: planned, cut and scanned, it is what the log holds."""
+"""The driver's plan and the tasks' scans, without Spark: split and scanned, they return the log's records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading a log through Spark: what it gets is what plain Python reads, whatever the options."""
+"""Reading a log through Spark equals reading it in plain Python, for all options."""
 
 from __future__ import annotations
 

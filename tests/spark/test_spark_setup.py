@@ -1,4 +1,4 @@
-"""Spark on machines of all kinds: without Java, with workers of their own, without pyspark, misconfigured."""
+"""Spark environments: without Java, with its own workers, without pyspark, misconfigured."""
 
 from __future__ import annotations
 

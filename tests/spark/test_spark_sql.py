@@ -1,4 +1,4 @@
-"""A log in Spark's SQL: what Spark passes to the source, and what it says where Spark passes nothing."""
+"""A log in Spark SQL: options that Spark passes to the source, and errors if it passes none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A table's manifest and its commit, without Spark: all of a load or nothing, wherever it is killed."""
+"""A table's manifest and commit, without Spark: a load is committed whole or not at all, wherever it is
+killed.
+"""
 
 from __future__ import annotations
 

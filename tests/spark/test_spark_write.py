@@ -1,4 +1,4 @@
-"""Spark writes into a log: what it wrote is there, once, whoever has the log open meanwhile."""
+"""Spark writes into a log: each row once, whichever process has the log open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From where to where the batches of a streaming query read: the source's half of it, without Spark."""
+"""Offset ranges of a streaming query's batches: the source's part, without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What streaming queries do with brokers, and what consumer groups see of queries: without Spark."""
+"""Streaming queries over brokers, and their offsets in consumer groups, without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streaming queries whose driver, workers and planner are killed midway: every record once, all the same."""
+"""Streaming queries whose driver, workers and planner are killed: every record once."""
 
 from __future__ import annotations
 
