@@ -138,6 +138,7 @@ class TopicSettings(Settings):
     # Derived from the settings, once, for every append; not settings themselves.
     append_time: ClassVar[bool]
     compresses: ClassVar[bool]
+    compacts: ClassVar[bool]
 
     cleanup_policy: str = "delete"
     compression_type: str = "producer"
@@ -159,21 +160,17 @@ class TopicSettings(Settings):
     segment_ms: int = 7 * DAY_MS
 
     @property
-    def compacts(self) -> bool:
-        """Whether compaction keeps only the last record of each key."""
-        return "compact" in self.cleanup_policy
-
-    @property
     def deletes(self) -> bool:
         """Whether the delete policies delete old segments."""
         return "delete" in self.cleanup_policy
 
     def __post_init__(self) -> None:
         """append_time: records get the time of their append. compresses: appends compress unless they specify
-        a codec."""
+        a codec. compacts: compaction keeps only the last record of each key."""
         stated = self.compression_type not in ("producer", "none", "uncompressed")
         object.__setattr__(self, "append_time", self.message_timestamp_type == "LogAppendTime")
         object.__setattr__(self, "compresses", stated)
+        object.__setattr__(self, "compacts", "compact" in self.cleanup_policy)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,20 +47,6 @@ _QUICK_BYTES: Final = 16 << 10  # compressed: checking more takes longer than ha
 _QUICK_DECOMPRESSED_BYTES: Final = 256 << 10  # what 16 KiB usually decompress to at most
 _MAX_RECORD_ERRORS: Final = 10_000  # in one response: a compressed batch may hold millions of invalid records
 _KEEP: Final = "producer"
-_KEEP_UNCOMPRESSED: Final = frozenset({_KEEP, "uncompressed"})
-
-
-def read_plain_batch(records: memoryview, settings: TopicSettings) -> tuple[int, int, bool] | None:
-    """Fast path for the common batch, which is valid and appended unchanged: the result of
-    `loops.ready_batch`. Returns None, with no side effects, if any precondition fails."""
-    if (
-        len(records) > settings.max_message_bytes
-        or settings.append_time
-        or settings.compacts
-        or settings.compression_type not in _KEEP_UNCOMPRESSED
-    ):
-        return None
-    return loops.ready_batch(records)
 
 
 def read_batch_header(records: memoryview, version: int, settings: TopicSettings) -> BatchHeader:

@@ -9,7 +9,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from ..errors import TopicNotFound
-from ..files.names import INTERNAL_TOPICS
 from ..groups.coordinator import GroupCoordinator
 from ..partition import Partition
 from ..store.store import Store
@@ -91,41 +90,30 @@ class BrokerContext:
         """Run it in the thread that converts for old clients."""
         return self._converter.submit(work, *args, **kwargs)
 
-    def partition(self, topic: str, number: int) -> Partition:
-        """Raises TopicNotFound, PartitionNotFound, Closed."""
-        return self.store.partition(topic, number)
-
     def led_partition(self, topic: str, number: int, leader_epoch: int = -1) -> Partition:
         """A partition that this broker leads, in the client's current leader epoch (-1: it sent none).
 
         Raises TopicNotFound, PartitionNotFound, Closed, ApiError.
         """
-        partition = self.partition(topic, number)
-        self.check_leads(partition)
-        check_epoch(partition, leader_epoch)
-        return partition
-
-    def partition_to_append(self, topic: str, number: int) -> Partition:
-        """A partition that clients may append to here.
-
-        Raises TopicNotFound, PartitionNotFound, Closed, ApiError.
-        """
         partition = self.store.partition(topic, number)
-        if topic in INTERNAL_TOPICS:
-            raise _internal(topic)
-        if not self.coordination.leads(partition.name):
-            raise _not_leader()
+        self.check_led(partition, leader_epoch)
         return partition
 
-    def check_leads(self, partition: Partition) -> None:
-        """Raises ApiError unless this broker leads the partition."""
+    def check_led(self, partition: Partition, leader_epoch: int) -> None:
+        """Raises ApiError unless this broker leads the partition in that leader epoch (-1: in any)."""
         if not self.coordination.leads(partition.name):
-            raise _not_leader()
-
-    def check_not_internal(self, topic: str) -> None:
-        """Raises ApiError for a topic that only the broker writes to."""
-        if topic in INTERNAL_TOPICS:
-            raise _internal(topic)
+            raise not_leader()
+        if leader_epoch < 0:
+            return
+        current = partition.log.current_epoch
+        if leader_epoch < current:
+            raise ApiError(
+                ErrorCode.FENCED_LEADER_EPOCH, f"the leader epoch is {current}, not {leader_epoch}"
+            )
+        if leader_epoch > current:
+            raise ApiError(
+                ErrorCode.UNKNOWN_LEADER_EPOCH, f"the leader epoch is {current}, not {leader_epoch} yet"
+            )
 
     def new_producer_id(self) -> int:
         """An unused producer id, from a block that is claimed at once. Raises StorageError."""
@@ -197,22 +185,13 @@ class BrokerContext:
             return False
 
 
-def check_epoch(partition: Partition, epoch: int) -> None:
-    """Raises ApiError if the leader epoch that a client sent (-1: none) is not the current one."""
-    if epoch < 0:
-        return
-    current = partition.log.current_epoch
-    if epoch < current:
-        raise ApiError(ErrorCode.FENCED_LEADER_EPOCH, f"the leader epoch is {current}, not {epoch}")
-    if epoch > current:
-        raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"the leader epoch is {current}, not {epoch} yet")
-
-
-def _not_leader() -> ApiError:
+def not_leader() -> ApiError:
+    """The error for a partition that another broker leads."""
     return ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another broker leads this partition")
 
 
-def _internal(topic: str) -> ApiError:
+def internal_topic(topic: str) -> ApiError:
+    """The error for a change to one of `INTERNAL_TOPICS`."""
     return ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"only the broker writes to {topic}")
 
 

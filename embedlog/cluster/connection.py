@@ -10,15 +10,15 @@ connections. The responses of one share leave together. A large frame that does 
 buffer of its own, which grows with the bytes received, never to what the length claims. A request that
 arrives too slowly closes its connection.
 
-A response is a list of chunks: bytes, sent by sendmsg, and regions of files, sent by sendfile without passing
-through this process's memory.
+A response is a list of chunks, bytes or regions of files. Most responses are small and go straight to the
+socket; what does not fit into it, and responses that leave together, wait in the outbox (outbox.py).
 
 A client that has shut down its sending side gets the responses to all it has sent, but nothing waits on its
 behalf any longer: a client that has disconnected looks the same until something is sent to it.
 
 Invariants: while a response is outstanding or does not fit into the socket, no further request is begun, and
 reading stops at `_MAX_UNREAD` bytes; in one turn a connection is served once, for its share or for one
-request, and sends about `_MAX_FLUSH_BYTES` at most; everything happens in the loop's thread.
+request; everything happens in the loop's thread.
 """
 
 from __future__ import annotations
@@ -26,16 +26,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-import socket
 import struct
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import Final, Protocol, TypeAlias
 
 from ..errors import Closed
 from .frame_memory import FrameMemory
+from .outbox import Chunk, FileRegion, Outbox, release
 from .poll import READ, WRITE
 from .principal import ANONYMOUS, Principal
 from .transport import Data, Transport
@@ -45,33 +44,13 @@ logger = logging.getLogger(__name__)
 _LENGTH: Final = struct.Struct(">i")
 _LARGE_FRAME: Final = 16 << 10  # a larger frame gets its own buffer unless it arrives in one read
 _MAX_UNREAD: Final = 64 << 10
+_SMALL_RESPONSE: Final = 16 << 10
 _COALESCE_BYTES: Final = 256 << 10  # responses are sent at once when they reach this size
-_MAX_VECTORS: Final = 64
-_JOIN_BYTES: Final = 16 << 10  # up to this size, copying is cheaper than a vectored send
-_SENDFILE_BYTES: Final = 1 << 20  # a fast reader must not keep the processor from its other connections
-_MAX_FLUSH_BYTES: Final = 2 << 20  # in one turn
-_MORE: Final = getattr(socket, "MSG_MORE", 0)
 _DISCONNECTED: Final = frozenset(
     {errno.EPIPE, errno.ECONNRESET, errno.ETIMEDOUT, errno.ENOTCONN, errno.EBADF}
 )
 
 
-class FileRegion:
-    """Bytes pos..pos+size of a file, to be sent from there; then `release` is called."""
-
-    __slots__ = ("fd", "pos", "release", "size")
-
-    def __init__(self, fd: int, pos: int, size: int, release: Callable[[], object]) -> None:
-        self.fd = fd
-        self.pos = pos
-        self.size = size
-        self.release = release
-
-    def __len__(self) -> int:
-        return self.size
-
-
-Chunk: TypeAlias = "Data | FileRegion"
 EncodedResponse: TypeAlias = "Sequence[Chunk] | Future[Sequence[Chunk]]"
 
 
@@ -116,8 +95,11 @@ class EventLoop(Protocol):
     share_s: float  # of a connection, in this turn
     bytes_in: int
     bytes_out: int
-    unsent_bytes: int  # of responses in memory that clients have not read yet
     too_slow: int  # connections closed because a request arrived too slowly
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Of responses in memory that clients have not read yet."""
 
     def post(self, callback: Callable[[], object]) -> None:
         """Call it in the loop's thread soon. From any thread."""
@@ -161,8 +143,7 @@ class Connection:
         self._awaits_memory = False
         self._pending: Future[Sequence[Chunk]] | None = None
         self._has_deferred = False  # `_unread` may hold whole requests
-        self._outbox: deque[Chunk] = deque()
-        self._outbox_bytes = 0
+        self._outbox = Outbox(transport)
 
     def __repr__(self) -> str:
         client_id = f" ({self.client_id!r:.80})" if self.client_id else ""
@@ -180,7 +161,7 @@ class Connection:
     # -- what the loop needs to know -------------------------------------------------------------------
 
     def _watch(self) -> None:
-        if self._outbox:
+        if self._outbox.chunks:
             events = WRITE
         elif self.half_closed:
             events = 0
@@ -192,9 +173,14 @@ class Connection:
             self.loop.watch(self, events)
 
     @property
+    def unsent_bytes(self) -> int:
+        """Of responses in memory that the client has not read yet."""
+        return self._outbox.bytes_in_memory
+
+    @property
     def is_idle(self) -> bool:
         """No response is being made or sent: shutdown need not wait for it."""
-        return self._pending is None and not self._outbox
+        return self._pending is None and not self._outbox.chunks
 
     @property
     def may_expire(self) -> bool:
@@ -239,7 +225,7 @@ class Connection:
         except BlockingIOError:
             return
         except OSError as error:
-            self.close(None if error.errno in _DISCONNECTED else f"reading failed: {error}")
+            self._close_failed("reading", error)
             return
         if not count:
             self._on_end_of_stream()
@@ -247,7 +233,7 @@ class Connection:
         self.active_at = self.loop.now
         self.loop.bytes_in += count
         self._received_bytes += count
-        if self._has_deferred or not self.is_idle:
+        if self._has_deferred or self._pending is not None or self._outbox.chunks:
             self._unread += view[:count]
             self._has_deferred = True
         elif self._unread:
@@ -255,6 +241,8 @@ class Connection:
             self._serve_unread()
         else:
             used = self._serve(buffer, view, count)
+            if used == count and self._pending is None and not self._outbox.chunks:
+                return  # the common case: all is answered
             if used < count and not self.closed:
                 self._keep(view[used:count])
         self._continue()
@@ -268,7 +256,7 @@ class Connection:
 
     def serve_deferred(self) -> None:
         """Handle the requests that had to wait for this turn."""
-        if self.closed or self._pending is not None or self._outbox:
+        if self.closed or self._pending is not None or self._outbox.chunks:
             return  # `_continue` defers them again
         self._serve_unread()
         self._continue()
@@ -284,25 +272,30 @@ class Connection:
         """Handle the whole frames in buffer[:end] within this turn's share. Returns the bytes consumed."""
         pos = 0
         self._has_deferred = False
-        share_ends = time.perf_counter() + self.loop.share_s
+        share_ends = 0.0
         while end - pos >= 4 and not self.closed:
             (size,) = _LENGTH.unpack_from(buffer, pos)
             if not 0 < size <= self.loop.max_frame_bytes:
                 self._reject_length(size, bytes(view[pos : min(end, pos + 16)]))
                 break
-            stop = pos + 4 + size
+            stop: int = pos + 4 + size
             if stop > end:
                 break
-            self._handle(view[pos + 4 : stop])
+            if stop == end:
+                self._handle(view[pos + 4 : stop])
+                return stop
+            if not share_ends:
+                share_ends = time.perf_counter() + self.loop.share_s
+            self._handle(view[pos + 4 : stop], more=True)
             pos = stop
-            if self._outbox_bytes >= _COALESCE_BYTES:
+            if self._outbox.bytes_left >= _COALESCE_BYTES:
                 self._flush()
             if (
                 self._pending is not None
-                or self._outbox_bytes >= _COALESCE_BYTES
+                or self._outbox.bytes_left >= _COALESCE_BYTES
                 or time.perf_counter() >= share_ends
             ):
-                self._has_deferred = pos < end
+                self._has_deferred = True
                 break
         return pos
 
@@ -352,17 +345,21 @@ class Connection:
         self._awaits_memory = False
         self._watch()
 
-    def _handle(self, frame: memoryview) -> None:
+    def _handle(self, frame: memoryview, *, more: bool = False) -> None:
+        """Handle one frame. `more`: others follow, and the responses leave together."""
         self._progress = None
         try:
             response = self.loop.application.handle(self, frame)
-            if not isinstance(response, Future):
-                self._enqueue(response)
-            elif response.done():
-                self._enqueue(response.result())
+            if isinstance(response, Future):
+                if not response.done():
+                    self._pending = response
+                    response.add_done_callback(self._on_response)
+                    return
+                response = response.result()
+            if more or self._outbox.chunks:
+                self._outbox.add(response)
             else:
-                self._pending = response
-                response.add_done_callback(self._on_response)
+                self._send(response)
         except Exception as error:
             self._close_after(error)
 
@@ -389,7 +386,7 @@ class Connection:
             _discard(response)
             return
         try:
-            self._enqueue(response.result())
+            self._outbox.add(response.result())
         except Exception as error:
             self._close_after(error)
         self._continue()
@@ -405,16 +402,9 @@ class Connection:
             logger.error("%r: a request could not be answered", self, exc_info=error)
             self.close("internal error of the broker")
 
-    def _enqueue(self, chunks: Sequence[Chunk]) -> None:
-        for chunk in chunks:
-            self._outbox.append(chunk)
-            self._outbox_bytes += len(chunk)
-            if not isinstance(chunk, FileRegion):
-                self.loop.unsent_bytes += len(chunk)
-
     def _continue(self) -> None:
         """Send what is in the outbox; then handle what waited for that."""
-        if self._outbox:
+        if self._outbox.chunks:
             self._flush()
         if not self.closed and self.is_idle:
             if self._has_deferred:
@@ -431,55 +421,38 @@ class Connection:
         else:
             self._continue()
 
-    def _flush(self) -> None:
-        left = _MAX_FLUSH_BYTES
+    def _send(self, chunks: Sequence[Chunk]) -> None:
+        """Send a response at once if it is small. The outbox, which is empty, takes the others, and what does
+        not fit the socket."""
+        if FileRegion in map(type, chunks) or sum(map(len, chunks)) > _SMALL_RESPONSE:
+            self._outbox.add(chunks)
+            return
+        data: Data = chunks[0] if len(chunks) == 1 else b"".join(chunks)  # type: ignore[assignment,arg-type]
         try:
-            while self._outbox and left > 0:
-                first = self._outbox[0]
-                sent = self._send_file(first) if isinstance(first, FileRegion) else self._send_bytes()
-                left -= sent
-                self._outbox_bytes -= sent
-                self.active_at = self.loop.now
-                self.loop.bytes_out += sent
+            sent = self._transport.send(data, 0) if data else 0
         except BlockingIOError:
-            pass
+            sent = 0
         except OSError as error:
-            self.close(None if error.errno in _DISCONNECTED else f"sending failed: {error}")
+            self._close_failed("sending", error)
+            return
+        self.loop.bytes_out += sent
+        if sent < len(data):
+            self._outbox.add((memoryview(data)[sent:],))
 
-    def _send_bytes(self) -> int:
-        batch: list[Data] = []
-        for chunk in self._outbox:
-            if isinstance(chunk, FileRegion) or len(batch) == _MAX_VECTORS:
-                break
-            batch.append(chunk)
-        # A header leaves in one packet with the file region that follows it.
-        more = _MORE if len(batch) < len(self._outbox) else 0
-        if len(batch) == 1 or self._outbox_bytes <= _JOIN_BYTES:
-            sent = self._transport.send(batch[0] if len(batch) == 1 else b"".join(batch), more)
-        else:
-            sent = self._transport.send_vectored(batch, more)
-        self.loop.unsent_bytes -= sent
-        left = sent
-        for chunk in batch:
-            if left < len(chunk):
-                self._outbox[0] = memoryview(chunk)[left:]
-                break
-            left -= len(chunk)
-            self._outbox.popleft()
-        return sent
-
-    def _send_file(self, region: FileRegion) -> int:
-        sent = self._transport.sendfile(region.fd, region.pos, min(region.size, _SENDFILE_BYTES))
-        if not sent:
-            raise OSError(errno.EIO, "the file ends before the region to be sent")
-        region.pos += sent
-        region.size -= sent
-        if not region.size:
-            self._outbox.popleft()
-            region.release()
-        return sent
+    def _flush(self) -> None:
+        try:
+            sent = self._outbox.flush()
+        except OSError as error:
+            self._close_failed("sending", error)
+            return
+        if sent:
+            self.active_at = self.loop.now
+            self.loop.bytes_out += sent
 
     # -- closing ---------------------------------------------------------------------------------------
+
+    def _close_failed(self, action: str, error: OSError) -> None:
+        self.close(None if error.errno in _DISCONNECTED else f"{action} failed: {error}")
 
     def close(self, reason: str | None, level: int = logging.WARNING) -> None:
         """Release everything. `reason` is logged in one line; None if the client simply disconnected."""
@@ -490,10 +463,6 @@ class Connection:
             logger.log(level, "%r: connection closed: %s", self, reason)
         if self._pending is not None and not self._pending.cancel():
             self._pending.add_done_callback(_discard)
-        _release(self._outbox)
-        self.loop.unsent_bytes -= sum(
-            len(chunk) for chunk in self._outbox if not isinstance(chunk, FileRegion)
-        )
         self._outbox.clear()
         if self._frame is not None:
             self.loop.frame_memory.release(self, self._frame, reuse=False)
@@ -508,10 +477,4 @@ class Connection:
 def _discard(response: Future[Sequence[Chunk]]) -> None:
     """Release the files that a response nobody waits for may hold open."""
     with contextlib.suppress(CancelledError, Exception):
-        _release(response.result())
-
-
-def _release(chunks: Iterable[Chunk]) -> None:
-    for chunk in chunks:
-        if isinstance(chunk, FileRegion):
-            chunk.release()
+        release(response.result())

@@ -6,9 +6,8 @@ The table of handlers is also what ApiVersions advertises: an API without a hand
 malformed request closes its connection, with one line in the log; an operation that fails becomes an error
 code in the response.
 
-Most requests are a producer's and differ from the one before on the same connection only in their records. A
-template (wire/request_template.py) reads and answers these without decoding or encoding fields. Their records
-are handled like any others.
+Most requests are a producer's and differ from the one before on the same connection only in their records.
+These go straight to the handler of Produce, which reads and answers them by a template.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from concurrent.futures import Future
 from typing import Any, Final, NamedTuple
 
 from ..wire.apis import APIS
-from ..wire.apis.produce import PartitionProduceResponse, ProduceRequest
+from ..wire.apis.produce import ProduceRequest, ProduceResponse
 from ..wire.errors import ProtocolError
 from ..wire.frames import (
     RequestHeader,
@@ -29,9 +28,8 @@ from ..wire.frames import (
     unsupported_api_versions,
 )
 from ..wire.messages import Exchange, Response
-from ..wire.request_template import RequestTemplate, template_of
 from .broker_context import BrokerContext, Handler, RequestContext
-from .connection import Chunk, CloseConnection, Connection, EncodedResponse
+from .connection import CloseConnection, Connection, EncodedResponse
 from .futures import flatten_future, map_future
 from .group_requests import GroupRequests
 from .handlers.commits import CommitHandlers
@@ -42,9 +40,10 @@ from .handlers.group_admin import GroupAdminHandlers
 from .handlers.groups import GroupHandlers
 from .handlers.metadata import MetadataHandlers
 from .handlers.offsets import OffsetHandlers
-from .handlers.produce import ProduceHandlers
+from .handlers.produce import LastProduce, ProduceHandlers, remember
 from .handlers.topics import TopicHandlers
 from .log_throttle import LogThrottle
+from .outbox import Chunk
 
 logger = logging.getLogger(__name__)
 
@@ -66,19 +65,6 @@ class Route(NamedTuple):
     handler: Handler
     low: int
     high: int
-
-
-class LastProduce:
-    """A connection's last small produce request. `fields` are all but its partitions and their records."""
-
-    __slots__ = ("context", "fields", "request", "template")
-
-    def __init__(self, fields: Sequence[object], context: RequestContext, request: ProduceRequest) -> None:
-        self.fields = fields
-        self.context = context
-        self.request = request
-        # Made for the second request with the same fields: it costs more than decoding one.
-        self.template: RequestTemplate | None = None
 
 
 class Dispatcher:
@@ -128,10 +114,11 @@ class Dispatcher:
         if not self._coordination.is_current:
             raise self._no_session()
         last = connection.application_state
-        if isinstance(last, LastProduce) and last.template is not None:
-            matched = last.template.records_of(frame)
-            if matched is not None:
-                return self._append_matched(last, last.template, *matched)
+        if isinstance(last, LastProduce):
+            began = time.perf_counter()
+            result = self._produce.produce_again(last, frame)
+            if result is not None:
+                return self._respond_again(last, *result, began)
         try:
             header = decode_request_header(frame)
             key, version = header.api_key, header.api_version
@@ -170,30 +157,25 @@ class Dispatcher:
             and isinstance(result, Response)
             and len(frame) <= _MAX_TEMPLATE_BYTES
         ):
-            _remember(frame, header, context, request)
+            remember(frame, header, context, request)
         return self._encode_result(header, result, began)
 
-    def _append_matched(
+    def _respond_again(
         self,
         last: LastProduce,
-        template: RequestTemplate,
         correlation_id: int,
-        index: int,
-        records: memoryview,
+        result: bytes | ProduceResponse | Future[ProduceResponse | None],
+        began: float,
     ) -> EncodedResponse:
-        """Handle a produce request that matches a template."""
-        began = time.perf_counter()
-        context = last.context
-        context.connection.client_id = context.client_id
-        result = self._produce.append_one(context, last.request, index, records)
-        if isinstance(result, PartitionProduceResponse):
-            if not self._coordination.is_current:
-                raise self._no_session()
-            if self._meter is not None:
-                self._meter.count_request(_PRODUCE, None, time.perf_counter() - began)
-            return (template.response(correlation_id, result),)
-        header = RequestHeader(_PRODUCE, context.version, correlation_id, context.client_id, 0)
-        return self._encode_result(header, result, began)
+        """The response to a produce request that matched a template."""
+        if not isinstance(result, bytes):
+            header = RequestHeader(_PRODUCE, last.context.version, correlation_id, last.context.client_id, 0)
+            return self._encode_result(header, result, began)
+        if not self._coordination.is_current:
+            raise self._no_session()
+        if self._meter is not None:
+            self._meter.count_request(_PRODUCE, None, time.perf_counter() - began)
+        return (result,)
 
     def _encode_result(
         self, header: RequestHeader, result: Response | Future[Any] | None, began: float
@@ -230,29 +212,6 @@ class Dispatcher:
             return _encode_response(unsupported_api_versions((route.low, route.high)), 0, correlation_id)
         name = APIS[key].api.name if key in APIS else "unknown"
         raise CloseConnection(f"API {key} ({name}) version {version} is not offered here")
-
-
-def _remember(
-    frame: memoryview, header: RequestHeader, context: RequestContext, request: ProduceRequest
-) -> None:
-    """Keep a produce request's fields, and make a template if the previous request had the same."""
-    connection = context.connection
-    fields = (
-        context.version,
-        context.client_id,
-        request.transactional_id,
-        request.acks,
-        request.timeout_ms,
-        [(topic.name, topic.topic_id) for topic in request.topic_data],
-    )
-    last = connection.application_state
-    if isinstance(last, LastProduce) and last.fields == fields:
-        if last.template is None:
-            last.template = template_of(frame, header, request)
-    else:
-        connection.application_state = LastProduce(fields, context, request)
-    for topic in request.topic_data:  # keep no records
-        topic.partition_data.clear()
 
 
 def _malformed(error: ProtocolError) -> CloseConnection:

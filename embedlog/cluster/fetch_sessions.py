@@ -111,10 +111,8 @@ class FetchSessions:
                     session.requested[key] = requested._replace(topic=names[topic_id])
             return session, list(session.requested.values())
 
-    def end(self, session: Session | None, response: FetchResponse) -> FetchResponse:
-        """The response reduced to what the session's client has to be sent."""
-        if session is None:
-            return response
+    def end(self, session: Session, response: FetchResponse) -> FetchResponse:
+        """The response, reduced to the partitions that changed since the session's last one."""
         response.session_id = session.number
         with self._lock:
             responses = []

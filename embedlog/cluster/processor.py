@@ -85,7 +85,6 @@ class Processor:
         self.max_frame_bytes = max_frame_bytes
         self.frame_memory = frame_memory
         self.bytes_in = self.bytes_out = 0
-        self.unsent_bytes = 0
         self.too_slow = 0
         self.now = time.monotonic()
         self.share_s = _SHARE_S
@@ -114,6 +113,11 @@ class Processor:
         self.thread = threading.Thread(target=self._run, name=f"embedlog-processor-{number}", daemon=True)
 
     # -- from any thread ---------------------------------------------------------------------------------
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Of responses in memory that clients have not read yet."""
+        return sum(connection.unsent_bytes for connection in list(self.connections))
 
     def post(self, callback: Callable[[], object]) -> None:
         """Call it in the processor's thread soon."""

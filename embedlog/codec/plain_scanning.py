@@ -20,7 +20,17 @@ from typing import TYPE_CHECKING
 
 from ..errors import CorruptRecord
 from .plain_decoding import decode_records, headers_of_run
-from .record_batch import HEADER, HEADER_SIZE, BatchHeader, crc_matches, read_header
+from .record_batch import (
+    CODEC_MASK,
+    CONTROL_BIT,
+    HEADER,
+    HEADER_SIZE,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    crc_matches,
+    read_header,
+)
 from .rules import Compared, Marking, Marks, Rules, Scanned
 from .varint import MAX_VARINT_BYTES, decode_varint
 
@@ -145,25 +155,31 @@ def check_run(buffer: ReadBuffer, pos: int, end: int) -> int:
     while end - pos >= HEADER_SIZE:
         try:
             header = read_header(buffer, pos)
-            if header.size > end - pos or header.compression:
+            size = header.size
+            if size > end - pos or header.compression or not _records_match(buffer, header, size):
                 break
-            records = decode_records(
-                bytes(buffer[pos + HEADER_SIZE : pos + header.size]),
-                header.record_count,
-                "",
-                0,
-                header.base_offset,
-                header.last_offset_delta,
-                header.base_timestamp_ms,
-                header.max_timestamp_ms if header.timestamp_type else None,
-                0,
-            )
         except CorruptRecord:
             break
-        if any(record.timestamp_ms > header.max_timestamp_ms for record in records):
-            break
-        pos += header.size
+        pos += size
     return pos
+
+
+def _records_match(buffer: ReadBuffer, header: BatchHeader, size: int) -> bool:
+    """Are the records of an uncompressed batch valid, and none later than its header says? Raises
+    CorruptRecord."""
+    latest = header.max_timestamp_ms
+    records = decode_records(
+        bytes(buffer[header.pos + HEADER_SIZE : header.pos + size]),
+        header.record_count,
+        "",
+        0,
+        header.base_offset,
+        header.last_offset_delta,
+        header.base_timestamp_ms,
+        latest if header.attributes & TIMESTAMP_TYPE_BIT else None,
+        0,
+    )
+    return all(record.timestamp_ms <= latest for record in records)
 
 
 def ready_batch(buffer: ReadBuffer) -> tuple[int, int, bool] | None:
@@ -175,15 +191,19 @@ def ready_batch(buffer: ReadBuffer) -> tuple[int, int, bool] | None:
     """
     try:
         header = read_header(buffer)
+        size, count = header.size, header.record_count
+        if (
+            size != len(buffer)
+            or header.attributes & (CODEC_MASK | TRANSACTIONAL_BIT | CONTROL_BIT)
+            or not count
+            or count != header.last_offset_delta + 1
+            or not crc_matches(buffer, header)
+            or not _records_match(buffer, header, size)
+        ):
+            return None
     except CorruptRecord:
         return None
-    if header.size != len(buffer) or header.compression or header.is_transactional or header.is_control:
-        return None
-    if not header.record_count or header.record_count != header.last_offset_delta + 1:
-        return None
-    if not crc_matches(buffer, header) or check_run(buffer, 0, header.size) != header.size:
-        return None
-    return header.record_count, header.max_timestamp_ms, header.is_sequenced
+    return count, header.max_timestamp_ms, header.producer_id >= 0
 
 
 def whole_records(body: ReadBuffer, pos: int, end: int, most: int) -> tuple[int, int]:

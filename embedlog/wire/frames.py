@@ -47,12 +47,13 @@ _REQUEST: Final = struct.Struct(">hhih")
 _REQUEST_FRAME: Final = struct.Struct(">ihhih")
 _RESPONSE_FRAMES: Final = (struct.Struct(">ii"), struct.Struct(">iix"))
 _CORRELATION: Final = struct.Struct(">i")
-_FLEXIBLE: Final = frozenset(
+_FLEXIBLE_REQUESTS: Final = frozenset(
     (key, version)
     for key, (api, *_) in APIS.items()
     for version in range(api.min_version, api.max_version + 1)
     if api.is_flexible(version)
 )
+_FLEXIBLE_RESPONSES: Final = frozenset(each for each in _FLEXIBLE_REQUESTS if each[0] != API_VERSIONS.key)
 
 
 class RequestHeader(NamedTuple):
@@ -91,7 +92,7 @@ def decode_request_header(frame: Readable) -> RequestHeader:
         pos = stop
     elif length != -1:
         raise ProtocolError(f"request header: a client_id of {length} bytes")
-    if (key, version) in _FLEXIBLE:
+    if (key, version) in _FLEXIBLE_REQUESTS:
         pos = _skip_tags(frame, pos, "request")
     return RequestHeader(key, version, correlation_id, client_id, pos)
 
@@ -123,12 +124,15 @@ def decode_response_header(frame: Readable, api: Api, version: int) -> tuple[int
     except struct.error:
         raise ProtocolError(f"a response of {len(frame)} bytes is too short for a header") from None
     pos = _CORRELATION.size
-    return correlation_id, _skip_tags(frame, pos, "response") if _has_tags(api, version) else pos
+    return correlation_id, (
+        _skip_tags(frame, pos, "response") if (api.key, version) in _FLEXIBLE_RESPONSES else pos
+    )
 
 
 def encode_response_chunks(response: Response, version: int, correlation_id: int) -> list[Chunk]:
     """A response's frame, with size and header, in the chunks of `Message.encode_chunks`."""
-    prefix = _RESPONSE_FRAMES[_has_tags(response.api, version)].pack(0, correlation_id)
+    has_tags = (response.api.key, version) in _FLEXIBLE_RESPONSES
+    prefix = _RESPONSE_FRAMES[has_tags].pack(0, correlation_id)
     return _sized(response.encode_chunks(version, prefix))
 
 
@@ -139,10 +143,6 @@ def unsupported_api_versions(offered: tuple[int, int]) -> ApiVersionsResponse:
     """
     own = ApiVersion(api_key=API_VERSIONS.key, min_version=offered[0], max_version=offered[1])
     return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[own])
-
-
-def _has_tags(api: Api, version: int) -> bool:
-    return api.is_flexible(version) and api.key != API_VERSIONS.key
 
 
 def _skip_tags(frame: Readable, pos: int, of: str) -> int:

@@ -142,7 +142,7 @@ def test_producers_of_a_partition(broker: Broker, admin: KafkaAdminClient) -> No
     broker.log.create_topic("events")
     rows = [(None, b"value", (), T + number) for number in range(3)]
     batch = encode_batch(rows, producer_id=4711, producer_epoch=2, base_sequence=0)
-    broker.context.partition("events", 0).append(bytearray(batch))
+    broker.context.store.partition("events", 0).append(bytearray(batch))
     partition = TopicPartition("events", 0)
     (producer,) = admin.describe_producers([partition])[partition].active_producers
     assert (producer.producer_id, producer.producer_epoch, producer.last_sequence) == (4711, 2, 2)

@@ -74,7 +74,7 @@ def test_offsets_of_segments_as_the_first_version_lists_them(broker: Broker, wir
     broker.log.create_topic("events", segment_bytes=1024)
     for _ in range(30):
         broker.log.append("events", b"x" * 300)
-    starts = [segment.base_offset for segment in broker.context.partition("events", 0).segments()]
+    starts = [segment.base_offset for segment in broker.context.store.partition("events", 0).segments()]
     assert len(starts) > 3
     newest_first = [30, *reversed(starts)]
     assert list_offsets(wire, 0, -1, most=100).old_style_offsets == newest_first
@@ -113,7 +113,7 @@ def test_where_read_committed_ends(broker: Broker, wire: Wire) -> None:
     open_transaction = batch_of(
         b"a", b"b", producer_id=7, producer_epoch=0, base_sequence=0, transactional=True
     )
-    broker.context.partition("events", 0).append(bytearray(open_transaction))
+    broker.context.store.partition("events", 0).append(bytearray(open_transaction))
     assert list_offsets(wire, 5, -1).offset == 4
     assert list_offsets(wire, 5, -1, isolation_level=1).offset == 2
     assert list_offsets(wire, 5, T + 1).offset == 1
@@ -131,7 +131,7 @@ def test_duplicate_partitions_are_refused(broker: Broker, wire: Wire) -> None:
 
 def crashed(broker: Broker) -> int:
     """As after a crash of the machine: the next append begins a leader epoch. The one before."""
-    partition = broker.context.partition("events", 0)
+    partition = broker.context.store.partition("events", 0)
     partition.log.fail("for the test")
     broker.log.reopen("events", 0)
     assert partition.log.current_epoch == partition.log.leader_epoch + 1
@@ -497,7 +497,7 @@ def test_describing_the_directory(broker: Broker, wire: Wire, version: int) -> N
     (topic,) = found.topics
     (partition,) = topic.partitions
     assert (topic.name, partition.partition_index) == ("events", 0)
-    assert partition.partition_size == broker.context.partition("events", 0).segments()[0].size > 0
+    assert partition.partition_size == broker.context.store.partition("events", 0).segments()[0].size > 0
     if version >= 4:
         assert found.total_bytes >= found.usable_bytes > 0
 

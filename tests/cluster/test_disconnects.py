@@ -43,7 +43,7 @@ def test_a_disconnected_client_waits_no_longer(broker: Broker) -> None:
 def test_waiting_fetches_drop_a_deleted_partition(broker: Broker) -> None:
     for waits in (False, True):
         broker.log.create_topic(T)
-        partition = weakref.ref(broker.context.partition(T, 0))
+        partition = weakref.ref(broker.context.store.partition(T, 0))
         with Wire(broker) as wire:
             number = wire.send(fetch(T, 0, max_wait_ms=FOREVER_MS), 11)
             until(lambda: there_are(DelayedFetch) == 1)

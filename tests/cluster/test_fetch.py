@@ -44,7 +44,7 @@ def test_every_version(broker: Broker, wire: Wire, version: int) -> None:
 def test_a_whole_log_byte_for_byte(broker: Broker, wire: Wire, size: int) -> None:
     """Small pieces are read, large ones sent from the file: they are the same."""
     fill(broker, 10, size // 10)
-    (segment,) = broker.context.partition(T, 0).segments()
+    (segment,) = broker.context.store.partition(T, 0).segments()
     with open(segment.path, "rb") as file:
         written = file.read(segment.size)
     got = b""

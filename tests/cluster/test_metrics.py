@@ -124,7 +124,7 @@ def test_health(broker: Broker) -> None:
     broker.log.create_topic("events")
     assert get(broker, "/health") == (200, '{"status": "ok", "partitions": 1}\n')
     assert get(broker, "/healthy")[0] == 404
-    broker.context.partition("events", 0).log.fail("the disk is gone")
+    broker.context.store.partition("events", 0).log.fail("the disk is gone")
     status, text = get(broker, "/health")
     told = json.loads(text)
     assert (status, told["status"]) == (503, "failing")

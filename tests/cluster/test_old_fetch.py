@@ -41,7 +41,7 @@ def fill(broker: Broker, compression: str = "none", topic: str = "t", **settings
 
 
 def append(broker: Broker, batch: bytearray) -> None:
-    broker.context.partition("t", 0).append(batch)
+    broker.context.store.partition("t", 0).append(batch)
 
 
 @pytest.mark.parametrize("compression", CODECS)
@@ -197,7 +197,7 @@ def test_a_conversion_uses_little_memory(broker: Broker) -> None:
     broker.log.create_topic("t")
     for _ in range(24):
         broker.log.append_many("t", [bytes(1_000)] * 1_000)
-    partition = broker.context.partition("t", 0)
+    partition = broker.context.store.partition("t", 0)
     tracemalloc.start()
     try:
         made = as_message_set(partition, 0, 24_000, 1, 100_000, Conversion(), at_least_one=False)
@@ -229,7 +229,7 @@ def test_a_large_batch_is_converted_in_pieces(broker: Broker, version: int, comp
 
 def test_conversion_pauses_while_responses_are_unsent(broker: Broker) -> None:
     fill_pieces(broker)
-    partition = broker.context.partition("t", 0)
+    partition = broker.context.store.partition("t", 0)
     sizes = [
         len(as_message_set(partition, 0, 20_000, 1, 50 * MIB, Conversion(unsent), at_least_one=False))
         for unsent in (0, 63 * MIB, 64 * MIB, 1 << 40)
@@ -251,7 +251,7 @@ def fill_pieces(broker: Broker) -> None:
 def test_the_rest_of_a_conversion_is_dropped(broker: Broker) -> None:
     """Once its client has gone, or the broker stops: a piece is made at least."""
     fill_pieces(broker)
-    partition = broker.context.partition("t", 0)
+    partition = broker.context.store.partition("t", 0)
     asked: list[int] = []
 
     def over() -> bool:
@@ -337,7 +337,7 @@ def test_damage_fails_the_fetch_that_begins_there(broker: Broker) -> None:
     append(broker, encode_batch([(None, b"good", (), T)]))
     append(broker, encode_batch([(None, b"bad", (), T)]))
     append(broker, encode_batch([(None, b"good", (), T)]))
-    segment = broker.context.partition("t", 0).segments()[-1]
+    segment = broker.context.store.partition("t", 0).segments()[-1]
     with open(segment.path, "r+b") as file:
         data = file.read()
         file.seek(data.index(b"bad"))
@@ -361,7 +361,7 @@ def test_a_client_that_doubles_its_buffer_reads_everything(
     broker_for_examples: Broker, batches: list, codecs: list[str], magic: int, max_bytes: int
 ) -> None:
     log = broker_for_examples.log
-    partition = broker_for_examples.context.partition("t", 0)
+    partition = broker_for_examples.context.store.partition("t", 0)
     start = log.offsets("t")[0].log_end_offset
     for rows, compression in zip(batches, codecs, strict=False):
         log.append_many(
@@ -388,5 +388,5 @@ def test_a_client_that_doubles_its_buffer_reads_everything(
 def broker_for_examples():
     with Broker() as broker:
         broker.log.create_topic("t")
-        assert broker.context.partition("t", 0).name == TopicPartition("t", 0)
+        assert broker.context.store.partition("t", 0).name == TopicPartition("t", 0)
         yield broker

@@ -117,8 +117,8 @@ def test_invalid_requests(broker: Broker, consumer: SimpleConsumer) -> None:
 def test_damage_is_reported_after_the_records_before_it(broker: Broker, consumer: SimpleConsumer) -> None:
     broker.log.create_topic("t")
     for value in (b"good", b"bad", b"good"):
-        broker.context.partition("t", 0).append(encode_batch([(None, value, (), T)]))
-    segment = broker.context.partition("t", 0).segments()[-1]
+        broker.context.store.partition("t", 0).append(encode_batch([(None, value, (), T)]))
+    segment = broker.context.store.partition("t", 0).segments()[-1]
     with open(segment.path, "r+b") as file:
         data = file.read()
         file.seek(data.index(b"bad"))

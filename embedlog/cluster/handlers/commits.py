@@ -155,7 +155,7 @@ class CommitHandlers:
         if topic is None:
             return ErrorCode.UNKNOWN_TOPIC_ID
         try:
-            self._broker.partition(topic, given.partition_index)
+            self._broker.store.partition(topic, given.partition_index)
         except EmbedlogError as error:
             return error_code_for(error)
         if len((given.committed_metadata or "").encode()) > self._broker.settings.offset_metadata_max_bytes:
@@ -312,7 +312,7 @@ class CommitHandlers:
     def _missing_code(self, name: TopicPartition) -> ErrorCode:
         """The code for a partition without a committed offset: no error if the partition exists."""
         try:
-            self._broker.partition(*name)
+            self._broker.store.partition(*name)
         except EmbedlogError as error:
             return error_code_for(error)
         return ErrorCode.NONE

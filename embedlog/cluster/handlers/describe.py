@@ -67,7 +67,7 @@ class DescribeHandlers:
         for topic in request.topics:
             for number in dict.fromkeys(topic.partitions):
                 try:
-                    yield self._broker.partition(topic.topic, number)
+                    yield self._broker.store.partition(topic.topic, number)
                 except EmbedlogError:
                     continue
 

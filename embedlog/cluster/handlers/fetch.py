@@ -34,11 +34,12 @@ from ...wire.apis.fetch import (
 from ...wire.error_codes import ErrorCode
 from ...wire.messages import Records
 from ..api_errors import ApiError, error_code_for
-from ..broker_context import BrokerContext, Handler, RequestContext, check_epoch
-from ..connection import Cancellable, Connection, EventLoop, FileRegion
+from ..broker_context import BrokerContext, Handler, RequestContext
+from ..connection import Cancellable, Connection, EventLoop
 from ..down_conversion import Conversion, as_message_set, size_before_zstd
-from ..fetch_sessions import FetchSessions, RequestedPartition
+from ..fetch_sessions import FetchSessions, RequestedPartition, Session
 from ..futures import flatten_future
+from ..outbox import FileRegion
 
 _FIRST_WITH_WHOLE_BATCHES: Final = 3
 _FIRST_WITH_MAGIC_1: Final = 2
@@ -108,13 +109,11 @@ class FetchHandlers:
                     lambda: self._stopped or context.connection.half_closed,
                 )
                 return self._broker.run_conversion(
-                    self._response, results, _message_sets(context.version, max_bytes, conversion)
+                    self._response, session, results, _message_sets(context.version, max_bytes, conversion)
                 )
             if context.version < _FIRST_WITH_ZSTD:
-                return self._broker.run_blocking(
-                    lambda: self._sessions.end(session, self._response(results, _without_zstd))
-                )
-            return self._sessions.end(session, self._response(results, _records))
+                return self._broker.run_blocking(self._response, session, results, _without_zstd)
+            return self._response(session, results, _records)
 
         def attempt(expired: bool) -> _Result | None:
             results = read()
@@ -189,9 +188,8 @@ class FetchHandlers:
         try:
             if requested.topic is None:
                 raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
-            partition = self._broker.partition(requested.topic, requested.partition)
-            self._broker.check_leads(partition)
-            check_epoch(partition, requested.current_leader_epoch)
+            partition = self._broker.store.partition(requested.topic, requested.partition)
+            self._broker.check_led(partition, requested.current_leader_epoch)
             if requested.last_fetched_epoch >= 0:
                 epoch, end = partition.reader.end_of_epoch(requested.last_fetched_epoch)
                 if epoch < requested.last_fetched_epoch or end < requested.fetch_offset:
@@ -208,7 +206,10 @@ class FetchHandlers:
             return ReadResult(requested, partition, None, error)
 
     def _response(
-        self, results: Sequence[ReadResult], records: Callable[[ReadResult, FileRange], Records]
+        self,
+        session: Session | None,
+        results: Sequence[ReadResult],
+        records: Callable[[ReadResult, FileRange], Records],
     ) -> FetchResponse:
         response = FetchResponse()
         topic: FetchableTopicResponse | None = None
@@ -218,7 +219,7 @@ class FetchHandlers:
                 topic = FetchableTopicResponse(topic=key[0], topic_id=key[1])
                 response.responses.append(topic)
             topic.partitions.append(self._partition_data(result, records))
-        return response
+        return response if session is None else self._sessions.end(session, response)
 
     def _partition_data(
         self, result: ReadResult, records: Callable[[ReadResult, FileRange], Records]

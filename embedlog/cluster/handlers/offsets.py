@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from typing import Final
 
 from ...errors import EmbedlogError, OffsetOutOfRange
+from ...files.names import INTERNAL_TOPICS
 from ...model import NO_OFFSET, NO_TIMESTAMP, OffsetAndTimestamp
 from ...partition import Partition
 from ...wire.apis.delete_records import (
@@ -38,7 +39,7 @@ from ...wire.apis.offset_for_leader_epoch import (
 )
 from ...wire.error_codes import ErrorCode
 from ..api_errors import ApiError, error_code_for
-from ..broker_context import BrokerContext, Handler, RequestContext
+from ..broker_context import BrokerContext, Handler, RequestContext, internal_topic
 
 _LATEST: Final = -1
 _EARLIEST: Final = -2
@@ -129,7 +130,7 @@ class OffsetHandlers:
     def _code(self, error: EmbedlogError | OSError, topic: str, number: int) -> ErrorCode:
         """The code of a failed lookup; reading files may fail because the topic is being deleted."""
         try:
-            self._broker.partition(topic, number)
+            self._broker.store.partition(topic, number)
         except EmbedlogError as gone:
             return error_code_for(gone)
         return error_code_for(error) if isinstance(error, EmbedlogError) else ErrorCode.KAFKA_STORAGE_ERROR
@@ -187,7 +188,8 @@ class OffsetHandlers:
     def _delete_before(self, topic: str, number: int, offset: int) -> DeleteRecordsPartitionResult:
         try:
             partition = self._broker.led_partition(topic, number)
-            self._broker.check_not_internal(topic)
+            if topic in INTERNAL_TOPICS:
+                raise internal_topic(topic)
             if not partition.settings.deletes:
                 raise ApiError(ErrorCode.POLICY_VIOLATION, "the topic's cleanup.policy does not delete")
             if offset == _HIGH_WATERMARK:

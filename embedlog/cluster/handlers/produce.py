@@ -5,6 +5,9 @@ there: it is in the page cache when the response leaves. An append that waits fo
 new segment), or a validation that computes for long, goes to another thread with a copy of the batch; the
 connection's next request waits for it.
 
+A small request that differs from the one before on its connection only in its records is read and answered by
+a template (wire/request_template.py). Its records are handled like any others.
+
 acks=0 gets no response; an error closes the connection, which is how the client learns of it. acks=1 and
 acks=all both mean appended while a partition has one replica. The topic's flush policy decides when a record
 is durable.
@@ -16,7 +19,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Final, cast
 
+from ...codec import loops
+from ...config import TopicSettings
 from ...errors import EmbedlogError
+from ...files.names import INTERNAL_TOPICS
 from ...model import Appended
 from ...partition import Partition
 from ...wire.apis.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -29,15 +35,16 @@ from ...wire.apis.produce import (
     TopicProduceResponse,
 )
 from ...wire.error_codes import ErrorCode
+from ...wire.frames import RequestHeader
+from ...wire.request_template import RequestTemplate, template_of
 from ..api_errors import ApiError, InvalidRecords, error_code_for
 from ..batch_validation import (
     FIRST_WITH_BATCHES,
     read_batch_header,
-    read_plain_batch,
     validate,
     validate_quickly,
 )
-from ..broker_context import BrokerContext, Handler, RequestContext
+from ..broker_context import BrokerContext, Handler, RequestContext, internal_topic, not_leader
 from ..connection import CloseConnection
 from ..down_conversion import as_batches
 from ..futures import flatten_future, map_future, when_all
@@ -49,11 +56,25 @@ _ACKS: Final = frozenset({-1, 0, 1})
 _PartitionResult = PartitionProduceResponse | Future[PartitionProduceResponse]
 
 
+class LastProduce:
+    """A connection's last small produce request. `fields` are all but its partitions and their records."""
+
+    __slots__ = ("context", "fields", "request", "template")
+
+    def __init__(self, fields: Sequence[object], context: RequestContext, request: ProduceRequest) -> None:
+        self.fields = fields
+        self.context = context
+        self.request = request
+        # Made for the second request with the same fields: it costs more than decoding one.
+        self.template: RequestTemplate | None = None
+
+
 class ProduceHandlers:
     """Handles Produce and InitProducerId."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
+        self._leads = broker.coordination.leads
 
     def handlers(self) -> dict[str, Handler]:
         """API -> handler."""
@@ -86,20 +107,30 @@ class ProduceHandlers:
             return map_future(when_all(pending), lambda _: self._response(request, results))
         return self._response(request, results)
 
-    def append_one(
-        self, context: RequestContext, request: ProduceRequest, index: int, records: memoryview
-    ) -> PartitionProduceResponse | ProduceResponse | Future[ProduceResponse | None]:
-        """Append records to one partition, with the other fields of `request`; its acks are not 0.
+    def produce_again(
+        self, last: LastProduce, frame: memoryview
+    ) -> tuple[int, bytes | ProduceResponse | Future[ProduceResponse | None]] | None:
+        """Handle a request that equals the connection's last one but for partition and records.
 
-        Returns the partition's response if the append succeeded, else the whole response.
+        Returns its correlation id and the response, as a frame if the append succeeded; None if the request
+        differs in more. Its acks are not 0.
         """
-        name = self._topic_name(context, request.topic_data[0])
+        if last.template is None:
+            return None
+        matched = last.template.records_of(frame)
+        if matched is None:
+            return None
+        correlation_id, index, records = matched
+        context, request = last.context, last.request
+        context.connection.client_id = context.client_id
+        (topic,) = request.topic_data
+        name = topic.name if context.version < _FIRST_WITH_TOPIC_IDS else self._topic_name(context, topic)
         result = self._append(context, request, name, index, records)
         if isinstance(result, Future):
-            return map_future(result, lambda part: self._response(request, [[part]]))
+            return correlation_id, map_future(result, lambda part: self._response(request, [[part]]))
         if result.error_code:
-            return cast(ProduceResponse, self._response(request, [[result]]))
-        return result
+            return correlation_id, cast(ProduceResponse, self._response(request, [[result]]))
+        return correlation_id, last.template.response(correlation_id, result)
 
     def _topic_name(self, context: RequestContext, topic: TopicProduceData) -> str | None:
         if context.version >= _FIRST_WITH_TOPIC_IDS:
@@ -140,21 +171,16 @@ class ProduceHandlers:
                 )
             if request.transactional_id is not None:
                 raise ApiError(ErrorCode.INVALID_TXN_STATE, "transactions are not supported yet")
-            partition = self._broker.partition_to_append(topic, index)
+            partition = self._broker.store.partition(topic, index)
+            if topic in INTERNAL_TOPICS:
+                raise internal_topic(topic)
+            if not self._leads(partition.name):
+                raise not_leader()
             settings = partition.settings
             if context.version >= FIRST_WITH_BATCHES:
-                summary = read_plain_batch(records, settings)
-                if summary is not None:
-                    # The socket's buffer is as writable as a bytearray, and is not reused before the append.
-                    batch = cast(bytearray, records)
-                    count, timestamp_ms, sequenced = summary
-                    appended = (
-                        None if sequenced else partition.fast_append.append_batch(batch, count, timestamp_ms)
-                    )
-                    if appended is None and not partition.appender.may_wait(len(batch)):
-                        appended = partition.append(batch)
-                    if appended is not None:
-                        return self._appended(partition, appended, len(records))
+                appended = _append_plain(partition, settings, records)
+                if appended is not None:
+                    return self._appended(partition, appended, len(records))
             now_ms = self._broker.store.clock_ms()
             max_bytes = self._broker.settings.max_decompressed_message_bytes
             if context.version < FIRST_WITH_BATCHES:
@@ -228,3 +254,50 @@ class ProduceHandlers:
             return InitProducerIdResponse(producer_id=self._broker.new_producer_id())
         except EmbedlogError as error:
             return InitProducerIdResponse(error_code=error_code_for(error))
+
+
+def _append_plain(partition: Partition, settings: TopicSettings, records: memoryview) -> Appended | None:
+    """Fast path for the common batch, which is valid and appended unchanged, without waiting for a disk.
+
+    Returns None, with no side effects, if any precondition fails.
+    """
+    if (
+        len(records) > settings.max_message_bytes
+        or settings.append_time
+        or settings.compresses
+        or settings.compacts
+    ):
+        return None
+    summary = loops.ready_batch(records)
+    if summary is None:
+        return None
+    # The socket's buffer is as writable as a bytearray, and is not reused before the append.
+    batch = cast(bytearray, records)
+    count, timestamp_ms, sequenced = summary
+    appended = None if sequenced else partition.fast_append.append_batch(batch, count, timestamp_ms)
+    if appended is None and not partition.appender.may_wait(len(batch)):
+        appended = partition.append(batch)
+    return appended
+
+
+def remember(
+    frame: memoryview, header: RequestHeader, context: RequestContext, request: ProduceRequest
+) -> None:
+    """Keep a produce request's fields, and make a template if the previous request had the same."""
+    connection = context.connection
+    fields = (
+        context.version,
+        context.client_id,
+        request.transactional_id,
+        request.acks,
+        request.timeout_ms,
+        [(topic.name, topic.topic_id) for topic in request.topic_data],
+    )
+    last = connection.application_state
+    if isinstance(last, LastProduce) and last.fields == fields:
+        if last.template is None:
+            last.template = template_of(frame, header, request)
+    else:
+        connection.application_state = LastProduce(fields, context, request)
+    for topic in request.topic_data:  # keep no records
+        topic.partition_data.clear()
