@@ -63,7 +63,7 @@ class Collector:
             requests.add_metric((api, error), count)
         yield requests
         seconds = HistogramMetricFamily(
-            "embedlog_request_seconds",
+            "embedlog_request_duration_seconds",
             "From a request's arrival to its response; Fetch waits for records, JoinGroup for members.",
             labels=("api",),
         )
@@ -79,19 +79,21 @@ class Collector:
         server = self._server
         yield _gauge("embedlog_connections", "Open connections.", server.connections)
         yield _counter("embedlog_connections_accepted", "Connections accepted.", server.accepted)
-        yield _counter("embedlog_connections_refused", "Connections rejected by a limit.", server.rejected)
+        yield _counter("embedlog_connections_rejected", "Connections rejected by a limit.", server.rejected)
         slow = sum(processor.too_slow for processor in server.processors)
         yield _counter(
-            "embedlog_connections_too_slow", "Connections closed because a request arrived too slowly.", slow
+            "embedlog_connections_timed_out", "Connections closed because a request arrived too slowly.", slow
         )
         held = sum(processor.frame_memory.held_bytes for processor in server.processors)
-        yield _gauge("embedlog_arriving_bytes", "Memory of large requests that are arriving.", held)
+        yield _gauge("embedlog_request_buffer_bytes", "Memory of large requests that are arriving.", held)
         received = sum(processor.bytes_in for processor in server.processors)
         yield _counter("embedlog_received_bytes", "Bytes received from clients.", received)
         sent = sum(processor.bytes_out for processor in server.processors)
         yield _counter("embedlog_sent_bytes", "Bytes sent to clients.", sent)
         unsent = sum(processor.unsent_bytes for processor in server.processors)
-        yield _gauge("embedlog_unsent_bytes", "Memory of responses that clients have not read yet.", unsent)
+        yield _gauge(
+            "embedlog_response_buffer_bytes", "Memory of responses that clients have not read yet.", unsent
+        )
 
     def _of_records(self) -> Iterator[Metric]:
         meter = self._meter
@@ -113,7 +115,7 @@ class Collector:
         flushed = GaugeMetricFamily(
             "embedlog_flushed_offset", "One past the last durable offset.", labels=labels
         )
-        size = GaugeMetricFamily("embedlog_log_bytes", "Bytes of the segments.", labels=labels)
+        size = GaugeMetricFamily("embedlog_log_size_bytes", "Bytes of the segments.", labels=labels)
         failed = 0
         for partition in self._broker.store.partitions():
             name = (partition.name.topic, str(partition.name.partition))
@@ -124,17 +126,19 @@ class Collector:
             size.add_metric(name, sum(segment.size for segment in partition.segments()))
             failed += partition.state in (PartitionState.FAILED, PartitionState.DAMAGED)
         yield from (start, end, flushed, size)
-        yield _gauge("embedlog_partitions_failed", "Partitions that refuse appends.", failed)
+        yield _gauge("embedlog_failed_partitions", "Partitions that refuse appends.", failed)
         store = self._broker.store
         yield _gauge(
-            "embedlog_flush_age_seconds",
+            "embedlog_unflushed_age_seconds",
             "Age of the oldest record that is not durable.",
             store.flusher.unflushed_ms() / 1000,
         )
         failing = len(store.background.failures.reasons())
-        yield _gauge("embedlog_background_failures", "Background tasks whose last attempt failed.", failing)
+        yield _gauge(
+            "embedlog_failing_background_tasks", "Background tasks whose last attempt failed.", failing
+        )
         if store.quota.bounded:
-            yield _gauge("embedlog_disk_bytes", "Size of the log on disk.", store.quota.used())
+            yield _gauge("embedlog_disk_usage_bytes", "Size of the log on disk.", store.quota.used())
             yield _gauge("embedlog_max_bytes", "Limit of the size of the log on disk.", store.quota.limit)
 
     def _of_cluster(self) -> Iterator[Metric]:
@@ -142,13 +146,13 @@ class Collector:
         leaders = Counter(
             coordination.placement(partition.name).leader for partition in self._broker.store.partitions()
         )
-        yield _gauge("embedlog_cluster_brokers", "Live brokers.", len(coordination.brokers()))
+        yield _gauge("embedlog_active_brokers", "Live brokers.", len(coordination.brokers()))
         is_controller = coordination.controller_id() == own
-        yield _gauge("embedlog_cluster_controller", "1 if this broker is the controller.", is_controller)
+        yield _gauge("embedlog_active_controller", "1 if this broker is the controller.", is_controller)
         is_current = coordination.is_current
-        yield _gauge("embedlog_cluster_current", "0 while this broker must not answer clients.", is_current)
-        yield _gauge("embedlog_partitions_led", "Partitions that this broker leads.", leaders[own])
-        yield _gauge("embedlog_partitions_leaderless", "Partitions without a leader.", leaders[-1])
+        yield _gauge("embedlog_lease_valid", "0 while this broker must not answer clients.", is_current)
+        yield _gauge("embedlog_leader_partitions", "Partitions that this broker leads.", leaders[own])
+        yield _gauge("embedlog_offline_partitions", "Partitions without a leader.", leaders[-1])
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

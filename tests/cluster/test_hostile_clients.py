@@ -180,7 +180,7 @@ def test_a_stalled_request_closes_its_connection(caplog: pytest.LogCaptureFixtur
         assert "request.min.bytes.per.second" in caplog.text
         assert processor.too_slow == 8
         assert processor.frame_memory.held_bytes == 0
-        assert "embedlog_connections_too_slow_total 8.0" in scraped(broker)
+        assert "embedlog_connections_timed_out_total 8.0" in scraped(broker)
         assert idle.ask(ApiVersionsRequest(), 0).error_code == 0
         waiting.socket.sendall(SMALL[10:])
         broker.log.append("t", b"x")

@@ -67,9 +67,9 @@ def test_counters_and_gauges(broker: Broker, wire: Wire) -> None:
     assert after["embedlog_requests_total", "Produce", "UNKNOWN_TOPIC_OR_PARTITION"] == 1
     assert after["embedlog_requests_total", "Fetch", "NONE"] == 1
     assert after["embedlog_requests_total", "Fetch", "OFFSET_OUT_OF_RANGE"] == 1
-    assert after["embedlog_request_seconds_count", "Produce"] == 3
-    assert after["embedlog_request_seconds_bucket", "Produce", "+Inf"] == 3
-    assert after["embedlog_request_seconds_sum", "Produce"] > 0
+    assert after["embedlog_request_duration_seconds_count", "Produce"] == 3
+    assert after["embedlog_request_duration_seconds_bucket", "Produce", "+Inf"] == 3
+    assert after["embedlog_request_duration_seconds_sum", "Produce"] > 0
     assert after["embedlog_produced_batches_total",] == 2
     assert after["embedlog_produced_records_total",] == 6
     assert after["embedlog_produced_bytes_total",] == 2 * len(batch)
@@ -77,18 +77,18 @@ def test_counters_and_gauges(broker: Broker, wire: Wire) -> None:
     assert after["embedlog_log_end_offset", "0", "events"] == 3
     assert after["embedlog_log_end_offset", "1", "events"] == 3
     assert after["embedlog_log_start_offset", "0", "events"] == 0
-    assert after["embedlog_log_bytes", "0", "events"] == len(batch)
+    assert after["embedlog_log_size_bytes", "0", "events"] == len(batch)
     assert after["embedlog_connections",] == 1
     assert after["embedlog_connections_accepted_total",] == 1
-    assert after["embedlog_connections_refused_total",] == 0
+    assert after["embedlog_connections_rejected_total",] == 0
     received = after["embedlog_received_bytes_total",] - before["embedlog_received_bytes_total",]
     assert received > 3 * len(batch)
     assert after["embedlog_sent_bytes_total",] - before["embedlog_sent_bytes_total",] > len(batch)
-    assert after["embedlog_partitions_failed",] == 0
-    assert after["embedlog_partitions_led",] == 2
-    assert after["embedlog_partitions_leaderless",] == 0
-    for name in ("brokers", "controller", "current"):
-        assert after[f"embedlog_cluster_{name}",] == 1
+    assert after["embedlog_failed_partitions",] == 0
+    assert after["embedlog_leader_partitions",] == 2
+    assert after["embedlog_offline_partitions",] == 0
+    for name in ("active_brokers", "active_controller", "lease_valid"):
+        assert after[f"embedlog_{name}",] == 1
 
 
 def test_large_requests_are_received_in_full(broker: Broker, wire: Wire) -> None:
@@ -111,9 +111,9 @@ def test_acks_0_is_counted(broker: Broker, wire: Wire) -> None:
 def test_unflushed_records_are_counted() -> None:
     with Broker(metrics_port=0, flush_ms=3_600_000) as broker:
         broker.log.create_topic("events")
-        assert scraped(broker)["embedlog_flush_age_seconds",] == 0
+        assert scraped(broker)["embedlog_unflushed_age_seconds",] == 0
         broker.log.append("events", b"value")
-        while not scraped(broker)["embedlog_flush_age_seconds",]:
+        while not scraped(broker)["embedlog_unflushed_age_seconds",]:
             pass
         assert scraped(broker)["embedlog_flushed_offset", "0", "events"] == 0
         broker.log.flush()
@@ -129,7 +129,7 @@ def test_health(broker: Broker) -> None:
     told = json.loads(text)
     assert (status, told["status"]) == (503, "failing")
     assert "the disk is gone" in told["partitions"]["events 0"]
-    assert scraped(broker)["embedlog_partitions_failed",] == 1
+    assert scraped(broker)["embedlog_failed_partitions",] == 1
     broker.log.reopen("events", 0)
     assert get(broker, "/health")[0] == 200
 
@@ -138,7 +138,7 @@ def test_a_full_log_is_reported() -> None:
     with Broker(metrics_port=0, max_bytes=1 << 20, segment_bytes=100_000) as broker:
         broker.log.create_topic("events")
         samples = scraped(broker)
-        assert 0 < samples["embedlog_disk_bytes",] < samples["embedlog_max_bytes",] == 1 << 20
+        assert 0 < samples["embedlog_disk_usage_bytes",] < samples["embedlog_max_bytes",] == 1 << 20
         with pytest.raises(LogFull):
             while True:
                 broker.log.append("events", bytes(40_000))
@@ -151,7 +151,9 @@ def test_a_full_log_is_reported() -> None:
             return found
 
         assert told["disk_bytes"] > 900_000
-        eventually(lambda: disk_bytes() == scraped(broker)["embedlog_disk_bytes",], "both tell the same")
+        eventually(
+            lambda: disk_bytes() == scraped(broker)["embedlog_disk_usage_bytes",], "both tell the same"
+        )
         broker.log.delete_records("events", 0, 10)
         assert get(broker, "/health")[0] == 200
 
@@ -164,7 +166,7 @@ def test_background_failures_are_reported() -> None:
         status, text = get(broker, "/health")
         assert (status, json.loads(text)["status"]) == (503, "failing")
         assert "No space left" in json.loads(text)["background"][0]
-        assert scraped(broker)["embedlog_background_failures",] == 1
+        assert scraped(broker)["embedlog_failing_background_tasks",] == 1
         with failures.tolerated("trying", "something", OSError):
             pass
         assert get(broker, "/health")[0] == 200
