@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 import embedlog
-from embedlog.clients.batch import BatchResult, SendFuture
+from embedlog.clients.batch import ProducerBatch, SendFuture, TopicState
 from embedlog.clients.partitioner import partition_for_key
 from embedlog.clients.producer import RECORD_MEMORY, Producer
 from embedlog.codec import read_header
@@ -343,7 +343,9 @@ def test_topic_changes_are_seen(log: Any) -> None:
 
 
 def test_a_send_future_has_the_interface_of_a_future() -> None:
-    future = SendFuture(BatchResult())
+    topic = TopicState("t")
+    topic.batch_bytes = 1000
+    future = SendFuture(ProducerBatch(topic, 0, 0.0), 0, 0)
     assert set(vars(Future())) <= set(dir(future))
     assert future.running()
     assert not future.done()

@@ -1,33 +1,36 @@
-"""A producer's batch of records of one partition, and their futures.
+"""A producer's batch of records of one partition, its result, and the futures of its records.
 
-A `concurrent.futures.Future` has a lock and a condition of its own, and creating those takes longer than
-encoding and appending a record. The records of a batch arrive together, so their futures share one
-BatchResult, and the whole batch is completed at once:
+The records of a batch arrive together, so the batch holds their result: base offset and durability, or one
+error. A SendFuture holds its batch, the record's index in it and the record's timestamp; it makes the
+RecordMetadata when asked for it. Thus a batch is completed in constant time, however many records it has,
+and a future that the caller drops costs nothing more:
 
-    Batch --BatchResult--+-- SendFuture of record 0
-                         +-- SendFuture of record 1 ...
+    SendFuture(batch, 0)  SendFuture(batch, 1)  ...  --ask--> ProducerBatch: base offset, durable, error
 
 For the caller a SendFuture is a Future: `result`, `add_done_callback`, `concurrent.futures.wait`,
 `as_completed`, `asyncio.wrap_future`. It is in the state RUNNING from the start, so `cancel` returns False.
-It supplies the attributes that Future's methods use without running Future.__init__, so it relies on how
-Future is implemented; tests/test_producer.py fails if a Python version adds an attribute. With plain Futures
-a send takes 2.8 times as long (docs/decisions/0028-what-the-fast-paths-pay.md).
+It supplies the attributes that Future's methods use without running Future.__init__, which would create a
+lock and a condition for each record. So it relies on how Future is implemented; tests/test_producer.py fails
+if a Python version adds an attribute (docs/decisions/0028-what-the-fast-paths-pay.md).
 
-Invariants: the futures of a batch are completed together, exactly once, before their waiters are woken;
-callbacks run after that, outside the lock; an exception in a callback is logged and goes no further. Ctrl-C
-in `result` or `exception` affects no other thread (runtime/wakeups.py).
+The batch knows only the futures that someone watches, by a waiter or a callback, and those of a producer with
+a callback.
 
-Source of the idea: Kafka's FutureRecordMetadata, which shares its batch's ProduceRequestResult.
+Invariants: a batch is completed exactly once, before its waiters are woken; callbacks run after that, outside
+the lock, in the order of the records; an exception in a callback is logged and goes no further. Ctrl-C in
+`result` or `exception` affects no other thread (runtime/wakeups.py).
+
+Source of the idea: Kafka's FutureRecordMetadata, which holds its batch's ProduceRequestResult.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures._base import FINISHED, RUNNING
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from ..codec import HEADER_SIZE, NONE, encode_batch
 from ..model import Headers, RecordMetadata
@@ -35,100 +38,135 @@ from ..runtime.wakeups import OneShotEvent
 
 Row: TypeAlias = tuple[bytes | None, bytes | None, Headers, int]
 """Key, value, headers, timestamp."""
+Callback: TypeAlias = Callable[[RecordMetadata | None, BaseException | None], object]
 
 _log = logging.getLogger(__name__)
+_new = tuple.__new__
 
 
-class BatchResult:
-    """Shared by the futures of one batch: their lock, and the event that they are done."""
+class TopicState:
+    """A topic as its sends see it: settings, and the open batches.
 
-    __slots__ = ("done", "lock", "watched")
+    The settings are read again when `is_fresh` is false.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = (
+        "append_time", "batch_bytes", "codec", "is_fresh", "max_message_bytes", "name", "open", "partitions",
+    )  # fmt: skip
+
+    partitions: int
+    codec: int
+    append_time: bool
+    max_message_bytes: int
+    batch_bytes: int
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.is_fresh = False
+        self.open: dict[int, ProducerBatch] = {}  # by partition; guarded by the producer's lock
+
+
+class ProducerBatch:
+    """Records of one partition that are sent together, and their result."""
+
+    __slots__ = (
+        "_base_offset", "_durable", "_log_append_ms", "_rows", "_watched", "announced", "deadline", "done",
+        "error", "is_ready", "limit", "lock", "memory", "partition", "released", "size", "topic",
+    )  # fmt: skip
+
+    def __init__(self, topic: TopicState, partition: int, deadline: float) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.deadline = deadline
+        self._rows: list[Row] = []
+        # Guarded by the producer's lock.
+        self.size = HEADER_SIZE  # at most, in bytes
+        self.limit = topic.batch_bytes
+        self.memory = 0
+        self.is_ready = False
+        self.announced = False
+        self.released = OneShotEvent()  # the callbacks have run, the memory is released
+        # The result, guarded by `lock`: valid once `done` is set.
         self.lock = threading.RLock()
         self.done = OneShotEvent()
-        self.watched = False  # whether any of them has waiters or callbacks
+        self.error: BaseException | None = None
+        self._base_offset = -1
+        self._log_append_ms: int | None = None
+        self._durable = False
+        self._watched: dict[int, SendFuture] = {}
 
+    @property
+    def count(self) -> int:
+        """The number of records."""
+        return len(self._rows)
 
-class _LazyList:
-    """A list that few futures need, created at the first access."""
+    def add(self, row: Row, size: int, memory: int, watched: bool) -> SendFuture:
+        """Add a record and return its future: all or nothing, even if Ctrl-C strikes."""
+        index = len(self._rows)
+        future = SendFuture(self, index, row[3])
+        # No calls from here on: Ctrl-C cannot strike between these statements.
+        if watched:
+            self._watched[index] = future
+        self._rows += (row,)
+        self.size += size
+        self.memory += memory
+        return future
 
-    def __set_name__(self, owner: type[SendFuture], name: str) -> None:
-        self._name = name
+    def encode(self, now: int) -> bytearray:
+        """The record batch; uncompressed if compression enlarges it beyond max_message_bytes. Empty if a send
+        was stopped after it opened the batch."""
+        topic, rows = self.topic, self._rows
+        if not rows:
+            return bytearray()
+        if topic.append_time:
+            rows = [(key, value, headers, now) for key, value, headers, _ in rows]
+        batch = encode_batch(rows, compression=topic.codec, timestamp_type=topic.append_time)
+        if topic.codec and len(batch) > topic.max_message_bytes:
+            batch = encode_batch(rows, compression=NONE, timestamp_type=topic.append_time)
+        return batch
 
-    def __get__(self, future: SendFuture, owner: type[SendFuture]) -> list[Any]:
-        future._shared.watched = True
-        created: list[Any] = future.__dict__.setdefault(self._name, [])
-        return created
+    # -- the result ------------------------------------------------------------------------------------
 
+    def watch(self, future: SendFuture) -> None:
+        """Keep a future that has a waiter or a callback."""
+        if not self.done.is_set:
+            self._watched[future.index] = future
 
-class SendFuture(Future[RecordMetadata]):
-    """The future of one record, completed by `complete` only."""
+    def metadata(self, index: int, timestamp_ms: int) -> RecordMetadata:
+        """The metadata of a record, once the batch is done without an error."""
+        if self._log_append_ms is not None:
+            timestamp_ms = self._log_append_ms
+        offset = self._base_offset + index
+        return _new(RecordMetadata, (self.topic.name, self.partition, offset, timestamp_ms, self._durable))
 
-    _state = RUNNING
-    _result: RecordMetadata | None = None
-    _exception: BaseException | None = None
-    _waiters = _LazyList()
-    _done_callbacks = _LazyList()
+    def complete(
+        self, base_offset: int, log_append_ms: int | None, durable: bool, callback: Callback | None = None
+    ) -> None:
+        """It was appended. Calls `callback(metadata, None)` for each record, after its own callbacks."""
+        self._base_offset, self._log_append_ms, self._durable = base_offset, log_append_ms, durable
+        self._settle(callback)
 
-    def __init__(self, shared: BatchResult) -> None:
-        # Not super().__init__(): that creates the condition. Of the condition, Future uses only the lock.
-        self._condition = shared.lock  # type: ignore[assignment]
-        self._shared = shared
+    def fail(self, error: BaseException, callback: Callback | None = None) -> None:
+        """It was not appended. Calls `callback(None, error)` for each record, after its own callbacks."""
+        self.error = error
+        self._settle(callback)
 
-    def result(self, timeout: float | None = None) -> RecordMetadata:
-        """The metadata of the record. Raises the error of its append; TimeoutError after `timeout`."""
-        error = self.exception(timeout)
-        if error is None:
-            assert self._result is not None
-            return self._result
-        try:
-            raise error
-        finally:
-            del error, self  # its traceback refers to this frame
-
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        """The error of the append, or None. Raises TimeoutError after `timeout` seconds."""
-        if self._state != FINISHED and not self._shared.done.wait(timeout):
-            raise TimeoutError
-        return self._exception
-
-
-def complete(
-    shared: BatchResult,
-    futures: Sequence[SendFuture],
-    outcome: Sequence[RecordMetadata] | BaseException,
-    callback: Callable[[RecordMetadata | None, BaseException | None], object] | None = None,
-) -> None:
-    """Complete all futures of a batch, with a result each or one error; then run their callbacks.
-
-    Calls `callback(metadata, error)` once for each future, after that future's own callbacks.
-    """
-    with shared.lock:
-        if isinstance(outcome, BaseException):
+    def _settle(self, callback: Callback | None) -> None:
+        with self.lock:
+            self.done.set()
+            futures = [future for _, future in sorted(self._watched.items())]
+            self._watched = {}
             for future in futures:
-                future._exception = outcome
-                future._state = FINISHED
-        else:
-            for future, metadata in zip(futures, outcome, strict=True):
-                future._result = metadata
-                future._state = FINISHED
-        if shared.watched:
-            for future in futures:
-                for waiter in future._waiters:
-                    if future._exception is None:
+                for waiter in future.lists("_waiters"):
+                    if self.error is None:
                         waiter.add_result(future)
                     else:
                         waiter.add_exception(future)
-    shared.done.set()
-    watched = shared.watched
-    if watched or callback is not None:
         for future in futures:
-            if watched:
-                for done_callback in future._done_callbacks:
-                    _call(done_callback, future)
+            for done_callback in future.lists("_done_callbacks"):
+                _call(done_callback, future)
             if callback is not None:
-                _call(callback, future._result, future._exception)
+                _call(callback, future._result, self.error)
 
 
 def _call(callback: Callable[..., object], *arguments: object) -> None:
@@ -139,61 +177,71 @@ def _call(callback: Callable[..., object], *arguments: object) -> None:
         _log.exception("a producer's callback %r failed", callback)
 
 
-class TopicState(NamedTuple):
-    """What a send needs to know of its topic."""
+class _LazyList:
+    """A list that few futures need, created at the first access. Its batch then watches the future."""
 
-    partitions: int
-    codec: int
-    append_time: bool
-    max_message_bytes: int
-    batch_bytes: int
+    def __set_name__(self, owner: type[SendFuture], name: str) -> None:
+        self._name = name
+
+    def __get__(self, future: SendFuture, owner: type[SendFuture]) -> list[Any]:
+        future.batch.watch(future)
+        created: list[Any] = future.__dict__.setdefault(self._name, [])
+        return created
 
 
-class Batch:
-    """Records of one partition that are sent together, and their futures."""
+class SendFuture(Future[RecordMetadata]):
+    """The future of one record. Only its batch completes it."""
 
-    __slots__ = (
-        "_entries", "announced", "deadline", "done", "memory", "partition", "shared", "size", "state",
-        "topic",
-    )  # fmt: skip
+    __slots__ = ("batch", "index", "timestamp_ms")
 
-    def __init__(self, topic: str, partition: int, state: TopicState, deadline: float) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.state = state
-        self.deadline = deadline
-        self.shared = BatchResult()
-        self._entries: list[Any] = []  # a record, its future, a record, its future, ...
-        self.size = HEADER_SIZE
-        self.memory = 0
-        self.announced = False
-        self.done = OneShotEvent()  # the callbacks have run, the memory is released
+    _waiters = _LazyList()
+    _done_callbacks = _LazyList()
 
-    def add(self, row: Row) -> SendFuture:
-        """Add a record and its future: both at once, or neither if Ctrl-C strikes."""
-        future = SendFuture(self.shared)
-        self._entries += (row, future)
-        return future
+    def __init__(self, batch: ProducerBatch, index: int, timestamp_ms: int) -> None:
+        # Not super().__init__(): that creates a condition.
+        self.batch = batch
+        self.index = index
+        self.timestamp_ms = timestamp_ms
+
+    def lists(self, name: str) -> list[Any]:
+        """Its waiters or callbacks, without creating the list."""
+        found: list[Any] = self.__dict__.get(name, [])
+        return found
+
+    def result(self, timeout: float | None = None) -> RecordMetadata:
+        """The metadata of the record. Raises the error of its append; TimeoutError after `timeout`."""
+        error = self.exception(timeout)
+        if error is None:
+            return self.batch.metadata(self.index, self.timestamp_ms)
+        try:
+            raise error
+        finally:
+            del error, self  # its traceback refers to this frame
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """The error of the append, or None. Raises TimeoutError after `timeout` seconds."""
+        batch = self.batch
+        if not batch.done.is_set and not batch.done.wait(timeout):
+            raise TimeoutError
+        return batch.error
+
+    # -- what Future's own methods use -----------------------------------------------------------------
 
     @property
-    def records(self) -> list[Row]:
-        return self._entries[::2]
+    def _condition(self) -> Any:  # type: ignore[override]  # Future uses only its lock
+        return self.batch.lock
 
     @property
-    def futures(self) -> list[SendFuture]:
-        return self._entries[1::2]
+    def _state(self) -> str:  # type: ignore[override]
+        return FINISHED if self.batch.done.is_set else RUNNING
 
-    def encode(self, now: int) -> bytearray:
-        """See `encode_rows`."""
-        return encode_rows(self.state, self.records, now)
+    @property
+    def _exception(self) -> BaseException | None:  # type: ignore[override]
+        return self.batch.error
 
-
-def encode_rows(state: TopicState, records: list[Row], now: int) -> bytearray:
-    """One record batch; uncompressed if compression enlarges it beyond max_message_bytes."""
-    _, codec, append_time, limit, _ = state
-    if append_time:
-        records = [(key, value, headers, now) for key, value, headers, _ in records]
-    batch = encode_batch(records, compression=codec, timestamp_type=append_time)
-    if codec and len(batch) > limit:
-        batch = encode_batch(records, compression=NONE, timestamp_type=append_time)
-    return batch
+    @property
+    def _result(self) -> RecordMetadata | None:  # type: ignore[override]
+        batch = self.batch
+        if batch.error is not None or not batch.done.is_set:
+            return None
+        return batch.metadata(self.index, self.timestamp_ms)

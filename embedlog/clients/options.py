@@ -12,10 +12,11 @@ from ..errors import InvalidType
 from ..synonyms import CONSUMER_OPTIONS, PRODUCER_OPTIONS, Synonyms
 from ..validation import renamed
 from .assignors import Assignor
+from .batch import Callback
 from .consumer import RebalanceCallback
 from .offset_store import OffsetStore
 from .partitioner import Partitioner
-from .producer import Callback, Encoder
+from .producer import Encoder
 
 
 class ProducerOptions(TypedDict, total=False):

@@ -7,7 +7,8 @@
 A batch is ready when another record like its last would exceed batch_bytes, linger_ms after its first record,
 at `flush` and `close`, and when a send waits for memory. The sender takes the ready batches of one partition,
 oldest first, and encodes and appends them in one call; then it continues with the next partition. It sleeps
-until the next deadline; the first open batch and each ready batch wake it.
+until the next deadline; the first open batch and each ready batch wake it. If each batch costs a request
+(over the wire), a ready batch goes on taking records until the sender takes it, and is sent alone.
 
 Invariants: records of a partition keep the order of their sends; each future is completed exactly once, with
 the backend's result; a failure affects only its own partition; buffered records take at most buffer_bytes,
@@ -38,16 +39,15 @@ from ..codec import HEADER_SIZE, codec_number
 from ..codec.record_size import RECORD_OVERHEAD, check_size, headers_size
 from ..config import KIB, MIB
 from ..errors import BufferExhausted, Closed, ForkedHandle, InvalidArgument, InvalidType, RecordTooLarge
-from ..model import RecordMetadata
+from ..model import Appended, RecordMetadata
 from ..runtime.closing import Closing
 from ..runtime.uninterruptible import uninterruptible
 from ..runtime.wakeups import OneShotEvent, Wakeup
 from ..validation import as_seconds, check_flag, check_int, check_partition, check_positive, check_topic
-from .batch import Batch, TopicState, complete, encode_rows
+from .batch import Callback, ProducerBatch, TopicState
 from .partitioner import Partitioner, StickyPartitioner, choose_partition, notify_new_batch
 from .record_input import HeadersInput, as_bytes, as_headers, as_timestamp, compression_number, now_ms
 
-Callback: TypeAlias = Callable[[RecordMetadata | None, BaseException | None], object]
 Encoder: TypeAlias = Callable[[Any], Any]
 """Turns a value or key into bytes, or None."""
 
@@ -63,7 +63,6 @@ RECORD_MEMORY = 512
 _APPEND_BYTES = MIB
 
 _log = logging.getLogger(__name__)
-_new = tuple.__new__
 _forks = 0
 _open_producers: weakref.WeakSet[Producer] = weakref.WeakSet()
 
@@ -128,10 +127,9 @@ class Producer(Closing):
         self._work = Wakeup()  # for the sender: signalled before the change that it waits for
         self._waiting: list[Wakeup] = []  # of sends that wait for memory
         self._topics: dict[str, TopicState] = {}
-        # In the order of their first records, so in the order of their deadlines.
-        self._open: dict[tuple[str, int], Batch] = {}
-        self._ready: dict[tuple[str, int], dict[Batch, None]] = {}
-        self._sending: list[Batch] = []
+        self._lingering: dict[ProducerBatch, None] = {}  # opened and not ready yet, by their deadlines
+        self._ready: dict[tuple[str, int], dict[ProducerBatch, None]] = {}
+        self._sending: list[ProducerBatch] = []
         self._buffered = 0
         self._closed = False
         self._ended = OneShotEvent()
@@ -182,9 +180,8 @@ class Producer(Closing):
         else:
             timestamp_ms = as_timestamp(timestamp_ms, self._clock())
 
-        try:
-            state = self._topics[topic]
-        except (KeyError, TypeError, ValueError):
+        state = self._topics.get(topic) if type(topic) is str else None
+        if state is None or not state.is_fresh:
             state = self._refresh(topic)
         size = RECORD_OVERHEAD
         if value is not None:
@@ -205,34 +202,24 @@ class Producer(Closing):
         else:
             partition = choose_partition(self._partitioner, topic, key, value, state.partitions)
 
+        row = (key, value, pairs, timestamp_ms)
         memory = size + RECORD_MEMORY
-        where = (topic, partition)
         deadline = None
         while True:
             with self._lock:
                 if self._closed:
                     raise Closed("the producer is closed")
                 if self._buffered + memory <= self._buffer_bytes:
-                    batch = self._open.get(where)
-                    if batch is not None and batch.size + size > state.batch_bytes:
-                        self._make_ready(where)
-                        batch = None
-                    begins = batch is None
-                    if batch is None:
-                        batch = Batch(topic, partition, state, time.monotonic() + self._linger)
-                    future = batch.add((key, value, pairs, timestamp_ms))
-                    batch.size += size
-                    batch.memory += memory
-                    if begins:
-                        self._open_batch(where, batch)
+                    batch = self._open_batch(state, partition, size)
+                    future = batch.add(row, size, memory, self._callback is not None)
                     self._buffered += memory
-                    full = batch.size + size > state.batch_bytes
+                    full = batch.size + size > batch.limit
                     if full:
-                        self._make_ready(where)
+                        self._make_ready(batch)
                     break
                 deadline, room = self._ask_for_room(memory, deadline)
             room.sleep(deadline - time.monotonic())
-        if full:
+        if full and not batch.announced:
             self._announce(batch)
         return future
 
@@ -250,7 +237,7 @@ class Producer(Closing):
             self._make_all_ready()
             batches = [batch for queue in self._ready.values() for batch in queue] + self._sending
         for batch in batches:
-            batch.done.wait()
+            batch.released.wait()
 
     def close(self, timeout: float | None = None) -> None:
         """Send all buffered records, wait until their futures are done, and end the sender thread.
@@ -282,38 +269,59 @@ class Producer(Closing):
     # -- buffering -------------------------------------------------------------------------------------
 
     def _refresh(self, topic: str) -> TopicState:
-        """The current state of a topic, cached until one of its batches is sent."""
+        """The state of a topic, with its current settings."""
         check_topic(topic)
         settings = self._backend.topic_settings(topic)
-        state = self._topics[topic] = TopicState(
-            self._backend.describe_topic(topic).partitions,
-            compression_number(self._compression, settings),
-            settings.append_time,
-            settings.max_message_bytes,
-            min(self._batch_bytes, settings.max_message_bytes),
-        )
+        partitions = self._backend.describe_topic(topic).partitions
+        state = self._topics.setdefault(topic, TopicState(topic))
+        state.partitions = partitions
+        state.codec = compression_number(self._compression, settings)
+        state.append_time = settings.append_time
+        state.max_message_bytes = settings.max_message_bytes
+        state.batch_bytes = min(self._batch_bytes, settings.max_message_bytes)
+        state.is_fresh = True
         return state
 
-    def _open_batch(self, where: tuple[str, int], batch: Batch) -> None:
-        """Lock held. Called with the first record of the batch."""
-        if not self._open:
+    def _open_batch(self, state: TopicState, partition: int, size: int) -> ProducerBatch:
+        """Lock held. The open batch of a partition that takes another `size` bytes; a new one if need be."""
+        batch = state.open.get(partition)
+        if batch is not None and batch.size + size > batch.limit:
+            self._make_ready(batch)
+        if batch is not None and batch.size + size <= batch.limit:
+            return batch
+        batch = ProducerBatch(state, partition, time.monotonic() + self._linger)
+        if not self._lingering:
             self._work.signal()
-        self._open[where] = batch
+        # No calls from here on: Ctrl-C cannot strike between these statements.
+        self._lingering[batch] = None
+        state.open[partition] = batch
+        return batch
 
-    def _make_ready(self, where: tuple[str, int]) -> None:
-        """Lock held. Move the open batch of a partition to the ready ones."""
-        batch = self._open[where]
+    def _make_ready(self, batch: ProducerBatch) -> None:
+        """Lock held. Queue an open batch for the sender.
+
+        If batches cost a request each, it goes on taking records until the sender takes it.
+        """
+        if batch.is_ready:
+            return
+        where = (batch.topic.name, batch.partition)
         queue = self._ready.get(where, {})
+        limit = min(batch.topic.max_message_bytes, _APPEND_BYTES) if self._merges else 0
+        open_batches = batch.topic.open
         self._work.signal()
         # No calls from here on: Ctrl-C cannot strike between these statements.
         queue[batch] = None
         self._ready[where] = queue
-        del self._open[where]
+        batch.is_ready = True
+        batch.limit = limit
+        del self._lingering[batch]
+        if not limit:
+            del open_batches[batch.partition]
 
     def _make_all_ready(self) -> None:
         """Lock held."""
-        for where in list(self._open):
-            self._make_ready(where)
+        for batch in list(self._lingering):
+            self._make_ready(batch)
 
     def _ask_for_room(self, memory: int, deadline: float | None) -> tuple[float, Wakeup]:
         """Lock held. The deadline of a wait for memory (None: it begins now), and its wakeup."""
@@ -337,11 +345,11 @@ class Producer(Closing):
         self._waiting.append(room)
         return deadline, room
 
-    def _announce(self, batch: Batch) -> None:
+    def _announce(self, batch: ProducerBatch) -> None:
         """Call the partitioner's on_new_batch. No lock held: it may be a user's."""
         batch.announced = True
         try:
-            notify_new_batch(self._partitioner, batch.topic, batch.state.partitions, batch.partition)
+            notify_new_batch(self._partitioner, batch.topic.name, batch.topic.partitions, batch.partition)
         except Exception:
             _log.exception("partitioner %r failed in on_new_batch", self._partitioner)
 
@@ -357,14 +365,12 @@ class Producer(Closing):
             with self._lock:
                 self._closed = True
                 self._make_all_ready()
-            for batch in self._sending:
-                if not batch.done.is_set:
-                    self._finish(batch, error)
+            self._fail([batch for batch in self._sending if not batch.released.is_set], error)
             self._give_up(error)
         finally:
             self._ended.set()
 
-    def _take(self) -> list[Batch]:
+    def _take(self) -> list[ProducerBatch]:
         """Wait for ready batches and take the oldest of one partition; [] once closed and drained."""
         while True:
             with self._lock:
@@ -376,16 +382,13 @@ class Producer(Closing):
                     return []
             self._work.sleep(timeout)
 
-    def _take_ready(self) -> list[Batch]:
+    def _take_ready(self) -> list[ProducerBatch]:
         """Lock held."""
         where, queue = next(iter(self._ready.items()))
         del self._ready[where]
         size = 0
         for batch in queue:
-            limit = _APPEND_BYTES
-            if self._merges:
-                limit = min(limit, batch.state.max_message_bytes)
-            if size and size + batch.size > limit:
+            if size and (self._merges or size + batch.size > _APPEND_BYTES):
                 break
             size += batch.size
             self._sending.append(batch)
@@ -394,65 +397,70 @@ class Producer(Closing):
         if queue:
             # To the end of the queue: partitions take turns.
             self._ready[where] = queue
-        self._topics.pop(where[0], None)
+        topic = batch.topic
+        if topic.open.get(batch.partition) in self._sending:
+            del topic.open[batch.partition]
+        topic.is_fresh = False
         return self._sending
 
     def _expire(self) -> float | None:
-        """Lock held. Make batches ready whose linger time is over, or all once closed. Seconds to the next;
-        None
-        without open batches."""
+        """Lock held. Make batches ready whose linger time is over, or all once closed.
+
+        Returns the seconds to the next deadline; None without open batches.
+        """
         now = time.monotonic()
-        while self._open:
-            where, batch = next(iter(self._open.items()))
+        while self._lingering:
+            batch = next(iter(self._lingering))
             if batch.deadline > now and not self._closed:
                 return batch.deadline - now
-            self._make_ready(where)
+            self._make_ready(batch)
         return None
 
-    def _deliver(self, batches: list[Batch]) -> None:
-        """Append batches of one partition in one call, and complete their futures."""
+    def _deliver(self, batches: list[ProducerBatch]) -> None:
+        """Append batches of one partition in one call, and complete them."""
         for batch in batches:
             if not batch.announced:
                 self._announce(batch)
-        topic, partition, state = batches[0].topic, batches[0].partition, batches[0].state
+        topic, partition = batches[0].topic, batches[0].partition
         try:
             now = self._clock()
-            if self._merges:
-                encoded = encode_rows(state, [row for batch in batches for row in batch.records], now)
-            else:
-                encoded = batches[0].encode(now)
-                for batch in batches[1:]:
-                    encoded += batch.encode(now)
-            appended = self._backend.append(topic, partition, encoded, flush=self._flush)
-        except Exception as error:
-            if isinstance(error, RecordTooLarge) and len(batches) > 1:
-                # max_message_bytes was lowered: fail only the batches that exceed it.
+            encoded = bytearray()
+            for batch in batches:
+                encoded += batch.encode(now)
+            if encoded:
+                appended = self._backend.append(topic.name, partition, encoded, flush=self._flush)
+            else:  # Ctrl-C has stopped the sends that opened these
+                appended = Appended(-1, -1, -1, False)
+        except RecordTooLarge as error:
+            if len(batches) == 1:
+                self._fail(batches, error)
+            else:  # max_message_bytes was lowered: fail only the batches that exceed it
                 for batch in batches:
                     self._deliver([batch])
-                return
-            for batch in batches:
-                self._finish(batch, error)
             return
-        offset, durable = appended.base_offset, appended.durable
+        except Exception as error:
+            self._fail(batches, error)
+            return
+        offset = appended.base_offset
+        log_append_ms = appended.timestamp_ms if topic.append_time else None
         for batch in batches:
-            times = [row[3] for row in batch.records]
-            if state.append_time:
-                times = [appended.timestamp_ms] * len(times)
-            self._finish(
-                batch,
-                [
-                    _new(RecordMetadata, (topic, partition, number, timestamp_ms, durable))
-                    for number, timestamp_ms in enumerate(times, offset)
-                ],
-            )
-            offset += len(times)
+            batch.complete(offset, log_append_ms, appended.durable, self._callback)
+            offset += batch.count
+        self._release(batches)
 
-    def _finish(self, batch: Batch, outcome: list[RecordMetadata] | BaseException) -> None:
-        complete(batch.shared, batch.futures, outcome, self._callback)
+    def _fail(self, batches: list[ProducerBatch], error: BaseException) -> None:
+        for batch in batches:
+            if not batch.done.is_set:
+                batch.fail(error, self._callback)
+        self._release(batches)
+
+    def _release(self, batches: list[ProducerBatch]) -> None:
+        """Give back the memory of batches that are done."""
         with self._lock:
-            self._buffered -= batch.memory
+            self._buffered -= sum(batch.memory for batch in batches)
             waiting, self._waiting = self._waiting, []
-        batch.done.set()
+        for batch in batches:
+            batch.released.set()
         for room in waiting:
             room.signal()
 
@@ -461,8 +469,7 @@ class Producer(Closing):
         with self._lock:
             abandoned = [batch for queue in self._ready.values() for batch in queue]
             self._ready = {}
-        for batch in abandoned:
-            self._finish(batch, error)
+        self._fail(abandoned, error)
 
 
 def _forked() -> ForkedHandle:
