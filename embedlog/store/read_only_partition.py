@@ -15,28 +15,13 @@ import contextlib
 import errno
 import threading
 from collections.abc import Callable
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, ParamSpec, TypeAlias, TypeVar
 
 from ..config import TopicSettings
-from ..errors import (
-    CorruptCheckpoint,
-    CorruptRecord,
-    StorageError,
-)
+from ..errors import CorruptCheckpoint, CorruptRecord, StorageError
 from ..files.filesystem import FileSystem
-from ..files.names import (
-    LOG_START_FILE,
-    RECOVERY_POINT_FILE,
-    WRITER_STATE_FILE,
-)
-from ..model import (
-    Fetched,
-    OffsetAndTimestamp,
-    PartitionOffsets,
-    PartitionState,
-    Piece,
-    TopicPartition,
-)
+from ..files.names import LOG_START_FILE, RECOVERY_POINT_FILE, WRITER_STATE_FILE
+from ..model import PartitionOffsets, PartitionState, TopicPartition
 from ..scan.batch_scan import intact_end
 from ..segment import Files, Segment, list_segments
 from ..storage.checkpoints import LeaderEpochs, read_offsets
@@ -53,6 +38,7 @@ _LISTING_TRIES: Final = 20
 Stamp: TypeAlias = tuple[int, int, int]
 """(inode, modification time, size) of a file."""
 _Scanned: TypeAlias = tuple[dict[str, int], "Stamp | None"]
+_P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
@@ -66,6 +52,7 @@ class WriterView:
     def __init__(self, fs: FileSystem, catalog: Catalog) -> None:
         self._fs = fs
         self._catalog = catalog
+        self.manifests_trusted = catalog.writer_lock.manifests_trusted
         self._boot_id = fs.boot_id()
         self._lock = threading.Lock()
         # All below are guarded by _lock.
@@ -102,10 +89,6 @@ class WriterView:
                     offsets = read_offsets(self._fs, self._catalog.file(file))
                 self._checkpoints[file] = stamp, offsets
             return self._checkpoints[file][1].get(name)
-
-    def manifests_trusted(self) -> bool:
-        """Does the writer keep the segment manifests up to date?"""
-        return self._catalog.writer_lock.manifests_trusted()
 
     def close(self) -> None:
         """Unmap the writer's state."""
@@ -151,9 +134,15 @@ class ReadOnlyPartition:
             check_current: raises TopicNotFound once the topic was deleted, Closed once the store is closed.
         """
         self.name = name
-        self.reader = PartitionReader(self)
-        self.record_at = self.reader.record_at
-        self.behind_damage = self.reader.behind_damage
+        reader = PartitionReader(self)
+        self.record_at = reader.record_at
+        self.behind_damage = reader.behind_damage
+        self.fetch = self._retried(reader.fetch)
+        self.offset_for_time = self._retried(reader.offset_for_time)
+        self.offsets_before = self._retried(reader.offsets_before)
+        self.divide = self._retried(reader.divide)
+        self.readable_segments = self._retried(reader.readable_segments)
+        self._has_data = self._retried(reader.has_data)
         self.directory = directory
         self._writer = writer
         self._files = files
@@ -183,38 +172,11 @@ class ReadOnlyPartition:
         for segment in self._segments:
             segment.forget()
 
-    def fetch(
-        self,
-        offset: int,
-        max_bytes: int,
-        *,
-        leader_epoch: int = -1,
-        read_committed: bool = False,
-        buffer: bytearray | None = None,
-    ) -> Fetched:
-        return self._reading(
-            lambda: self.reader.fetch(
-                offset, max_bytes, leader_epoch=leader_epoch, read_committed=read_committed, buffer=buffer
-            )
-        )
-
     def has_data(self, offset: int, *, read_committed: bool) -> bool:
         try:
-            return self._reading(lambda: self.reader.has_data(offset, read_committed=read_committed))
+            return self._has_data(offset, read_committed=read_committed)
         except CorruptRecord:
             return True
-
-    def offset_for_time(self, time_ms: int) -> OffsetAndTimestamp | None:
-        return self._reading(lambda: self.reader.offset_for_time(time_ms))
-
-    def offsets_before(self, time_ms: int, max_offsets: int) -> list[int]:
-        return self._reading(lambda: self.reader.offsets_before(time_ms, max_offsets))
-
-    def divide(self, start: int, end: int, piece_bytes: int, not_before_ms: int | None) -> list[Piece]:
-        return self._reading(lambda: self.reader.divide(start, end, piece_bytes, not_before_ms))
-
-    def readable_segments(self) -> list[tuple[Segment, int]]:
-        return self._reading(self.reader.readable_segments)
 
     def offsets(self) -> PartitionOffsets:
         edges = self._seen()[0]
@@ -265,25 +227,30 @@ class ReadOnlyPartition:
             raise _Superseded
         return committed
 
-    def _reading(self, act: Callable[[], _T]) -> _T:
-        """Read, and read again after an error if the files changed meanwhile.
+    def _retried(self, act: Callable[_P, _T]) -> Callable[_P, _T]:
+        """Reads again after an error if the files changed meanwhile.
 
         The writer states a new layout version only after it has swapped or deleted segments.
         """
-        while True:
-            listed = self._listing
-            try:
-                return act()
-            except _Superseded:
-                continue
-            except (CorruptRecord, StorageError, OSError) as error:
-                self._listed_for = None
-                self._seen()
-                if self._listing != listed:
+
+        def read(*args: _P.args, **options: _P.kwargs) -> _T:
+            while True:
+                listed = self._listing
+                try:
+                    return act(*args, **options)
+                except _Superseded:
                     continue
-                if isinstance(error, OSError):
-                    raise StorageError(f"{self.name} cannot be read: {error}", path=self.directory) from error
-                raise
+                except (CorruptRecord, StorageError, OSError) as error:
+                    self._listed_for = None
+                    self._seen()
+                    if self._listing != listed:
+                        continue
+                    if isinstance(error, OSError):
+                        message = f"{self.name} cannot be read: {error}"
+                        raise StorageError(message, path=self.directory) from error
+                    raise
+
+        return read
 
     def _seen(self) -> tuple[PublishedOffsets, LayoutVersion, tuple[Segment, ...]]:
         """The current edges, and the segments listed for them. Raises TopicNotFound, StorageError."""
