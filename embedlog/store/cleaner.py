@@ -6,7 +6,6 @@ deleted except by a policy that the user set, or by max_bytes (quota.py).
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable
 from typing import Final
@@ -81,7 +80,9 @@ class Cleaner:
     def pace(self) -> Pace:
         """A thread calls the result between the small steps of its background work."""
         # Without background threads, the caller waits for the work: it must not sleep.
-        return Pace(lambda: self.appends.number, sleep=time.sleep if self._scheduler.started else _no_sleep)
+        return Pace(
+            lambda: self.appends.number, sleep=time.sleep if self._scheduler.started else lambda _: None
+        )
 
     def compact_partition(
         self, partition: Partition, throttle: Throttle | None, pace: Pace, *, force: bool
@@ -108,54 +109,49 @@ class Cleaner:
 
     def _roll_old(self) -> int:
         now = self._clock_ms()
-        wait = _ROLL_CHECK_MS
-        pace = self.pace()
-        for partition in self._partitions():
-            pace()
+        wait_ms = _ROLL_CHECK_MS
+
+        def roll(partition: Partition, _: Pace) -> None:
+            nonlocal wait_ms
             settings = partition.settings
             age_ms = settings.segment_ms
             if settings.compacts:
                 age_ms = min(age_ms, settings.max_compaction_lag_ms)
-            with self._tolerated("rolling", partition):
-                partition.appender.roll_if_older(now - age_ms)
-            wait = min(wait, max(age_ms, _RECHECK_MS))
-        return wait
+            wait_ms = min(wait_ms, max(age_ms, _RECHECK_MS))
+            partition.appender.roll_if_older(now - age_ms)
+
+        self._for_each("rolling", roll)
+        return wait_ms
 
     def _apply_retention(self) -> int:
         now = self._clock_ms()
-        pace = self.pace()
-        for partition in self._partitions():
-            pace()
-            with self._tolerated("retention of", partition):
-                apply_retention(partition, now)
+        self._for_each("retention of", lambda partition, _: apply_retention(partition, now))
         self._quota.measure()
         return self._settings.log_retention_check_interval_ms
 
     def _compact(self) -> int:
-        pace = self.pace()
-        for partition in self._partitions():
-            pace()
+        def compact_one(partition: Partition, pace: Pace) -> None:
             if partition.settings.compacts:
-                with self._tolerated("compaction of", partition):
-                    self.compact_partition(partition, self._throttle, pace, force=False)
+                self.compact_partition(partition, self._throttle, pace, force=False)
+
+        self._for_each("compaction of", compact_one)
         return self._settings.log_cleaner_backoff_ms
 
     def _summarize(self) -> None:
-        pace = self.pace()
-        throttle = self._summary_throttle if self._scheduler.started else None
+        def summarize(partition: Partition, pace: Pace) -> None:
+            def step(size: int) -> None:
+                pace()
+                if self._scheduler.started:
+                    self._summary_throttle(size)
 
-        def step(size: int) -> None:
-            pace()
-            if throttle is not None:
-                throttle(size)
-
-        for partition in self._partitions():
-            pace()
             partition.lifecycle.summarize(step, lambda: self._stopping)
 
-    def _tolerated(self, doing: str, partition: Partition) -> contextlib.AbstractContextManager[None]:
-        return self._failures.tolerated(doing, partition.name, EmbedlogError, OSError)
+        self._for_each("summarizing", summarize)
 
-
-def _no_sleep(_: float) -> None:
-    pass
+    def _for_each(self, doing: str, work: Callable[[Partition, Pace], object]) -> None:
+        """Work on every partition; an error of one is recorded."""
+        pace = self.pace()
+        for partition in self._partitions():
+            pace()
+            with self._failures.tolerated(doing, partition.name, EmbedlogError, OSError):
+                work(partition, pace)
