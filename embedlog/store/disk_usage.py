@@ -21,11 +21,15 @@ import threading
 from collections.abc import Iterator
 from typing import Final
 
-from ..files.filesystem import Entry, FileSystem
+from ..files.filesystem import FileSystem
 from ..files.names import REQUESTS_DIRECTORY, STAGING_DIRECTORY
 
 _BLOCK: Final = 4096  # of most file systems
 _OF_OTHERS: Final = frozenset({STAGING_DIRECTORY, REQUESTS_DIRECTORY})
+_UNCOUNTED: Final = (  # the system calls that change no size
+    "open_read pread pread_into sync sync_dir set_modified exists stat size free_bytes total_bytes names list"
+    " try_lock"
+)
 
 
 def blocks(size: int) -> int:
@@ -74,6 +78,8 @@ class CountingFileSystem(FileSystem):
 
     def __init__(self, fs: FileSystem, path: str, limit: int) -> None:
         self._fs = fs
+        for name in _UNCOUNTED.split():
+            setattr(self, name, getattr(fs, name))
         self._path = path
         self._inside = os.path.join(path, "")
         self._others = tuple(os.path.join(path, name, "") for name in _OF_OTHERS)
@@ -199,47 +205,5 @@ class CountingFileSystem(FileSystem):
 
     # -- other calls -------------------------------------------------------------------------------------
 
-    def open_read(self, path: str) -> int:
-        return self._fs.open_read(path)
-
-    def pread(self, fd: int, size: int, pos: int) -> bytes:
-        return self._fs.pread(fd, size, pos)
-
-    def pread_into(self, fd: int, buffer: bytearray | memoryview, pos: int) -> int:
-        return self._fs.pread_into(fd, buffer, pos)
-
-    def sync(self, fd: int) -> None:
-        self._fs.sync(fd)
-
-    def sync_dir(self, path: str) -> None:
-        self._fs.sync_dir(path)
-
-    def set_modified(self, path: str, modified_ms: int) -> None:
-        self._fs.set_modified(path, modified_ms)
-
-    def exists(self, path: str) -> bool:
-        return self._fs.exists(path)
-
-    def stat(self, path: str) -> os.stat_result:
-        return self._fs.stat(path)
-
-    def size(self, path: str) -> int:
-        return self._fs.size(path)
-
-    def free_bytes(self, path: str) -> int:
-        return self._fs.free_bytes(path)
-
     def spare_bytes(self, path: str) -> int:
         return min(self._fs.spare_bytes(path), max(self._limit - self.used, 0))
-
-    def total_bytes(self, path: str) -> int:
-        return self._fs.total_bytes(path)
-
-    def names(self, path: str) -> dict[str, int]:
-        return self._fs.names(path)
-
-    def list(self, path: str) -> list[Entry]:
-        return self._fs.list(path)
-
-    def try_lock(self, path: str) -> int | None:
-        return self._fs.try_lock(path)

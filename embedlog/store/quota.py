@@ -17,7 +17,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from typing import Final
 
 from ..config import KIB, LogSettings
 from ..errors import EmbedlogError, LogFull
@@ -32,31 +32,36 @@ logger = logging.getLogger(__name__)
 
 _MARGIN: Final = blocks(1) * 4  # for an append's index entries and the next checkpoint
 _LARGE: Final = 256 * KIB  # next to an append of this size, listing two directories costs nothing
+_ERRORS: Final = (EmbedlogError, OSError)
 _OTHERS_S: Final = 1.0  # how long the measured size of other processes' files is used
-
-
-class Bounded(Protocol):
-    """The store, as its quota uses it."""
-
-    settings: LogSettings
-    fs: FileSystem
-    disk: CountingFileSystem | None
-
-    @property
-    def path(self) -> str: ...
-
-    def partitions(self) -> list[Partition]: ...
 
 
 class Quota:
     """Bounds what a store takes on disk. All methods are safe between threads.
 
     Args:
+        disk: counts what the log takes; None for a log without max_bytes.
+        partitions: lists the partitions of the store.
         background: runs `unlink_due`, and records what cannot be unlinked or dropped.
     """
 
-    def __init__(self, store: Bounded, background: Background) -> None:
-        self._store = store
+    def __init__(
+        self,
+        fs: FileSystem,
+        path: str,
+        disk: CountingFileSystem | None,
+        settings: LogSettings,
+        partitions: Callable[[], list[Partition]],
+        background: Background,
+    ) -> None:
+        self._fs = fs
+        self._path = path
+        self._disk = disk
+        self._partitions = partitions
+        self._on_full = settings.on_full
+        self.bounded = disk is not None
+        self.limit = settings.max_bytes
+        """max_bytes; -1 for none."""
         self._failures = background.failures
         self._scheduler = background.cleaner
         self._lock = threading.Lock()
@@ -67,18 +72,9 @@ class Quota:
         self._others = 0  # bytes of other processes' files
         self._others_until = 0.0  # measure again after this
 
-    @property
-    def limit(self) -> int:
-        """max_bytes; -1 for none."""
-        return self._store.settings.max_bytes
-
-    @property
-    def bounded(self) -> bool:
-        return self._store.disk is not None
-
     def used(self) -> int:
         """Bytes that the log takes on disk; -1 without a bound, as they are not counted then."""
-        return -1 if self._store.disk is None else self._taken(self._store.disk, 0)
+        return -1 if self._disk is None else self._taken(self._disk, 0)
 
     @property
     def used_fraction(self) -> float:
@@ -92,12 +88,12 @@ class Quota:
 
     def measure(self) -> None:
         """Count again what the log takes, by walking the directory. Raises OSError."""
-        if self._store.disk is not None:
-            self._store.disk.measure()
+        if self._disk is not None:
+            self._disk.measure()
 
     def make_room(self, size: int) -> None:
         """Make room before the files grow by `size` bytes. Raises LogFull."""
-        disk = self._store.disk
+        disk = self._disk
         if disk is None or not size:
             return
         needed = blocks(size) + _MARGIN
@@ -107,43 +103,40 @@ class Quota:
             while (taken := self._taken(disk, size)) + needed > self.limit:
                 if self._unlink_oldest():
                     continue
-                drops = self._store.settings.on_full == "drop_oldest" and needed <= self.limit
+                drops = self._on_full == "drop_oldest" and needed <= self.limit
                 # Other threads' appends may have used the room that was made: try again.
                 if drops and (self._drop_oldest() or self._taken(disk, size) != taken):
                     continue
                 if needed <= self.limit:
                     self._refused = needed
                 raise LogFull(
-                    f"{self._store.path} takes {taken:,} bytes on disk and may take {self.limit:,} "
+                    f"{self._path} takes {taken:,} bytes on disk and may take {self.limit:,} "
                     f"(max_bytes): no room for {size:,} more; nothing was appended",
-                    path=self._store.path,
+                    path=self._path,
                 )
 
     def _taken(self, disk: CountingFileSystem, size: int) -> int:
         now = time.monotonic()
         if now >= self._others_until or size >= _LARGE:
             with contextlib.suppress(OSError):
-                self._others = measure_others(self._store.fs, self._store.path)
+                self._others = measure_others(self._fs, self._path)
             self._others_until = now + _OTHERS_S
         return disk.used + self._others
 
     def _drop_oldest(self) -> bool:
         """Delete the segment with the oldest records of all partitions. False if none can be deleted."""
         oldest: list[tuple[int, Partition, Segment]] = []
-        for partition in self._store.partitions():
+        for partition in self._partitions():
             if partition.name.topic not in INTERNAL_TOPICS:
-                with self._tolerated("looking for the oldest records of", partition):
+                with self._failures.tolerated("looking for the oldest records of", partition.name, *_ERRORS):
                     first = next((segment for segment in partition.segments() if segment.size), None)
                     if first is not None:
                         oldest.append((first.largest_timestamp_ms, partition, first))
         for _, partition, first in sorted(oldest, key=lambda each: each[0]):
-            with self._tolerated("dropping the oldest records of", partition):
+            with self._failures.tolerated("dropping the oldest records of", partition.name, *_ERRORS):
                 if partition.lifecycle.drop_up_to(first):
                     return True
         return False
-
-    def _tolerated(self, doing: str, partition: Partition) -> contextlib.AbstractContextManager[None]:
-        return self._failures.tolerated(doing, partition.name, EmbedlogError, OSError)
 
     # -- files that wait to be unlinked --------------------------------------------------------------------
 
@@ -154,7 +147,7 @@ class Quota:
         def unlink() -> None:
             for path in paths:
                 with contextlib.suppress(FileNotFoundError):
-                    self._store.fs.unlink(path)
+                    self._fs.unlink(path)
 
         if paths:
             self.remove_later(paths[0], delay_ms, unlink)

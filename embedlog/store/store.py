@@ -35,20 +35,9 @@ from ..errors import (
     shown,
 )
 from ..files.filesystem import Descriptors, FileSystem, default_open_files, storage_error
-from ..files.names import (
-    FORGETTING_OFFSETS,
-    WRITER_STATE_FILE,
-    check_not_internal,
-    check_topic_name,
-)
+from ..files.names import FORGETTING_OFFSETS, WRITER_STATE_FILE, check_not_internal, check_topic_name
 from ..index import IndexCache
-from ..model import (
-    PartitionOffsets,
-    PartitionRecovery,
-    RecoveryReport,
-    TopicDescription,
-    TopicPartition,
-)
+from ..model import PartitionOffsets, PartitionRecovery, RecoveryReport, TopicDescription, TopicPartition
 from ..partition import Partition
 from ..recovery import CleanEnd, Progress
 from ..retention import name_policies
@@ -160,7 +149,7 @@ class Store:
         self.background = background = Background()
         self.checkpointer = checkpointer = Checkpointer(self.fs, self.catalog, partitions, background)
         self.flusher = Flusher(partitions, checkpointer, background, clock_ms)
-        self.quota = Quota(self, background)
+        self.quota = Quota(self.fs, self.path, self.disk, self.settings, partitions, background)
         self.deletions = TopicDeletions(self.catalog, self._directories, self.quota, self.settings_of)
         self.cleaner = Cleaner(partitions, checkpointer, self.quota, background, self.settings, clock_ms)
         max_append_files = max(self.max_open_files * 3 // 4, 8)
@@ -345,7 +334,7 @@ class Store:
             if not {*given, *dropped} <= _OF_INTERNAL_TOPICS:
                 check_not_internal(name, f"only {' and '.join(sorted(_OF_INTERNAL_TOPICS))} can be altered")
             kept = {key: value for key, value in topic.settings.items() if key not in dropped}
-            altered = Topic(name, topic.topic_id, topic.partitions, {**kept, **given}, topic.gaps)
+            altered = replace(topic, settings={**kept, **given})
             compacts = self.settings_of(altered).compacts
             self._replace_topic(replace(altered, gaps=topic.gaps or compacts))
         self.cleaner.settings_changed()
