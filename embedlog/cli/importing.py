@@ -10,7 +10,7 @@ from ..config import COMPRESSION_TYPES
 from ..errors import InvalidArgument
 from ..mirroring.imported_groups import GroupsImport
 from ..mirroring.importing import ImportReport, PartitionImport, import_files
-from ..store.legacy_files import FORMATS
+from ..mirroring.legacy_files import FORMATS
 from .arguments import WRITES, add_command, add_directory, add_json
 from .opening import writer
 from .ui import UI, Column

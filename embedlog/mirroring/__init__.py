@@ -9,6 +9,9 @@
     history.py   finds where a mirror and its source diverge
     copy_sink.py    batches of a source made batches of a target; no I/O
 
+    importing.py         copies log files, instead of a log, into a directory; with imported_groups.py
+    legacy_files.py      reads the log files of any Kafka version
+
 Source: Kafka 0.7 design, "Mirroring": a mirror is a consumer of one or several source clusters.
 """
 

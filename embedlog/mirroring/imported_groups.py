@@ -27,8 +27,8 @@ from ..errors import CorruptRecord, GroupError
 from ..groups.coordinator import GroupCoordinator
 from ..groups.offsets import LoadedGroups
 from ..model import CommittedOffset, Record, TopicPartition
-from ..store.legacy_files import Batch, Problem, read_source
 from ..wire.offsets_topic import GroupKey, OffsetKey, decode_key
+from .legacy_files import Batch, Problem, read_source
 
 
 class GroupsImport(NamedTuple):

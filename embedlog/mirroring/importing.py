@@ -35,10 +35,10 @@ from ..groups.offsets import OFFSETS_TOPIC
 from ..log import Log
 from ..model import CREATE_TIME, LOG_APPEND_TIME, Record, TopicPartition
 from ..partition import Partition
-from ..store.legacy_files import FORMATS, VERSION_07, Batch, Messages, Problem, read_source
 from ..store.store import Store
 from ..validation import as_path, check_choice, check_flag
 from .imported_groups import GroupsImport, GroupsSource, import_groups
+from .legacy_files import FORMATS, VERSION_07, Batch, Messages, Problem, read_source
 
 _SEGMENT: Final = re.compile(r"(\d{1,20})\.(?:kafka|log)\Z", re.ASCII)
 _PARTITION: Final = re.compile(r"(?P<topic>.+)[-_](?P<number>\d{1,10})\Z", re.ASCII)

@@ -131,7 +131,8 @@ def append_atomically(
         if _transactions(store).has(transaction_id, batch_id):
             _remove(store, files)
             return False
-        _check_no_intent(store)
+        if store.fs.exists(store.catalog.file(INTENT_FILE)):
+            raise StorageError(f"{store.path}: {INTERRUPTED}", path=store.catalog.file(INTENT_FILE))
         offsets = _validated(store, named)
         appenders: dict[TopicPartition, _Append] = {}
         planned: list[_Planned] = []
@@ -149,12 +150,7 @@ def append_atomically(
             "batch_id": batch_id,
             "once": once,
             "appends": [
-                {
-                    "topic": plan.partition.name.topic,
-                    "partition": plan.partition.name.partition,
-                    "file": plan.file,
-                    "base_offset": plan.base_offset,
-                }
+                {**plan.partition.name._asdict(), "file": plan.file, "base_offset": plan.base_offset}
                 for plan in planned
             ],
         }
@@ -240,14 +236,6 @@ def _named(given: object) -> dict[TopicPartition, tuple[str, ...]]:
     if len(set(every)) < len(every):
         raise InvalidArgument("a staged file is named twice")
     return named
-
-
-def _check_no_intent(store: AppendableStore) -> None:
-    if store.fs.exists(store.catalog.file(INTENT_FILE)):
-        raise StorageError(
-            f"{store.path}: {INTERRUPTED}",
-            path=store.catalog.file(INTENT_FILE),
-        )
 
 
 def _validated(store: AppendableStore, named: Mapping[TopicPartition, Iterable[str]]) -> dict[str, int]:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from bisect import bisect_left
 from collections.abc import Callable, Collection
 
 from ..errors import DirectoryError, StorageError
@@ -31,7 +30,7 @@ from ..files.names import (
     TXN_INDEX,
     Layout,
 )
-from ..model import AbortedTransaction, TopicPartition
+from ..model import TopicPartition
 from ..partition import Partition
 from ..recovery import CleanEnd
 from ..segment import Segment
@@ -131,10 +130,9 @@ class _Copy:
             else:
                 size = segment.locate(end, size)
                 self._copy_records(segment.path, to + self._layout.records, size)
-            bounds = segment.base_offset, segment.next_offset
-            first, end_index = (bisect_left(aborted, offset, key=_last_offset) for offset in bounds)
-            if first < end_index:
-                self._fs.write_file(to + TXN_INDEX, encode_aborted(aborted[first:end_index]))
+            ended = [t for t in aborted if segment.base_offset <= t.last_offset < segment.next_offset]
+            if ended:
+                self._fs.write_file(to + TXN_INDEX, encode_aborted(ended))
             self._copy_indexes(partition, segment, to, names)
             begins_epoch = int(partition.log.new_epoch)
             copied = CleanEnd(end, segment.base_offset, size, segment.created_ms, begins_epoch)
@@ -168,7 +166,3 @@ class _Copy:
 
     def _copy(self, source: str, destination: str, *, durable: bool = True) -> None:
         self._fs.copy_range(source, destination, 0, self._fs.size(source), durable=durable)
-
-
-def _last_offset(transaction: AbortedTransaction) -> int:
-    return transaction.last_offset

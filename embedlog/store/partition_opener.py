@@ -99,10 +99,7 @@ class PartitionOpener:
     def reopen(self, partition: Partition) -> PartitionRecovery | None:
         """Recover a partition that refuses appends since a write or fsync failed. Raises StorageError."""
         if self._fs.exists(self._catalog.file(INTENT_FILE)):
-            raise PartitionFailed(
-                f"{partition.name}: {INTERRUPTED}",
-                path=partition.directory,
-            )
+            raise PartitionFailed(f"{partition.name}: {INTERRUPTED}", path=partition.directory)
         reports: list[PartitionRecovery] = []
 
         def recover(recovery_point: int) -> OpenedLog:

@@ -8,25 +8,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ..config import TopicSettings
-from ..errors import (
-    Closed,
-    ForkedHandle,
-    PartitionNotFound,
-    StorageError,
-    TopicNotFound,
-    shown,
-)
+from ..errors import Closed, ForkedHandle, PartitionNotFound, StorageError, TopicNotFound, shown
 from ..files.filesystem import Descriptors, FileSystem
-from ..files.names import (
-    TOPICS_FILE,
-    check_topic_name,
-)
+from ..files.names import TOPICS_FILE, check_topic_name
 from ..index import IndexCache
-from ..model import (
-    PartitionOffsets,
-    TopicDescription,
-    TopicPartition,
-)
+from ..model import PartitionOffsets, TopicDescription, TopicPartition
 from ..segment import Files
 from .catalog import Catalog
 from .read_only_partition import ReadOnlyPartition, Stamp, WriterView, stamp_of

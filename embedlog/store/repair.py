@@ -24,6 +24,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from ..codec.record_batch import assign, set_max_timestamp
@@ -152,8 +153,7 @@ def repair_partition(
         return _Repair(fs, catalog, topics, TopicPartition(topic, partition), dry_run).run()
     except OSError as error:
         raise StorageError(
-            f"{topic} {partition} cannot be repaired: {error}; fix that, then run it again",
-            path=catalog.path,
+            f"{topic} {partition} cannot be repaired: {error}; fix that, then run it again", path=catalog.path
         ) from error
     finally:
         fs.close(lock)
@@ -201,8 +201,8 @@ class _Repair:
         segments = list_segments(self._files, directory, names, self._settings)
         history_lost = self._history_is_lost(segments)
         flushed = flushed_offsets(fs, self._catalog.file(WRITER_STATE_FILE))
-        durable = max(self._checkpoint(RECOVERY_POINT_FILE), flushed.get(self._name, 0))
-        start = self._checkpoint(LOG_START_FILE)
+        durable = max(self._checkpoint(RECOVERY_POINT_FILE).get(self._name, 0), flushed.get(self._name, 0))
+        start = self._checkpoint(LOG_START_FILE).get(self._name, 0)
         missing = self._missing(segments, start)
         plans, end = self._planned(segments, missing, durable, start)
         if not history_lost and self._history_contradicts(plans):
@@ -357,19 +357,18 @@ class _Repair:
                     latest = header.leader_epoch
         return True
 
-    def _checkpoint(self, file: str) -> int:
+    def _checkpoint(self, file: str) -> dict[TopicPartition, int]:
         try:
-            return read_offsets(self._fs, self._catalog.file(file)).get(self._name, 0)
+            return read_offsets(self._fs, self._catalog.file(file))
         except CorruptCheckpoint:
-            return 0
+            return {}
 
     # -- 2: before a segment changes ---------------------------------------------------------------------
 
     def _prepare(self, end: int, start: int, last_segment: int) -> None:
         topic = self._topics[self._name.topic]
         if self._gone and not topic.gaps:
-            marked = Topic(topic.name, topic.topic_id, topic.partitions, topic.settings, True)
-            self._catalog.save_topics({**self._topics, topic.name: marked})
+            self._catalog.save_topics({**self._topics, topic.name: replace(topic, gaps=True)})
         ends = self._catalog.take_clean_shutdown()
         if ends is not None:
             ends.pop(self._name, None)
@@ -382,14 +381,10 @@ class _Repair:
         retract(self._fs, self._catalog.file(WRITER_STATE_FILE), self._name)
 
     def _write_checkpoint(self, file: str, change: Callable[[int], int]) -> None:
-        path = self._catalog.file(file)
-        try:
-            offsets = read_offsets(self._fs, path)
-        except CorruptCheckpoint:
-            offsets = {}
+        offsets = self._checkpoint(file)
         offset = change(offsets.get(self._name, 0))
         if offset != offsets.get(self._name, 0):
-            write_offsets(self._fs, path, {**offsets, self._name: offset})
+            write_offsets(self._fs, self._catalog.file(file), {**offsets, self._name: offset})
 
     # -- 3 and 4: removal --------------------------------------------------------------------------------
 

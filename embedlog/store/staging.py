@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Final, NamedTuple
 
 from ..codec import HEADER_SIZE, LARGEST_BATCH, BatchHeader, read_header, scan
@@ -107,36 +107,32 @@ def pieces(fs: FileSystem, path: str, size: int) -> Iterator[tuple[bytes, list[B
 
 def discard(fs: FileSystem, directory: str, chosen: str, kept: Collection[str]) -> int:
     """Remove a set's files except those to keep. Returns how many."""
-    return _remove(fs, directory, [name for name in _names(fs, directory) if set_of(name) == chosen], kept)
+    return _remove(fs, directory, kept, lambda name, _: name == chosen)
 
 
 def tidy(fs: FileSystem, directory: str, now_ms: int, kept: Collection[str]) -> int:
     """Remove abandoned sets. Returns how many files."""
-    latest: dict[str, int] = {}
+    return _remove(fs, directory, kept, lambda _, touched_ms: touched_ms < now_ms - ABANDONED_MS)
+
+
+def _remove(
+    fs: FileSystem, directory: str, kept: Collection[str], has_ended: Callable[[str, int], bool]
+) -> int:
+    """Remove the sets that have ended: `has_ended` takes the set and when it was last touched."""
     try:
         entries = fs.list(directory)
     except FileNotFoundError:
         return 0
+    touched_ms: dict[str, int] = {}
     for entry in entries:
         name = set_of(entry.name)
-        latest[name] = max(latest.get(name, 0), entry.mtime_ms)
-    old = [entry.name for entry in entries if latest[set_of(entry.name)] < now_ms - ABANDONED_MS]
-    return _remove(fs, directory, old, kept)
-
-
-def _names(fs: FileSystem, directory: str) -> list[str]:
-    try:
-        return list(fs.names(directory))
-    except FileNotFoundError:
-        return []
-
-
-def _remove(fs: FileSystem, directory: str, names: Collection[str], kept: Collection[str]) -> int:
+        touched_ms[name] = max(touched_ms.get(name, 0), entry.mtime_ms)
     removed = 0
-    for name in names:
-        if name not in kept:
+    for entry in entries:
+        name = set_of(entry.name)
+        if entry.name not in kept and has_ended(name, touched_ms[name]):
             with contextlib.suppress(FileNotFoundError, IsADirectoryError, PermissionError):
-                fs.unlink(os.path.join(directory, name))
+                fs.unlink(os.path.join(directory, entry.name))
                 removed += 1
     return removed
 

@@ -23,6 +23,7 @@ import logging
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
+from operator import attrgetter
 
 from ..codec import BatchHeader
 from ..errors import CorruptCheckpoint, CorruptRecord
@@ -34,6 +35,9 @@ from ..storage.producer_recovery import ProducerRecovery
 from ..storage.producer_state import ProducerState
 
 logger = logging.getLogger(__name__)
+
+_base_offset = attrgetter("base_offset")
+_last_offset = attrgetter("last_offset")
 
 
 class TransactionIndex:
@@ -169,11 +173,3 @@ class TransactionIndex:
                 self._replayed.append(ended)
             self._next_offset = header.next_offset
         self._place = segment, header.pos + header.size
-
-
-def _last_offset(transaction: AbortedTransaction) -> int:
-    return transaction.last_offset
-
-
-def _base_offset(segment: Segment) -> int:
-    return segment.base_offset

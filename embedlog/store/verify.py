@@ -167,32 +167,28 @@ def verify_log(
     started = time.perf_counter()
     store = ReadOnlyStore(as_path(path), fs=fs)
     try:
-        topics = store.topics() if topic is None else [topic]
-        names = [
-            TopicPartition(name, number)
-            for name in topics
-            for number in range(store.topic(name).partitions)
-            if partition is None or number == partition
-        ]
         if topic is not None and partition is not None:
             names = [store.partition(topic, partition).name]
-        report = VerifyReport(0, 0, 0, 0, (), (), 0.0)
+        else:
+            topics = store.topics() if topic is None else [topic]
+            names = [name for each in topics for name in store.topic(each).names()]
         total = sum(_bytes_of(store, name) for name in names)
+        checks: list[_Check] = []
         with Lanes() as lanes:
             for name in names:
-                checked = _verify_partition(store, name, lanes, deep, _from(progress, report.bytes, total))
-                report = VerifyReport(
-                    report.segments + checked.segments,
-                    report.bytes + checked.bytes,
-                    report.batches + checked.batches,
-                    report.records + checked.records,
-                    report.findings + tuple(checked.findings),
-                    report.leftovers + tuple(checked.leftovers),
-                    0.0,
-                )
+                done = sum(check.bytes for check in checks)
+                checks.append(_verify_partition(store, name, lanes, deep, _from(progress, done, total)))
         if progress is not None:
             progress(total, total)
-        return report._replace(seconds=time.perf_counter() - started)
+        return VerifyReport(
+            sum(check.segments for check in checks),
+            sum(check.bytes for check in checks),
+            sum(check.batches for check in checks),
+            sum(check.records for check in checks),
+            tuple(finding for check in checks for finding in check.findings),
+            tuple(leftover for check in checks for leftover in check.leftovers),
+            time.perf_counter() - started,
+        )
     except OSError as error:
         raise StorageError(f"{store.path} cannot be verified: {error}", path=store.path) from error
     finally:
