@@ -24,11 +24,11 @@ from embedlog.errors import (
 from embedlog.groups.classic import ClassicGroup
 from embedlog.groups.events import (
     Effect,
+    GroupState,
     JoinCompleted,
     JoinFailed,
     MetadataChanged,
     RebalanceStarted,
-    State,
     SyncCompleted,
     SyncFailed,
 )
@@ -356,7 +356,7 @@ def test_random_schedule(seed: int) -> None:
         simulation.step()
     simulation.settle()
     group, clients = simulation.group, simulation.clients
-    assert group.state is State.STABLE
+    assert group.state is GroupState.STABLE
     assert {member.member_id for member in group.describe().members} == {c.member_id for c in clients}
     assert all(client.generation == group.generation for client in clients)
     assert Counter(partition for client in clients for partition in client.owned) == Counter(ALL)

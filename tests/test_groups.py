@@ -22,11 +22,11 @@ from embedlog.errors import (
 from embedlog.groups.classic import ClassicGroup
 from embedlog.groups.events import (
     Effect,
+    GroupState,
     JoinCompleted,
     JoinFailed,
     MetadataChanged,
     RebalanceStarted,
-    State,
     SyncCompleted,
     SyncFailed,
 )
@@ -99,7 +99,7 @@ def stable(group: ClassicGroup, count: int = 1, *, now_ms: int = 0, **changes: A
     for member_id in ids[1:]:
         assert sync(group, member_id, member_id, now_ms=now_ms) == []
     sync(group, "s", ids[0], {member_id: member_id.encode() for member_id in ids}, now_ms=now_ms)
-    assert group.state is State.STABLE
+    assert group.state is GroupState.STABLE
     return ids
 
 
@@ -108,16 +108,16 @@ def stable(group: ClassicGroup, count: int = 1, *, now_ms: int = 0, **changes: A
 
 def test_one_member_joins_and_syncs() -> None:
     group = make_group()
-    assert (group.state, group.generation, group.next_deadline_ms()) == (State.EMPTY, 0, None)
+    assert (group.state, group.generation, group.next_deadline_ms()) == (GroupState.EMPTY, 0, None)
     member = JoinedMember("c-1", None, b"sub")
     expected = JoinResult("c-1", 1, "consumer", "range", "c-1", (member,))
     assert join(group, "j") == [JoinCompleted("j", expected)]
-    assert group.state is State.COMPLETING_REBALANCE
+    assert group.state is GroupState.COMPLETING_REBALANCE
     changed, completed = sync(group, "s", "c-1", {"c-1": b"all", "stranger": b"x"})
     stored = GroupMemberMetadata("c-1", None, "c", "/host", REBALANCE_MS, SESSION_MS, b"sub", b"all")
     assert changed == MetadataChanged("g", GroupMetadata("consumer", 1, "range", "c-1", -1, (stored,)))
     assert completed == SyncCompleted("s", b"all")
-    assert group.state is State.STABLE
+    assert group.state is GroupState.STABLE
     assert answers(sync(group, "again", "c-1")) == {"again": b"all"}
 
 
@@ -140,7 +140,7 @@ def test_the_last_to_leave_empties_the_group_in_a_new_generation() -> None:
     stable(group)
     (changed,) = group.leave("c-1", now_ms=0)
     assert changed == MetadataChanged("g", GroupMetadata("consumer", 2, None, None, -1))
-    assert (group.state, group.generation) == (State.EMPTY, 2)
+    assert (group.state, group.generation) == (GroupState.EMPTY, 2)
     assert answers(join(group, "j"))["j"].generation == 3
 
 
@@ -217,7 +217,7 @@ def test_a_waiting_newcomer_has_no_generation() -> None:
 def test_impossible_timeouts(changes: dict[str, int]) -> None:
     group = make_group()
     assert answers(join(group, "j", **changes)) == {"j": InvalidArgument}
-    assert group.state is State.EMPTY
+    assert group.state is GroupState.EMPTY
 
 
 def test_commits_by_state() -> None:
@@ -237,7 +237,7 @@ def test_commits_by_state() -> None:
     with pytest.raises(IllegalGeneration):
         group.check_commit("c-1", -1, now_ms=0)
     join(group, "j2")
-    assert group.state is State.PREPARING_REBALANCE
+    assert group.state is GroupState.PREPARING_REBALANCE
     group.check_commit("c-1", 1, now_ms=0)
     group.leave("c-2", now_ms=0)
     group.leave("c-1", now_ms=0)
@@ -286,7 +286,7 @@ def test_a_repeated_join_gets_the_same_answer_again() -> None:
     sync(group, "s2", "c-2")
     sync(group, "s1", "c-1")
     again = answers(join(group, "late", "c-2"))["late"]
-    assert (again.generation, again.members, group.state) == (2, (), State.STABLE)
+    assert (again.generation, again.members, group.state) == (2, (), GroupState.STABLE)
 
 
 def test_a_member_that_changes_its_subscription_causes_a_rebalance() -> None:
@@ -299,7 +299,7 @@ def test_a_member_that_changes_its_subscription_causes_a_rebalance() -> None:
     sync(group, "sf", follower)
     effects = join(group, "f2", follower)  # changed again, between join and sync
     assert answers(effects) == {"sf": RebalanceInProgress}
-    assert group.state is State.PREPARING_REBALANCE
+    assert group.state is GroupState.PREPARING_REBALANCE
 
 
 def test_the_leader_of_a_stable_group_can_ask_for_a_rebalance() -> None:
@@ -345,7 +345,7 @@ def test_members_without_a_common_protocol_are_refused(changes: dict[str, Any]) 
     group = make_group()
     stable(group)
     assert answers(join(group, "j", **changes)) == {"j": InconsistentProtocol}
-    assert group.state is State.STABLE
+    assert group.state is GroupState.STABLE
 
 
 def test_an_empty_group_may_change_its_type() -> None:
@@ -403,7 +403,7 @@ def test_without_members_in_time_the_group_is_empty() -> None:
     group.rebalance(0)
     (changed,) = group.tick(REBALANCE_MS)
     assert isinstance(changed, MetadataChanged)
-    assert (group.state, group.generation, group.leader_id) == (State.EMPTY, 2, None)
+    assert (group.state, group.generation, group.leader_id) == (GroupState.EMPTY, 2, None)
 
 
 def test_a_leader_that_dies_before_its_sync_restarts_the_rebalance() -> None:
@@ -441,7 +441,7 @@ def test_a_follower_that_never_syncs_is_dropped_from_a_stable_group() -> None:
     join(group, "l", leader)
     join(group, "f", follower)
     sync(group, "s", leader)
-    assert group.state is State.STABLE
+    assert group.state is GroupState.STABLE
     for now_ms in range(5_000, REBALANCE_MS, 5_000):
         group.heartbeat(leader, 3, now_ms=now_ms)
         group.heartbeat(follower, 3, now_ms=now_ms)
@@ -499,7 +499,7 @@ def test_the_initial_delay_of_a_group_that_was_empty_again_is_not_longer() -> No
     join(group, "d", now_ms=6_000)
     for member_id in ("c-3", "c-4", "c-1", "c-2"):
         group.leave(member_id, now_ms=6_000)
-    assert (group.state, group.generation) == (State.EMPTY, 2)
+    assert (group.state, group.generation) == (GroupState.EMPTY, 2)
     join(group, "e", now_ms=7_000)
     assert set(answers(group.tick(10_000))) == {"e"}
 
@@ -509,7 +509,7 @@ def test_all_members_leave_during_the_initial_delay() -> None:
     join(group, "a", now_ms=0)
     assert answers(group.leave("c-1", now_ms=1)) == {"a": UnknownMember}
     group.tick(3_000)
-    assert (group.state, group.next_deadline_ms()) == (State.EMPTY, None)
+    assert (group.state, group.next_deadline_ms()) == (GroupState.EMPTY, None)
 
 
 # -- ids first (KIP-394)
@@ -521,7 +521,7 @@ def test_a_known_id_is_required_first() -> None:
     assert isinstance(failed, JoinFailed)
     assert isinstance(failed.error, MemberIdRequired)
     assert failed.error.member_id == "c-1"
-    assert group.state is State.EMPTY
+    assert group.state is GroupState.EMPTY
     assert answers(join(group, "j", "c-1", require_known_member=True))["j"].member_id == "c-1"
 
 
@@ -556,7 +556,7 @@ def test_a_static_member_comes_back_under_a_new_id_without_a_rebalance() -> None
     assert isinstance(joined, JoinCompleted)
     assert (joined.result.generation, joined.result.member_id, joined.result.leader_id) == (1, "i-2", "i-2")
     assert joined.result.skip_assignment
-    assert group.state is State.STABLE
+    assert group.state is GroupState.STABLE
     assert answers(sync(group, "s", "i-2")) == {"s": b"mine"}
     for call in (
         lambda: group.heartbeat("i-1", 1, now_ms=0, group_instance_id="i"),
@@ -610,7 +610,7 @@ def test_a_static_member_that_comes_back_during_a_rebalance_fences_its_former_se
     assert sync(group, "s", "i-3") == []
     effects = join(group, "f3", group_instance_id="i")  # the leader was told of i-3: all over again
     assert answers(effects) == {"s": FencedInstance}
-    assert group.state is State.PREPARING_REBALANCE
+    assert group.state is GroupState.PREPARING_REBALANCE
     assert answers(join(group, "l", leader))["f3"].generation == 3
 
 
@@ -634,7 +634,7 @@ def test_a_static_member_can_be_removed_by_its_instance_id() -> None:
     with pytest.raises(UnknownMember):
         group.leave("", now_ms=0, group_instance_id="other")
     group.leave("", now_ms=0, group_instance_id="i")
-    assert group.state is State.EMPTY
+    assert group.state is GroupState.EMPTY
 
 
 def test_instance_ids_that_the_group_does_not_know() -> None:
@@ -677,7 +677,7 @@ def test_generations_continue_after_the_coordinators_death() -> None:
     stable(group, 2)
     restored = make_group()
     restored.restore(group.metadata()._replace(members=()), now_ms=0)
-    assert (restored.state, restored.leader_id, restored.protocol) == (State.EMPTY, None, None)
+    assert (restored.state, restored.leader_id, restored.protocol) == (GroupState.EMPTY, None, None)
     assert answers(join(restored, "j"))["j"].generation == 3
 
 
@@ -711,7 +711,7 @@ def test_groups_by_name() -> None:
         groups.delete("g")
     group.leave("c-1", now_ms=0)
     groups.delete("g")
-    assert (group.state, len(groups)) == (State.DEAD, 0)
+    assert (group.state, len(groups)) == (GroupState.DEAD, 0)
     with pytest.raises(GroupNotFound):
         groups.get("g")
     with pytest.raises(GroupNotFound):

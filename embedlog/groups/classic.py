@@ -50,12 +50,12 @@ from ..model import GroupMetadata, JoinResult
 from .events import (
     Effect,
     GroupDescription,
+    GroupState,
     GroupType,
     JoinCompleted,
     JoinFailed,
     MetadataChanged,
     RebalanceStarted,
-    State,
     SyncCompleted,
     SyncFailed,
 )
@@ -82,7 +82,7 @@ class ClassicGroup:
         same_metadata: Callable[[bytes, bytes], bool] = operator.eq,
     ) -> None:
         self.name = name
-        self.state = State.EMPTY
+        self.state = GroupState.EMPTY
         self.generation = 0
         self.protocol_type = ""
         self.protocol: str | None = None
@@ -168,7 +168,7 @@ class ClassicGroup:
             member = self._member(member_id, generation, group_instance_id)
             if protocol_type not in (None, self.protocol_type) or protocol not in (None, self.protocol):
                 raise InconsistentProtocol(f"the group uses {self.protocol_type!r} {self.protocol!r}")
-            if self.state is State.PREPARING_REBALANCE:
+            if self.state is GroupState.PREPARING_REBALANCE:
                 raise self._rebalancing()
         except EmbedlogError as error:
             self._effects.append(SyncFailed(request, error))
@@ -176,10 +176,10 @@ class ClassicGroup:
         self._fail_sync(member, self._superseded("sync"))
         member.sync_request = request
         self._unsynced.discard(member_id)
-        if self.state is State.STABLE:
+        if self.state is GroupState.STABLE:
             self._answer_sync(member, now_ms)
         elif member_id == self.leader_id:
-            self.state = State.STABLE
+            self.state = GroupState.STABLE
             for other in self._members:
                 other.assignment = bytes(assignments.get(other.member_id, b""))
             self._effects.append(MetadataChanged(self.name, self.metadata()))
@@ -197,7 +197,7 @@ class ClassicGroup:
         """
         member = self._member(member_id, generation, group_instance_id)
         member.renew(now_ms)
-        if self.state is State.PREPARING_REBALANCE:
+        if self.state is GroupState.PREPARING_REBALANCE:
             raise self._rebalancing()
 
     def leave(self, member_id: str, *, now_ms: int, group_instance_id: str | None = None) -> list[Effect]:
@@ -226,18 +226,18 @@ class ClassicGroup:
         """
         if generation < 0 and not member_id and group_instance_id is None:
             self._check_alive()
-            if self.state is not State.EMPTY:
+            if self.state is not GroupState.EMPTY:
                 raise UnknownMember(f"group {self.name!r} has members: only they can commit")
             return
         member = self._member(member_id, generation, group_instance_id)
-        if self.state is State.COMPLETING_REBALANCE:
+        if self.state is GroupState.COMPLETING_REBALANCE:
             raise self._rebalancing()
         member.renew(now_ms)
 
     @property
     def is_unused(self) -> bool:
         """Whether it has neither members nor pending ids."""
-        return self.state is State.EMPTY and not self._members.pending
+        return self.state is GroupState.EMPTY and not self._members.pending
 
     def rebalance(self, now_ms: int) -> list[Effect]:
         """Make all members join again, say because an assignment could not be stored."""
@@ -270,7 +270,7 @@ class ClassicGroup:
             self._fail_sync(member, error)
         self._members.clear()
         self._unsynced.clear()
-        self.state, self.protocol, self.leader_id = State.DEAD, None, None
+        self.state, self.protocol, self.leader_id = GroupState.DEAD, None, None
         return self._drain()
 
     def restore(self, metadata: GroupMetadata, now_ms: int) -> None:
@@ -280,7 +280,7 @@ class ClassicGroup:
         members, and no generation is used twice. Raises InvalidArgument for members without a protocol, or
         if the group is in use.
         """
-        if self.generation or self.state is not State.EMPTY:
+        if self.generation or self.state is not GroupState.EMPTY:
             raise InvalidArgument(f"group {self.name!r} is in use: it cannot be restored")
         if metadata.members and metadata.protocol is None:
             raise InvalidArgument(f"group {self.name!r} was stored with members and without a protocol")
@@ -300,7 +300,7 @@ class ClassicGroup:
             member.renew(now_ms)
             self._members.add(member)
         if self._members:
-            self.state = State.STABLE
+            self.state = GroupState.STABLE
             self.protocol = metadata.protocol
             self.leader_id = metadata.leader_id
 
@@ -317,7 +317,7 @@ class ClassicGroup:
 
     def describe(self) -> GroupDescription:
         """The group as an administrator sees it."""
-        stable = self.state is State.STABLE
+        stable = self.state is GroupState.STABLE
         return GroupDescription(
             group=self.name,
             type=self.type,
@@ -346,8 +346,8 @@ class ClassicGroup:
         member = self._members.current(member_id, offer.group_instance_id)
         unchanged = member.offer.protocols == offer.protocols
         # The leader of a stable group rejoins to assign anew (a topic grew).
-        settled = self.state is State.COMPLETING_REBALANCE or (
-            self.state is State.STABLE and member_id != self.leader_id
+        settled = self.state is GroupState.COMPLETING_REBALANCE or (
+            self.state is GroupState.STABLE and member_id != self.leader_id
         )
         self._set_join(member, offer, request, now_ms)
         if unchanged and settled:  # it missed the answer: repeat it
@@ -372,7 +372,7 @@ class ClassicGroup:
         self._members.add(member)
         self._set_join(member, offer, request, now_ms)
         if (
-            self.state is State.STABLE
+            self.state is GroupState.STABLE
             and self._members.elected_protocol(self.leader_id) == self.protocol
             and self._same_metadata(before, member.metadata(self.protocol))
         ):
@@ -389,15 +389,15 @@ class ClassicGroup:
         self._members.add(member)
         if self.leader_id is None:
             self.leader_id = member_id
-        if self.state is State.PREPARING_REBALANCE:
+        if self.state is GroupState.PREPARING_REBALANCE:
             self._newcomers = True
-        elif self.state is State.EMPTY:
+        elif self.state is GroupState.EMPTY:
             self._prepare(now_ms)
         else:
             self._prepare_if_settled(now_ms)
 
     def _prepare_if_settled(self, now_ms: int) -> None:
-        if self.state in (State.STABLE, State.COMPLETING_REBALANCE):
+        if self.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
             self._prepare(now_ms)
 
     def _prepare(self, now_ms: int) -> None:
@@ -408,20 +408,20 @@ class ClassicGroup:
                 self._fail_sync(member, self._rebalancing())
         self._unsynced.clear()
         timeout_ms = self._members.rebalance_timeout_ms()
-        if self.state is State.EMPTY:
+        if self.state is GroupState.EMPTY:
             self._initial_left_ms = max(timeout_ms - self._initial_delay_ms, 0)
             self._join_deadline_ms = now_ms + self._initial_delay_ms
         else:
             self._initial_left_ms = None
             self._join_deadline_ms = now_ms + timeout_ms
         self._newcomers = False
-        self.state = State.PREPARING_REBALANCE
+        self.state = GroupState.PREPARING_REBALANCE
         absent = tuple(member.member_id for member in self._members if member.join_request is None)
         if absent:
             self._effects.append(RebalanceStarted(self.name, absent))
 
     def _complete_join_if_ready(self, now_ms: int) -> None:
-        if self.state is not State.PREPARING_REBALANCE:
+        if self.state is not GroupState.PREPARING_REBALANCE:
             return
         due = self._join_deadline_ms <= now_ms
         if self._initial_left_ms is not None:
@@ -441,10 +441,10 @@ class ClassicGroup:
         self._initial_left_ms = None
         self.generation += 1
         if not self._members:
-            self.state, self.protocol, self.leader_id = State.EMPTY, None, None
+            self.state, self.protocol, self.leader_id = GroupState.EMPTY, None, None
             self._effects.append(MetadataChanged(self.name, self.metadata()))
             return
-        self.state = State.COMPLETING_REBALANCE
+        self.state = GroupState.COMPLETING_REBALANCE
         self.protocol = self._members.elected_protocol(self.leader_id)
         self._unsynced = {member.member_id for member in self._members}
         self._sync_deadline_ms = now_ms + self._members.rebalance_timeout_ms()
@@ -503,7 +503,7 @@ class ClassicGroup:
 
     # -- checks and small things
     def _check_alive(self) -> None:
-        if self.state is State.DEAD:
+        if self.state is GroupState.DEAD:
             raise GroupNotFound(f"group {self.name!r} is gone")
 
     def _member(self, member_id: str, generation: int, group_instance_id: str | None) -> Member:
@@ -527,7 +527,7 @@ class ClassicGroup:
         for member in self._members:
             if member.can_expire():
                 yield member.deadline_ms
-        if self.state is State.PREPARING_REBALANCE:
+        if self.state is GroupState.PREPARING_REBALANCE:
             yield self._join_deadline_ms
         if self._unsynced:
             yield self._sync_deadline_ms

@@ -19,7 +19,7 @@ class GroupType(Enum):
     CLASSIC = "classic"
 
 
-class State(Enum):
+class GroupState(Enum):
     """The state of a classic group. Kafka's names."""
 
     EMPTY = "Empty"
@@ -96,7 +96,7 @@ class GroupDescription(NamedTuple):
 
     group: str
     type: GroupType
-    state: State
+    state: GroupState
     protocol_type: str
     protocol: str | None
     generation: int

@@ -22,7 +22,7 @@ from typing import TypeAlias
 from ..errors import EmbedlogError, GroupNotEmpty, GroupNotFound, shown
 from ..validation import check_group
 from .classic import ClassicGroup
-from .events import Effect, State
+from .events import Effect, GroupState
 from .member import new_member_id
 
 Group: TypeAlias = ClassicGroup
@@ -79,7 +79,7 @@ class GroupRegistry:
     def delete(self, name: str) -> None:
         """Delete an Empty group. Raises GroupNotFound, GroupNotEmpty."""
         group = self.get(name)
-        if group.state is not State.EMPTY:
+        if group.state is not GroupState.EMPTY:
             raise GroupNotEmpty(f"group {name!r} still has members ({group.state.value})")
         self.unload(name, GroupNotFound(f"group {name!r} was deleted"))
 

@@ -22,7 +22,7 @@ from programs import Program
 from embedlog import TopicPartition
 from embedlog.cluster import Broker
 from embedlog.errors import GroupNotFound
-from embedlog.groups.events import State
+from embedlog.groups.events import GroupState
 
 G = "g"
 PARTITIONS = 4
@@ -187,7 +187,7 @@ def test_joining_and_leaving_while_consuming(broker: Broker, assignor: str) -> N
     assert {name.partition: offset.offset for name, offset in committed.items()} == dict.fromkeys(
         range(PARTITIONS), 301
     )
-    assert broker.context.groups.describe_group(G).state is State.EMPTY
+    assert broker.context.groups.describe_group(G).state is GroupState.EMPTY
 
 
 CRASHING = """
@@ -283,7 +283,7 @@ def test_a_static_member_restarts_without_a_rebalance(broker: Broker) -> None:
         everything = fill(broker, 10)
         readers.until(lambda: readers.are_done(everything))
         after = broker.context.groups.describe_group(G)
-        assert (after.generation, after.state) == (before.generation, State.STABLE)
+        assert (after.generation, after.state) == (before.generation, GroupState.STABLE)
         assert readers.all[0].partitions == kept
         members = {m.group_instance_id: m.member_id for m in before.members}
         assert {m.group_instance_id: m.member_id for m in after.members}["two"] == members["two"]
@@ -356,7 +356,7 @@ def test_a_group_of_aiokafka(broker: Broker) -> None:
     assert {name.partition: offset.offset for name, offset in committed.items()} == dict.fromkeys(
         range(PARTITIONS), 100
     )
-    assert broker.context.groups.describe_group(G).state is State.EMPTY
+    assert broker.context.groups.describe_group(G).state is GroupState.EMPTY
 
 
 def test_clients_of_every_kind_in_one_group(broker: Broker) -> None:
@@ -385,7 +385,7 @@ def test_clients_of_every_kind_in_one_group(broker: Broker) -> None:
                 group = broker.context.groups.describe_group(G)
             except GroupNotFound:
                 return False
-            return len(group.members) == 3 and group.state is State.STABLE
+            return len(group.members) == 3 and group.state is GroupState.STABLE
 
         wait_for(settled)
         everything = fill(broker, 20)

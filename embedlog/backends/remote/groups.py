@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 from ...errors import EmbedlogError, GroupNotFound, TopicNotFound, UnknownMember
 from ...files.names import check_topic_name
-from ...groups.events import GroupDescription, GroupType, MemberDescription, State
+from ...groups.events import GroupDescription, GroupState, GroupType, MemberDescription
 from ...model import CommittedOffset, JoinedMember, JoinResult, TopicPartition
 from ...validation import as_topic_partition, as_topic_partitions, check_committed
 from ...wire.apis.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
@@ -346,7 +346,7 @@ class RemoteCoordinator:
                     continue
                 self._coordinators.check(group, found.error_code, f"describing group {group!r}")
                 state = _state(found.group_state)
-                if state is State.DEAD:
+                if state is GroupState.DEAD:
                     raise GroupNotFound(f"no group {group!r}")
                 members = tuple(
                     MemberDescription(
@@ -396,9 +396,9 @@ def _nobody() -> None:
     pass
 
 
-def _state(name: str) -> State:
+def _state(name: str) -> GroupState:
     try:
-        return State(name)
+        return GroupState(name)
     except ValueError:
         raise NotKafka(f"a broker says that a group is {name!r}") from None
 

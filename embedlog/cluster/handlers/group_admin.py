@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import Final
 
 from ...errors import EmbedlogError, GroupNotFound
-from ...groups.events import GroupDescription, State
+from ...groups.events import GroupDescription, GroupState
 from ...wire.apis.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from ...wire.apis.describe_groups import (
     DescribedGroup,
@@ -145,10 +145,10 @@ def _encode_group(group: GroupDescription) -> DescribedGroup:
 
 def _encode_error(context: RequestContext, name: str, error: EmbedlogError) -> DescribedGroup:
     if isinstance(error, GroupNotFound) and context.version < _FIRST_WITH_GROUP_NOT_FOUND:
-        return DescribedGroup(error_message=None, group_id=name, group_state=State.DEAD.value)
+        return DescribedGroup(error_message=None, group_id=name, group_state=GroupState.DEAD.value)
     return DescribedGroup(
         error_code=group_error_code_for(error),
         error_message=str(error),
         group_id=name,
-        group_state=State.DEAD.value if isinstance(error, GroupNotFound) else "",
+        group_state=GroupState.DEAD.value if isinstance(error, GroupNotFound) else "",
     )
