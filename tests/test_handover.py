@@ -20,9 +20,9 @@ import embedlog
 from embedlog.backends import attendant, handover
 from embedlog.backends.requests import (
     Answer,
+    AppendStaged,
     CommitOffsets,
     Discard,
-    Publish,
     Request,
     decode_answer,
     decode_request,
@@ -56,7 +56,7 @@ import sys
 from embedlog.backends import handover
 from embedlog.model import TopicPartition
 print("asking", flush=True)
-print(handover.publish(sys.argv[1], "query", 3, {TopicPartition("t", 0): "job.0"}), flush=True)
+print(handover.append_staged(sys.argv[1], "query", 3, {TopicPartition("t", 0): "job.0"}), flush=True)
 """
 
 
@@ -94,10 +94,10 @@ def until(condition: Callable[[], object]) -> None:
 
 def ask_all(path: Path) -> None:
     """Every kind of request, each of them twice."""
-    assert handover.publish(path, "query", 3, stage(path))
+    assert handover.append_staged(path, "query", 3, stage(path))
     assert contents(path) == EVERYTHING
-    assert not handover.publish(path, "query", 3, stage(path))
-    assert not handover.publish(path, "query", 2, stage(path))
+    assert not handover.append_staged(path, "query", 3, stage(path))
+    assert not handover.append_staged(path, "query", 2, stage(path))
     assert contents(path) == EVERYTHING
     assert os.listdir(path / "staging") == []
     committed = {P0: CommittedOffset(4, 0, "half")}
@@ -111,7 +111,7 @@ def ask_all(path: Path) -> None:
         (embedlog.InvalidArgument, {P0: "nothing"}),
     ):
         with pytest.raises(error, match=r"none|partition|no staged file"):
-            handover.publish(path, "query", 4, request)
+            handover.append_staged(path, "query", 4, request)
     with pytest.raises(embedlog.InvalidCommit):
         handover.commit_offsets(path, "billing", {P0: CommittedOffset(-5)})
     requests = path / "requests"
@@ -165,7 +165,7 @@ def test_many_requests_at_once(path: Path) -> None:
         for batch in range(4):
             name = f"job{number}.{batch}"
             (path / "staging" / name).write_bytes(encode_values([b"%d-%d" % (number, batch)], 1))
-            outcomes.append(handover.publish(path, f"query-{number}", batch, {P0: name}))
+            outcomes.append(handover.append_staged(path, f"query-{number}", batch, {P0: name}))
 
     senders = [threading.Thread(target=send, args=(number,)) for number in range(6)]
     for sender in senders:
@@ -219,10 +219,10 @@ def test_the_owner_is_killed_at_each_of_its_calls_and_the_sender_takes_over(
         os.close(writing)
         assert os.read(reading, 1) == b"!"
         os.close(reading)
-        handover.publish(log, "query", 3, staged)
+        handover.append_staged(log, "query", 3, staged)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         assert contents(log) == EVERYTHING
-        assert not handover.publish(log, "query", 3, stage(log))
+        assert not handover.append_staged(log, "query", 3, stage(log))
         assert contents(log) == EVERYTHING
         if code == 0:
             break
@@ -244,7 +244,7 @@ def test_a_request_whose_sender_was_killed_is_dropped(path: Path, program: Start
         until(lambda: not list((path / "requests").iterdir()))
         log.flush()
     assert contents(path) == NOTHING
-    assert handover.publish(path, "query", 3, stage(path))
+    assert handover.append_staged(path, "query", 3, stage(path))
     assert contents(path) == EVERYTHING
 
 
@@ -266,7 +266,7 @@ def test_the_next_owner_completes_a_dead_ones_requests(path: Path, program: Star
 def test_an_owner_that_takes_no_requests_is_named(path: Path) -> None:
     holding = Store(str(path), background=False)
     with pytest.raises(embedlog.DirectoryLocked, match=r"not take the request for 0 s: .*version") as caught:
-        handover.publish(path, "query", 3, stage(path), taken_within_s=0.05)
+        handover.append_staged(path, "query", 3, stage(path), taken_within_s=0.05)
     assert caught.value.pid == os.getpid()
     assert os.listdir(path / "requests") == []
     holding.close()
@@ -281,7 +281,7 @@ def test_the_directory_of_one_broker_of_a_cluster_is_left_to_the_brokers(path: P
             last.enter_context(embedlog.open(path))
         (path / "cluster.json").write_text("{}")
         with pytest.raises(embedlog.errors.DirectoryError, match=r"kafka\.bootstrap\.servers"):
-            handover.publish(path, "query", 3, staged)
+            handover.append_staged(path, "query", 3, staged)
         with pytest.raises(embedlog.errors.DirectoryError, match=r"kafka\.bootstrap\.servers"):
             handover.commit_offsets(path, "g", {P0: CommittedOffset(1)})
     assert contents(path) == {0: [], 1: [], 2: []}
@@ -348,7 +348,7 @@ def test_unfetched_answers_expire(path: Path) -> None:
 
 def test_a_foreign_directory_is_left_unchanged(tmp_path: Path) -> None:
     with pytest.raises(embedlog.DirectoryError):
-        handover.publish(tmp_path / "none", "query", 0, {})
+        handover.append_staged(tmp_path / "none", "query", 0, {})
     assert not (tmp_path / "none").exists()
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(embedlog.NotALog):
@@ -361,7 +361,7 @@ def test_an_owner_that_takes_requests_closes_and_forks_normally(path: Path) -> N
         child = os.fork()
         if child == 0:
             try:
-                embedlog.backends.handover.publish(path, "query", 3, stage(path))
+                embedlog.backends.handover.append_staged(path, "query", 3, stage(path))
             except BaseException:
                 os._exit(2)
             os._exit(0)
@@ -374,7 +374,7 @@ def test_an_owner_that_takes_requests_closes_and_forks_normally(path: Path) -> N
 @pytest.mark.parametrize(
     "request_",
     [
-        Publish("query", 7, {P0: ("a", "b"), TopicPartition("ü", 1): ()}, once=True),
+        AppendStaged("query", 7, {P0: ("a", "b"), TopicPartition("ü", 1): ()}, once=True),
         CommitOffsets("g", {P0: CommittedOffset(7, 3, "meta\u0000")}),
         Discard("job"),
     ],

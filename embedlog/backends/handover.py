@@ -45,9 +45,9 @@ from .requests import (
     REQUEST,
     TAKEN,
     Answer,
+    AppendStaged,
     CommitOffsets,
     Discard,
-    Publish,
     Request,
     decode_answer,
     encode_request,
@@ -57,7 +57,7 @@ TAKEN_WITHIN_S: Final = 30.0
 """An idle owner takes a request within milliseconds."""
 
 
-def publish(
+def append_staged(
     path: str | os.PathLike[str],
     transaction_id: str,
     batch_id: int,
@@ -72,7 +72,7 @@ def publish(
     appended then.
     """
     named = {name: (files,) if isinstance(files, str) else tuple(files) for name, files in staged.items()}
-    return bool(_done(path, Publish(transaction_id, batch_id, named, once), taken_within_s))
+    return bool(_done(path, AppendStaged(transaction_id, batch_id, named, once), taken_within_s))
 
 
 def commit_offsets(

@@ -33,7 +33,7 @@ ANSWER: Final = ".answer"
 _VERSION: Final = 1
 
 
-class Publish(NamedTuple):
+class AppendStaged(NamedTuple):
     """append_atomically: append staged files, all or none. The result: whether it was done just now."""
 
     transaction_id: str
@@ -55,7 +55,7 @@ class Discard(NamedTuple):
     chosen: str
 
 
-Request: TypeAlias = Publish | CommitOffsets | Discard
+Request: TypeAlias = AppendStaged | CommitOffsets | Discard
 
 
 class Answer(NamedTuple):
@@ -122,7 +122,7 @@ def decode_request(data: bytes) -> Request:
             return CommitOffsets(found["group"], offsets)
         if kind == "publish":
             staged = {_name(each): tuple(each["files"]) for each in found["appends"]}
-            return Publish(found["transaction_id"], found["batch_id"], staged, found["once"])
+            return AppendStaged(found["transaction_id"], found["batch_id"], staged, found["once"])
         raise ValueError(f"a kind of request that is not known: {kind!r}")
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise InvalidArgument(f"not a request ({type(error).__name__}: {error})") from error

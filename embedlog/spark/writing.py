@@ -1,7 +1,7 @@
 """Writing from Spark, batch and streaming: into a directory exactly once, through brokers at least once.
 
     task      staging.py    rows -> record batches in staged files of the task's own, durable
-    driver    commit        publishes all files of all tasks atomically (handover.publish), through the
+    driver    commit        publishes all files of all tasks atomically (handover.append_staged), through the
                             process that has the log open; readers see all of it or nothing
     driver    abort         removes the staged files
 
@@ -111,7 +111,7 @@ class Writer:
             if staging is not None:
                 staging.close()
 
-    def _publish(
+    def _append_staged(
         self, messages: Sequence[WriterCommitMessage | None], transaction_id: str, batch_id: int, once: bool
     ) -> None:
         """Publish the staged files in task order."""
@@ -119,7 +119,7 @@ class Writer:
         path = self._options.location.path
         if path is None or not (staged or self._options.txn_version is not None):
             return
-        if not handover.publish(path, transaction_id, batch_id, staged, once=once):
+        if not handover.append_staged(path, transaction_id, batch_id, staged, once=once):
             logger.info("%s: batch %d of %s had been written already", path, batch_id, transaction_id)
 
     def _discard(self, messages: Sequence[WriterCommitMessage | None], chosen: str) -> None:
@@ -147,9 +147,9 @@ class BatchWriter(Writer, DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         name, version = self._options.txn_app_id, self._options.txn_version
         if name is None or version is None:
-            self._publish(messages, self._job, 0, once=True)
+            self._append_staged(messages, self._job, 0, once=True)
         else:
-            self._publish(messages, name, version, once=False)
+            self._append_staged(messages, name, version, once=False)
         self._discard(messages, self._job)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -172,7 +172,7 @@ class _StreamWriter(Writer):
                 "twice would be written twice: give the option txnAppId, a name that stays the same whenever "
                 "the query starts again"
             )
-        self._publish(messages, str(name), batchId, once=False)
+        self._append_staged(messages, str(name), batchId, once=False)
         self._discard(messages, self._set(batchId))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
