@@ -29,7 +29,7 @@ from ..codec.record_batch import ATTRIBUTES_POS, TRANSACTIONAL_BIT
 from ..codec.rules import Rules
 from ..errors import StorageError
 from ..model import CREATE_TIME
-from ..storage.producer_state import FIRST_MIRROR_ID, Producer
+from ..storage.producer_state import FIRST_MIRROR_ID, ProducerStateEntry
 
 _SEQUENCE_BITS: Final = 31
 _SEQUENCES: Final = 1 << _SEQUENCE_BITS
@@ -49,7 +49,7 @@ def first_offset(epoch: int, sequence: int) -> int:
     return (epoch << _SEQUENCE_BITS) + sequence
 
 
-def next_offset(producer: Producer) -> int:
+def next_offset(producer: ProducerStateEntry) -> int:
     """The source offset to read next, from the target partition's producer state."""
     if not producer.batches:
         return 0

@@ -19,7 +19,7 @@ from ..codec import decode, read_batch, scan
 from ..errors import EmbedlogError, OffsetOutOfRange
 from ..model import Record, TopicPartition
 from ..partition import Partition
-from ..storage.producer_state import Producer
+from ..storage.producer_state import ProducerStateEntry
 from .copy_sink import first_offset, next_offset
 
 _CHUNK: Final = 1 << 20
@@ -34,7 +34,11 @@ class _Batch(NamedTuple):
 
 
 def resume_offset(
-    source: Backend, name: TopicPartition, partition: Partition, producer_id: int, producer: Producer
+    source: Backend,
+    name: TopicPartition,
+    partition: Partition,
+    producer_id: int,
+    producer: ProducerStateEntry,
 ) -> int:
     """The source offset to resume from: one past the last record that matches."""
     position = next_offset(producer)

@@ -24,7 +24,7 @@ from ..segment import Files, Segment
 from .checkpoints import LeaderEpochs
 from .host import PartitionHost
 from .log_snapshot import LogBounds, LogEnd, LogSnapshot, StableRange
-from .producer_state import Producer, ProducerState
+from .producer_state import ProducerState, ProducerStateEntry
 from .producer_state_manager import ProducerStateManager
 from .segment_manifest import SegmentManifest
 
@@ -144,7 +144,7 @@ class LogState(LogFields):
         """Where read_committed ends: before the first open transaction, or at the high watermark."""
         return self.snapshot().last_stable_offset
 
-    def known_producers(self) -> dict[int, Producer]:
+    def known_producers(self) -> dict[int, ProducerStateEntry]:
         """The idempotent producers, by id."""
         with self.append_lock:
             return self.producers.producers()

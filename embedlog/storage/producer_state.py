@@ -63,7 +63,7 @@ class SentBatch(NamedTuple):
 
 
 @dataclass(slots=True)
-class Producer:
+class ProducerStateEntry:
     """One producer id."""
 
     epoch: int
@@ -86,7 +86,7 @@ class ProducerState:
     """The producers of one partition."""
 
     def __init__(self) -> None:
-        self.producers: dict[int, Producer] = {}
+        self.producers: dict[int, ProducerStateEntry] = {}
         self.changed = False  # since the last snapshot
 
     def check(self, header: BatchHeader) -> SentBatch | None:
@@ -126,7 +126,7 @@ class ProducerState:
         producer = self.producers.get(header.producer_id)
         if producer is None or header.producer_epoch > producer.epoch:
             started = producer.transaction_start if producer else -1
-            producer = Producer(header.producer_epoch, transaction_start=started)
+            producer = ProducerStateEntry(header.producer_epoch, transaction_start=started)
             self.producers[header.producer_id] = producer
         self.changed = True
         if header.is_control:
@@ -186,7 +186,7 @@ class ProducerState:
             if sequence >= 0:
                 first = (sequence - delta) % _SEQUENCES
                 batches.append(SentBatch(first, sequence, offset - delta, offset, timestamp))
-            state.producers[producer_id] = Producer(
+            state.producers[producer_id] = ProducerStateEntry(
                 epoch, batches, started, coordinator_epoch, from_snapshot=bool(batches)
             )
         return state

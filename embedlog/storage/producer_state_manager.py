@@ -20,7 +20,14 @@ from ..fast_append import ProducerStateFields
 from ..files.names import SNAPSHOT, TXN_INDEX
 from ..model import AbortedTransaction, TopicPartition
 from ..segment import Files, Segment
-from .producer_state import ABORTED_SIZE, FIRST_MIRROR_ID, Producer, ProducerState, SentBatch, encode_aborted
+from .producer_state import (
+    ABORTED_SIZE,
+    FIRST_MIRROR_ID,
+    ProducerState,
+    ProducerStateEntry,
+    SentBatch,
+    encode_aborted,
+)
 
 _SNAPSHOTS_KEPT: Final = 2
 _RECALLED_BYTES: Final = 16 << 20  # of the log to read, once, for a producer from a snapshot
@@ -181,7 +188,7 @@ class ProducerStateManager(ProducerStateFields):
         """The largest id, without those of mirrors' sources; -1 if there is none."""
         return max((each for each in self._state.producers if each < FIRST_MIRROR_ID), default=-1)
 
-    def producers(self) -> dict[int, Producer]:
+    def producers(self) -> dict[int, ProducerStateEntry]:
         """A copy of the producers, by id."""
         return {number: replace(producer) for number, producer in self._state.producers.items()}
 
@@ -202,7 +209,9 @@ def commits_transaction(buffer: bytes | bytearray, header: BatchHeader, name: To
     return bool(records) and records[0].key is not None and control_type(records[0].key) == COMMIT
 
 
-def _batches_before(producer: Producer, producer_id: int, segments: Sequence[Segment]) -> list[SentBatch]:
+def _batches_before(
+    producer: ProducerStateEntry, producer_id: int, segments: Sequence[Segment]
+) -> list[SentBatch]:
     """The batches of a producer's epoch in the log before the first known one, in order.
 
     A snapshot has only the last batch, but the others may be sent again after a restart. Looks back at most

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 
 from ...errors import EmbedlogError
 from ...partition import Partition
-from ...storage.producer_state import Producer
+from ...storage.producer_state import ProducerStateEntry
 from ...wire.apis.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
@@ -102,7 +102,7 @@ class DescribeHandlers:
         )
 
 
-def _encode_producer(producer_id: int, producer: Producer) -> ProducerState:
+def _encode_producer(producer_id: int, producer: ProducerStateEntry) -> ProducerState:
     last = producer.batches[-1] if producer.batches else None
     return ProducerState(
         producer_id=producer_id,
