@@ -28,7 +28,7 @@ class ClusterHistory:
         self._changed = threading.Event()
         self._closed = False
         self.reigns: dict[int, set[tuple[int, int]]] = defaultdict(set)  # epoch -> broker, session
-        self.states: dict[int, dict[int, contents.PartitionState]] = defaultdict(dict)  # by version
+        self.states: dict[int, dict[int, contents.LeaderAndIsr]] = defaultdict(dict)  # by version
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
@@ -85,4 +85,4 @@ class ClusterHistory:
         found = self._read(paths.partition_state(self._topic, partition))
         if found is not None:
             with self._lock:
-                self.states[partition][found[1].version] = contents.PartitionState.decode(found[0])
+                self.states[partition][found[1].version] = contents.LeaderAndIsr.decode(found[0])

@@ -59,7 +59,7 @@ class Cluster(Closing):
 
     def lead(self, topic: str, partition: int, leader: int) -> None:
         """Make this broker the leader of the partition."""
-        state = contents.PartitionState(leader, 0, (leader,), 1).encode()
+        state = contents.LeaderAndIsr(leader, 0, (leader,), 1).encode()
         path = paths.partition_state(topic, partition)
         if not self.zookeeper.create(path, state):
             self.zookeeper.write(path, state)

@@ -365,7 +365,7 @@ def zookeeper_state(zookeeper: Znodes, topic: str, partition: int) -> int:
     with zookeeper.client() as client:
         node = client.get(paths.partition_state(topic, partition))
         assert node is not None
-        return contents.PartitionState.decode(node.data).leader
+        return contents.LeaderAndIsr.decode(node.data).leader
 
 
 def test_the_pool_follows_the_brokers(cluster: Cluster, connect: Connect) -> None:

@@ -263,7 +263,7 @@ def test_a_broker_paused_past_its_lease_answers_no_request_and_recovers(
         with Znodes(zookeeper.connect).client() as client:
             node = client.get(paths.partition_state("t", partition))
             assert node is not None
-            assert contents.PartitionState.decode(node.data).leader_epoch == 2
+            assert contents.LeaderAndIsr.decode(node.data).leader_epoch == 2
 
 
 @pytest.mark.jvm
@@ -293,7 +293,7 @@ def test_a_paused_controller_makes_no_late_decision(zookeeper: Znodes, tmp_path:
         for number in range(4):
             node = client.get(paths.partition_state("meanwhile", number))
             assert node is not None
-            assert contents.PartitionState.decode(node.data).controller_epoch == before + 1
+            assert contents.LeaderAndIsr.decode(node.data).controller_epoch == before + 1
 
 
 @pytest.mark.jvm

@@ -17,8 +17,14 @@ import embedlog
 from embedlog.backends.local import WriterBackend
 from embedlog.cluster.coordination import BrokerAddress, Coordination, SingleBroker, check_assignment
 from embedlog.cluster.coordination.assignment import assign_replicas
-from embedlog.cluster.coordination.cluster_view import EMPTY, ClusterView, TopicView, VersionedState
-from embedlog.cluster.coordination.controller import Controller, DeleteTopic, SetState, SetTopicId, decide
+from embedlog.cluster.coordination.cluster_view import EMPTY, ClusterView, TopicView, VersionedLeaderAndIsr
+from embedlog.cluster.coordination.controller import (
+    Controller,
+    DeleteTopic,
+    SetLeaderAndIsr,
+    SetTopicId,
+    decide,
+)
 from embedlog.cluster.coordination.joining import register
 from embedlog.cluster.coordination.port import UNKNOWN_PLACEMENT
 from embedlog.cluster.coordination.registered import RegisteredBroker
@@ -356,7 +362,7 @@ def test_a_deposed_controller_writes_nothing(members: Members, zookeeper: Znodes
         later.reconcile(view)
         found = second.get(paths.partition_state("t", 0))
         assert found is not None
-        assert contents.PartitionState.decode(found.data) == (1, 0, (1,), 2)
+        assert contents.LeaderAndIsr.decode(found.data) == (1, 0, (1,), 2)
 
 
 def test_a_topic_that_kafkas_tools_made_gets_an_id(members: Members, zookeeper: Znodes) -> None:
@@ -451,7 +457,7 @@ def test_brokers_delete_only_their_own_registrations(members: Members, zookeeper
 
 def _view(
     partitions: dict[int, list[int]],
-    states: dict[int, contents.PartitionState],
+    states: dict[int, contents.LeaderAndIsr],
     *,
     brokers: tuple[int, ...],
     deletions: frozenset[str] = frozenset(),
@@ -462,14 +468,14 @@ def _view(
         3,
         1,
         {},
-        {n: VersionedState(state, 5) for n, state in states.items()},
+        {n: VersionedLeaderAndIsr(state, 5) for n, state in states.items()},
     )
     alive = {number: contents.Broker("h", number, 0) for number in brokers}
     return ClusterView(alive, -1, 0, {"t": topic}, deletions, frozenset({"t"}))
 
 
-def _state(leader: int, epoch: int, *isr: int) -> contents.PartitionState:
-    return contents.PartitionState(leader, epoch, isr, 1)
+def _state(leader: int, epoch: int, *isr: int) -> contents.LeaderAndIsr:
+    return contents.LeaderAndIsr(leader, epoch, isr, 1)
 
 
 @pytest.mark.parametrize(
@@ -488,7 +494,7 @@ def _state(leader: int, epoch: int, *isr: int) -> contents.PartitionState:
 )
 def test_leader_election(
     replicas: list[int],
-    before: contents.PartitionState | None,
+    before: contents.LeaderAndIsr | None,
     brokers: tuple[int, ...],
     after: tuple[object, ...] | None,
 ) -> None:
@@ -497,7 +503,7 @@ def test_leader_election(
     if after is None:
         assert decided == []
     else:
-        assert decided == [SetState(TopicPartition("t", 0), after, -1 if before is None else 5)]
+        assert decided == [SetLeaderAndIsr(TopicPartition("t", 0), after, -1 if before is None else 5)]
 
 
 def test_other_decisions() -> None:

@@ -142,7 +142,7 @@ def test_brokers_that_are_cut_off_from_zookeeper(cut: Cut) -> None:
             node = client.get(paths.partition_state("t", partition))
             assert node is not None
             lost = 0 if leader == survivor.number else 2  # one epoch without a leader, one with it again
-            assert contents.PartitionState.decode(node.data).leader_epoch == lost
+            assert contents.LeaderAndIsr.decode(node.data).leader_epoch == lost
         producing.check(brokers)
 
 

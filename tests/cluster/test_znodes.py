@@ -86,7 +86,7 @@ GOLDEN = [
         '{"version":2,"partitions":{"0":[1]},"adding_replicas":{},"removing_replicas":{}}',
     ),
     (
-        contents.PartitionState(1, 4, (1, 2), 9).encode(),
+        contents.LeaderAndIsr(1, 4, (1, 2), 9).encode(),
         '{"version":1,"leader":1,"leader_epoch":4,"controller_epoch":9,"isr":[1,2]}',
     ),
     (
@@ -119,8 +119,8 @@ def test_contents_are_read_again() -> None:
     assert json.loads(broker.encode())["endpoints"][1] == "INSIDE://[::1]:9093"
     topic = contents.Topic({0: [1, 2], 1: [2]}, "id", {0: [2]}, {1: [3]})
     assert contents.Topic.decode(topic.encode()) == topic
-    state = contents.PartitionState(contents.NO_LEADER, 3, (1,), 2)
-    assert contents.PartitionState.decode(state.encode()) == state
+    state = contents.LeaderAndIsr(contents.NO_LEADER, 3, (1,), 2)
+    assert contents.LeaderAndIsr.decode(state.encode()) == state
     assert contents.Controller.decode(contents.Controller(1, 2).encode()) == (1, 2)
     wish = contents.Subscription({"a.*": 3}, contents.WHITE_LIST, 7)
     assert contents.Subscription.decode(wish.encode()) == wish
@@ -165,7 +165,7 @@ def test_contents_of_0_7() -> None:
 DECODERS = [
     contents.Broker.decode,
     contents.Topic.decode,
-    contents.PartitionState.decode,
+    contents.LeaderAndIsr.decode,
     contents.Controller.decode,
     contents.Subscription.decode,
     contents.ProducerIds.decode,

@@ -129,7 +129,7 @@ class Registry:
         ):
             if state is not None:
                 try:
-                    leaders[name] = contents.PartitionState.decode(state).leader
+                    leaders[name] = contents.LeaderAndIsr.decode(state).leader
                 except CorruptZnode as error:
                     _logger.warning("Partition %s is passed over: %s", name, error)
         there = self._addresses(set(leaders.values()))

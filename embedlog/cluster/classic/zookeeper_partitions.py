@@ -23,7 +23,7 @@ from ...errors import CorruptZnode, ZooKeeperError, ZooKeeperUnavailable
 from ...runtime.wakeups import Wakeup
 from ..zookeeper import paths
 from ..zookeeper.client import ZooKeeper
-from ..zookeeper.contents import Broker, PartitionState, decode_number
+from ..zookeeper.contents import Broker, LeaderAndIsr, decode_number
 from .producer_data import BrokerPartition
 from .producer_pool import ProducerPool
 
@@ -123,7 +123,7 @@ class ZooKeeperPartitions:
             for path in where
         )
         return [
-            BrokerPartition(PartitionState.decode(answer[0]).leader, int(name))
+            BrokerPartition(LeaderAndIsr.decode(answer[0]).leader, int(name))
             for name, answer in zip(names, answers, strict=True)
             if not isinstance(answer, KazooException)
         ]

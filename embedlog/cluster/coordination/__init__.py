@@ -9,12 +9,12 @@ registered.py           a broker of a cluster, over ZooKeeper; its parts:
   local_replicas.py       brings the directory in line with the registries
   lease.py                until when the broker's session is certainly valid
   zookeeper_offsets.py    offsets that groups keep in ZooKeeper
-membership.py           cluster.json: the cluster that a directory belongs to
+broker_metadata.py      cluster.json: the cluster that a directory belongs to
 assignment.py           which brokers keep which partitions
 """
 
 from .assignment import check_assignment
-from .membership import check_standalone
+from .broker_metadata import check_standalone
 from .port import BrokerAddress, ConsumerOffsets, Coordination, Placement
 from .single import SingleBroker
 

@@ -27,10 +27,10 @@ from ..zookeeper.client import ZooKeeper
 logger = logging.getLogger(__name__)
 
 
-class VersionedState(NamedTuple):
+class VersionedLeaderAndIsr(NamedTuple):
     """A partition's state and its znode's version."""
 
-    state: contents.PartitionState
+    state: contents.LeaderAndIsr
     version: int
 
 
@@ -41,7 +41,7 @@ class TopicView(NamedTuple):
     version: int
     created: int  # czxid: differs if the topic was deleted and created again
     config: Mapping[str, str]
-    states: Mapping[int, VersionedState]
+    states: Mapping[int, VersionedLeaderAndIsr]
 
 
 class ClusterView(NamedTuple):
@@ -57,7 +57,7 @@ class ClusterView(NamedTuple):
     deletions: frozenset[str]
     names: frozenset[str]
 
-    def state(self, name: TopicPartition) -> contents.PartitionState | None:
+    def state(self, name: TopicPartition) -> contents.LeaderAndIsr | None:
         """A partition's state; None if it has none."""
         topic = self.topics.get(name.topic)
         versioned = None if topic is None else topic.states.get(name.partition)
@@ -79,7 +79,7 @@ class Registries:
         self._controller = (-1, 0)
         self._topics: dict[str, tuple[contents.Topic, int, int]] = {}
         self._configs: dict[str, dict[str, str]] = {}
-        self._states: dict[str, dict[int, VersionedState]] = {}
+        self._states: dict[str, dict[int, VersionedLeaderAndIsr]] = {}
         self._deletions: frozenset[str] = frozenset()
         self._names: frozenset[str] = frozenset()
         self.invalidate_all()
@@ -209,8 +209,8 @@ class Registries:
             if found is None:
                 states.pop(values["partition"], None)
             else:
-                states[values["partition"]] = VersionedState(
-                    contents.PartitionState.decode(found[0]), found[1].version
+                states[values["partition"]] = VersionedLeaderAndIsr(
+                    contents.LeaderAndIsr.decode(found[0]), found[1].version
                 )
         return set()
 

@@ -32,7 +32,7 @@ from ...model import TopicPartition
 from ...store.topic import new_id
 from ..zookeeper import contents, paths
 from ..zookeeper.client import ZooKeeper
-from .cluster_view import ClusterView, TopicView, VersionedState
+from .cluster_view import ClusterView, TopicView, VersionedLeaderAndIsr
 
 logger = logging.getLogger(__name__)
 
@@ -41,11 +41,11 @@ _MAX_LOGGED: Final = 5  # topics in a log line
 _NEW: Final = -1  # the version of a state that does not exist yet
 
 
-class SetState(NamedTuple):
+class SetLeaderAndIsr(NamedTuple):
     """Set a partition's state if its znode still has this version."""
 
     name: TopicPartition
-    state: contents.PartitionState
+    state: contents.LeaderAndIsr
     version: int
 
 
@@ -65,7 +65,7 @@ class DeleteTopic(NamedTuple):
     partitions: Sequence[int]
 
 
-Decision: TypeAlias = SetState | SetTopicId | DeleteTopic
+Decision: TypeAlias = SetLeaderAndIsr | SetTopicId | DeleteTopic
 
 
 def decide(view: ClusterView, epoch: int, make_id: Callable[[], str] = new_id) -> Iterator[Decision]:
@@ -81,24 +81,26 @@ def decide(view: ClusterView, epoch: int, make_id: Callable[[], str] = new_id) -
         yield from _leaders(name, topic, view, epoch)
 
 
-def _leaders(name: str, topic: TopicView, view: ClusterView, epoch: int) -> Iterator[SetState]:
+def _leaders(name: str, topic: TopicView, view: ClusterView, epoch: int) -> Iterator[SetLeaderAndIsr]:
     for number, replicas in topic.topic.partitions.items():
         found = topic.states.get(number)
         alive = [broker for broker in replicas if broker in view.brokers]
         if found is None:
             leader = alive[0] if alive else contents.NO_LEADER
-            state = contents.PartitionState(leader, 0, tuple(alive or replicas), epoch)
-            yield SetState(TopicPartition(name, number), state, _NEW)
+            state = contents.LeaderAndIsr(leader, 0, tuple(alive or replicas), epoch)
+            yield SetLeaderAndIsr(TopicPartition(name, number), state, _NEW)
         elif found.state.leader not in view.brokers:
             in_sync = [broker for broker in alive if broker in found.state.isr]
             leader = in_sync[0] if in_sync else contents.NO_LEADER
             if leader != found.state.leader:
-                yield SetState(TopicPartition(name, number), _new_state(found, leader, epoch), found.version)
+                yield SetLeaderAndIsr(
+                    TopicPartition(name, number), _new_state(found, leader, epoch), found.version
+                )
 
 
-def _new_state(found: VersionedState, leader: int, epoch: int) -> contents.PartitionState:
+def _new_state(found: VersionedLeaderAndIsr, leader: int, epoch: int) -> contents.LeaderAndIsr:
     before = found.state
-    return contents.PartitionState(leader, before.leader_epoch + 1, before.isr, epoch)
+    return contents.LeaderAndIsr(leader, before.leader_epoch + 1, before.isr, epoch)
 
 
 class Controller:
@@ -161,9 +163,9 @@ class Controller:
         if not self._session:
             return []
         changed: list[str] = []
-        changes: list[SetState] = []
+        changes: list[SetLeaderAndIsr] = []
         for decision in decide(view, self._epoch):
-            if isinstance(decision, SetState):
+            if isinstance(decision, SetLeaderAndIsr):
                 changes.append(decision)
             elif isinstance(decision, SetTopicId):
                 changed += self._identify(decision)
@@ -173,7 +175,7 @@ class Controller:
             changed += self._set_states(changes[first : first + _MAX_PARTITIONS])
         return changed
 
-    def _set_states(self, changes: Sequence[SetState]) -> list[str]:
+    def _set_states(self, changes: Sequence[SetLeaderAndIsr]) -> list[str]:
         transaction = self._fenced()
         parents: set[str] = set()
         for name, state, version in changes:

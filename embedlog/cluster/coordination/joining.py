@@ -27,9 +27,9 @@ from ...errors import BrokerIdInUse, DirectoryError, InvalidArgument, ZooKeeperE
 from ...store.store import Store
 from ..zookeeper import contents, paths
 from ..zookeeper.client import ZooKeeper
+from .broker_metadata import BrokerMetadata, read_broker_metadata, write_broker_metadata
 from .lease import clock
 from .local_replicas import encode_settings
-from .membership import Membership, read_membership, write_membership
 from .port import BrokerAddress
 
 logger = logging.getLogger(__name__)
@@ -55,31 +55,31 @@ def join(zookeeper: ZooKeeper, store: Store, address: BrokerAddress, stopped: Ca
     node_id = address.node_id
     for path in _BASE:
         zookeeper.ensure(path)
-    member = read_membership(store)
-    if member is not None and member.broker != node_id:
+    metadata = read_broker_metadata(store)
+    if metadata is not None and metadata.broker != node_id:
         raise DirectoryError(
-            f"{store.path} is broker {member.broker} of its cluster, not {node_id}: serve it as "
-            f"--broker-id {member.broker}, or give another directory",
+            f"{store.path} is broker {metadata.broker} of its cluster, not {node_id}: serve it as "
+            f"--broker-id {metadata.broker}, or give another directory",
             path=store.path,
         )
     found = zookeeper.get(paths.CLUSTER_ID)
-    if found is None and member is None:
+    if found is None and metadata is None:
         zookeeper.create(paths.CLUSTER_ID, contents.encode_cluster_id(store.catalog.log_id))
         found = zookeeper.get(paths.CLUSTER_ID)
     cluster_id = None if found is None else contents.decode_cluster_id(found.data)
-    if cluster_id is None or (member is not None and member.cluster_id != cluster_id):
-        own = "" if member is None else member.cluster_id
+    if cluster_id is None or (metadata is not None and metadata.cluster_id != cluster_id):
+        own = "" if metadata is None else metadata.cluster_id
         raise DirectoryError(
             f"{store.path} belongs to the cluster {own}, and {zookeeper.connect_string} has "
             f"{cluster_id or 'none'}: check the address of ZooKeeper and its chroot",
             path=store.path,
         )
-    if member is None:
+    if metadata is None:
         for _ in _await_broker_id(zookeeper, address, stopped):
             if zookeeper.get(paths.broker(node_id)) is None:
                 break
         _register_local_topics(zookeeper, store, node_id)
-        write_membership(store, Membership(cluster_id, node_id))
+        write_broker_metadata(store, BrokerMetadata(cluster_id, node_id))
     return cluster_id
 
 

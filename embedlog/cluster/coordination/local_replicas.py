@@ -26,8 +26,8 @@ from ...errors import EmbedlogError, TopicNotFound
 from ...files.names import INTERNAL_TOPICS
 from ...model import TopicPartition
 from ...store.store import Store
-from ..zookeeper.contents import PartitionState
-from .cluster_view import ClusterView, TopicView, VersionedState
+from ..zookeeper.contents import LeaderAndIsr
+from .cluster_view import ClusterView, TopicView, VersionedLeaderAndIsr
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,9 @@ class LocalReplicas:
         self._logged: dict[str, str] = {}  # the last error of each topic
 
     def follow(
-        self, view: ClusterView, raise_epoch: Callable[[TopicPartition, VersionedState, PartitionState], None]
+        self,
+        view: ClusterView,
+        raise_epoch: Callable[[TopicPartition, VersionedLeaderAndIsr, LeaderAndIsr], None],
     ) -> frozenset[TopicPartition]:
         """Apply the registries to the directory. Returns the partitions that this broker leads.
 
@@ -107,7 +109,7 @@ class LocalReplicas:
         self,
         name: str,
         topic: TopicView,
-        raise_epoch: Callable[[TopicPartition, VersionedState, PartitionState], None],
+        raise_epoch: Callable[[TopicPartition, VersionedLeaderAndIsr, LeaderAndIsr], None],
     ) -> list[TopicPartition]:
         led = []
         for number, state in topic.states.items():

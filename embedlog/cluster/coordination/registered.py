@@ -43,7 +43,7 @@ from ..log_throttle import LogThrottle
 from ..zookeeper import contents, paths
 from ..zookeeper.client import ZooKeeper
 from .assignment import assign_replicas, check_assignment
-from .cluster_view import EMPTY, ClusterView, Registries, TopicView, VersionedState
+from .cluster_view import EMPTY, ClusterView, Registries, TopicView, VersionedLeaderAndIsr
 from .controller import Controller
 from .joining import join, register
 from .lease import Lease
@@ -404,7 +404,9 @@ class RegisteredBroker:
             view = self._registries.refresh() or view
         raised: list[str] = []
 
-        def raise_epoch(name: TopicPartition, found: VersionedState, wanted: contents.PartitionState) -> None:
+        def raise_epoch(
+            name: TopicPartition, found: VersionedLeaderAndIsr, wanted: contents.LeaderAndIsr
+        ) -> None:
             path = paths.partition_state(*name)
             self._zookeeper.replace(path, wanted.encode(), found.version)
             raised.append(path)

@@ -137,7 +137,7 @@ class Topic(NamedTuple):
         )
 
 
-class PartitionState(NamedTuple):
+class LeaderAndIsr(NamedTuple):
     """A partition's leader (or NO_LEADER), leader epoch and in-sync replicas."""
 
     leader: int
@@ -157,7 +157,7 @@ class PartitionState(NamedTuple):
         )
 
     @classmethod
-    def decode(cls, data: bytes) -> PartitionState:
+    def decode(cls, data: bytes) -> LeaderAndIsr:
         """Raises CorruptZnode."""
         fields = _Fields(data, "a partition's state")
         return cls(

@@ -18,14 +18,14 @@ from ...store.store import Store
 _VERSION: Final = 1
 
 
-class Membership(NamedTuple):
+class BrokerMetadata(NamedTuple):
     """A directory's cluster and its broker id there."""
 
     cluster_id: str
     broker: int
 
 
-def read_membership(store: Store) -> Membership | None:
+def read_broker_metadata(store: Store) -> BrokerMetadata | None:
     """None for a directory that has never been in a cluster. Raises CorruptCheckpoint, StorageError."""
     try:
         found = store.catalog.read_json(CLUSTER_FILE)
@@ -35,21 +35,22 @@ def read_membership(store: Store) -> Membership | None:
     if found.get("version") != _VERSION or not isinstance(cluster_id, str) or not isinstance(broker, int):
         path = store.catalog.file(CLUSTER_FILE)
         raise CorruptCheckpoint("not a valid cluster.json", path=path)
-    return Membership(cluster_id, broker)
+    return BrokerMetadata(cluster_id, broker)
 
 
-def write_membership(store: Store, member: Membership) -> None:
-    """Make the directory a member of this cluster. Raises OSError."""
-    text = json.dumps({"version": _VERSION, "cluster_id": member.cluster_id, "broker_id": member.broker})
+def write_broker_metadata(store: Store, metadata: BrokerMetadata) -> None:
+    """Bind the directory to this cluster and broker id. Raises OSError."""
+    text = json.dumps({"version": _VERSION, "cluster_id": metadata.cluster_id, "broker_id": metadata.broker})
     store.fs.write_file(store.catalog.file(CLUSTER_FILE), text.encode())
 
 
 def check_standalone(store: Store) -> None:
     """Raises DirectoryError if the directory belongs to a cluster."""
-    member = read_membership(store)
-    if member is not None:
+    metadata = read_broker_metadata(store)
+    if metadata is not None:
         raise DirectoryError(
-            f"{store.path} is broker {member.broker} of the cluster {member.cluster_id}: give its ZooKeeper "
-            "(--zookeeper); a standalone broker would append records that the cluster does not know",
+            f"{store.path} is broker {metadata.broker} of the cluster {metadata.cluster_id}: give its "
+            "ZooKeeper (--zookeeper); a standalone broker would append records that the cluster does not "
+            "know",
             path=store.path,
         )
