@@ -14,7 +14,7 @@ import pyarrow as pa
 
 import embedlog
 from embedlog.codec import encode_pairs, loops
-from embedlog.codec.rules import Marking, Rules
+from embedlog.codec.rules import IndexState, Rules
 
 from .measure import Contender, Prepare, Row, Work, rate
 from .stores import TOPIC, VALUES
@@ -136,7 +136,10 @@ def _checking(batch: int, thousands: int) -> Row:
     view, whole = memoryview(data), bytes(data)
 
     def scan() -> None:
-        assert loops.scan_run(view, 0, len(data), Rules(0), Marking(4096, due_behind=4096)).batches == count
+        assert (
+            loops.scan_run(view, 0, len(data), Rules(0), IndexState(4096, next_entry_pos=4096)).batches
+            == count
+        )
 
     def slice_chunk() -> None:
         assert loops.whole_batches(view, 0, len(data), count * batch)[0] == len(data)

@@ -290,7 +290,7 @@ class _Round:
             # The swap renames its file; until then, set what the file would tell.
             new.size = size
             new.created_ms, new.modified_ms = group[0].created_ms, group[-1].modified_ms
-            with partition.lifecycle.upkeep_lock:
+            with partition.lifecycle.lifecycle_lock:
                 if not partition.lifecycle.swap_segments(group, new, indexes):
                     raise _Stopped
             undo.pop_all()

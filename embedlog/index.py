@@ -27,7 +27,7 @@ from collections import OrderedDict
 from typing import Final, NamedTuple
 
 from .codec.loops import increasing
-from .codec.rules import Marking, Scanned
+from .codec.rules import IndexState, Scanned
 from .errors import CorruptIndex
 from .fast_append import IndexFields
 from .files.filesystem import FileSystem
@@ -155,18 +155,18 @@ class IndexBuilder(IndexFields):
         self.offsets = offsets if offsets is not None else empty_offsets()
         self.times = times if times is not None else empty_times()
         # The first append past this byte gets an entry.
-        self.due_behind = interval_bytes + (self.offsets.positions[-1] if self.offsets.positions else 0)
+        self.next_entry_pos = interval_bytes + (self.offsets.positions[-1] if self.offsets.positions else 0)
         self.largest_timestamp_ms = self.times.timestamps[-1] if self.times.timestamps else -1
         self._largest_offset = self.times.offsets[-1] if self.times.offsets else 0
 
     @property
-    def marking(self) -> Marking:
+    def index_state(self) -> IndexState:
         """The state from which a scan of a run continues, for `add_run`."""
         timestamps, offsets = self.times
-        return Marking(
+        return IndexState(
             self._interval,
             self._base,
-            self.due_behind,
+            self.next_entry_pos,
             self.largest_timestamp_ms,
             self._largest_offset,
             timestamps[-1] if timestamps else -1,
@@ -174,14 +174,14 @@ class IndexBuilder(IndexFields):
         )
 
     def add_run(self, run: Scanned) -> None:
-        """Add the batches of a run that was scanned with `marking`, as if one by one."""
-        self.offsets.positions.extend(run.marks.positions)
-        self.offsets.offsets.extend(run.marks.offsets)
-        self.times.offsets.extend(run.marks.timestamp_offsets)
-        self.times.timestamps.extend(run.marks.timestamps)
-        self.due_behind = run.marking.due_behind
-        self.largest_timestamp_ms = run.marking.largest_timestamp_ms
-        self._largest_offset = run.marking.largest_offset
+        """Add the batches of a run that was scanned with `index_state`, as if one by one."""
+        self.offsets.positions.extend(run.entries.positions)
+        self.offsets.offsets.extend(run.entries.offsets)
+        self.times.offsets.extend(run.entries.timestamp_offsets)
+        self.times.timestamps.extend(run.entries.timestamps)
+        self.next_entry_pos = run.index_state.next_entry_pos
+        self.largest_timestamp_ms = run.index_state.largest_timestamp_ms
+        self._largest_offset = run.index_state.largest_offset
 
     def truncate(self, end_offset: int, end_pos: int) -> None:
         """Remove entries at or past an end, after an append was undone."""
@@ -190,7 +190,7 @@ class IndexBuilder(IndexFields):
             bisect_left(offsets.positions, end_pos), bisect_left(offsets.offsets, end_offset - self._base)
         )
         del offsets.offsets[count:], offsets.positions[count:]
-        self.due_behind = self._interval + (offsets.positions[-1] if offsets.positions else 0)
+        self.next_entry_pos = self._interval + (offsets.positions[-1] if offsets.positions else 0)
         count = bisect_left(times.offsets, end_offset - self._base)
         del times.offsets[count:], times.timestamps[count:]
         self.largest_timestamp_ms = times.timestamps[-1] if times.timestamps else -1

@@ -74,7 +74,7 @@ class OffsetAndTimestamp(NamedTuple):
     leader_epoch: int
 
 
-class Piece(NamedTuple):
+class OffsetRange(NamedTuple):
     """The offsets start..end-1 of a partition, and their approximate size in bytes; -1 if unknown."""
 
     start: int

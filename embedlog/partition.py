@@ -15,7 +15,7 @@ here.
 Locks, in the order in which they nest:
 
     compaction lock   SegmentLifecycle  one round of compaction at a time
-    upkeep lock       SegmentLifecycle  retention, import, compaction's swaps and closing take turns
+    lifecycle lock       SegmentLifecycle  retention, import, compaction's swaps and closing take turns
     append lock       LogState          one appender at a time: assigns offsets, writes, changes the list of
                                         segments
     sync lock         LogFlusher        one fsync at a time; closing the active segment waits for it
@@ -27,9 +27,8 @@ Readers take none of them. Each mutable field says which lock guards its writes.
 may be deleted to make room (`Appender.make_room`) only while none of these is held.
 
 Truncation: nothing here shortens a log that is open. Only recovery cuts a tail (recovery.py,
-storage/truncate.py), and `reopen` takes over the result: under upkeep, append and sync lock the old state is
-let go and `LogState.install` takes the shorter one. A replica that truncates to its leader's log would do the
-same.
+storage/truncate.py), and `reopen` takes over the result: `LogState.install` replaces the state while the
+lifecycle, append and sync locks are held. A replica that truncates to its leader's log would do the same.
 """
 
 from __future__ import annotations
@@ -89,8 +88,8 @@ class Partition(PartitionFields):
         self.record_at = self.reader.record_at
         self.offset_for_time = self.reader.offset_for_time
         self.offsets_before = self.reader.offsets_before
-        self.divide = self.reader.divide
-        self.behind_damage = self.reader.behind_damage
+        self.split = self.reader.split
+        self.offset_after_damage = self.reader.offset_after_damage
         self.readable_segments = self.reader.readable_segments
         self.offsets = log.offsets
         self.park = flusher.park
@@ -153,7 +152,7 @@ class Partition(PartitionFields):
             raise InvalidArgument("an append must be whole record batches, with no gaps between them")
         first = headers[0].base_offset
         self.appender.make_room(len(batches))
-        with self.lifecycle.upkeep_lock:
+        with self.lifecycle.lifecycle_lock:
             if self.appender.skip_to(first):
                 self.lifecycle.advance_log_start(first)
             return self.appender.append_unchecked(batches, first)
@@ -203,7 +202,7 @@ class Partition(PartitionFields):
     def reopen(self, recover: Callable[[int], OpenedLog]) -> None:
         """Recover from a failure: `recover(recovery point)` reads the files anew. For the store."""
         log = self.log
-        with self.lifecycle.upkeep_lock, log.append_lock, self._flusher.sync_lock:
+        with self.lifecycle.lifecycle_lock, log.append_lock, self._flusher.sync_lock:
             if log.state is not PartitionState.FAILED:
                 return
             self._release_files()
@@ -213,7 +212,7 @@ class Partition(PartitionFields):
     def close(self) -> bool:
         """Flush and release the files. Returns whether they are exactly as they should be (a clean end)."""
         log, active_file = self.log, self._active
-        with self.lifecycle.upkeep_lock:
+        with self.lifecycle.lifecycle_lock:
             with log.append_lock:  # an append may be beginning a segment
                 clean = log.is_sound()
             if clean:

@@ -40,8 +40,8 @@ from .files.filesystem import TEMPORARY
 from .files.names import CLEANED, DELETED, INDEX, RECOVERING, SEGMENT_MANIFEST_FILE, SWAP, TIME_INDEX
 from .index import IndexBuilder
 from .model import PartitionRecovery, TopicPartition
-from .scan.batch_scan import intact_end
-from .scan.parallel_scan import Lanes
+from .scan.batch_scan import intact_end, sequenced_batches
+from .scan.parallel_scan import ScanThreads
 from .scan.segment_scan import count_batches
 from .segment import Files, Segment, create_segment, list_segments
 from .storage.checkpoints import LeaderEpochs
@@ -204,8 +204,8 @@ class _Opening:
             return self.opened(segments, end, end, [], new_epoch=begins_epoch), None
         if clean is not None or last.base_offset < self.durable_end:
             self.refuse_foreign(last)
-        with Lanes() as lanes:
-            opened = self.recover(segments, lanes)
+        with ScanThreads() as threads:
+            opened = self.recover(segments, threads)
         self.report.log_end_offset = opened.log_end_offset
         if opened.damage:
             self.report.damage.append(opened.damage)
@@ -250,7 +250,7 @@ class _Opening:
 
     # -- recovery --------------------------------------------------------------------------------------
 
-    def recover(self, segments: list[Segment], lanes: Lanes) -> OpenedLog:
+    def recover(self, segments: list[Segment], threads: ScanThreads) -> OpenedLog:
         load_epochs(self.epochs, segments, self.name)
         check_epochs(self.epochs, segments, self.name)
         self.drop_empty(segments)
@@ -284,7 +284,7 @@ class _Opening:
                 # The tail from `pos` on is rewritten as a segment of its own, with an index of its own.
                 before, builder = builder, self.builder(max(start, segment.base_offset))
             tail = Tail(segment, pos, expected, following, self.epochs, self.may_have_gaps)
-            tail.read(builder, lanes, lambda size: self.add_progress(size, total))
+            tail.read(builder, threads, lambda size: self.add_progress(size, total))
             self.report.segments_read += 1
             self.report.batches_read += tail.batches
             expected = tail.next_offset
@@ -477,7 +477,11 @@ class _Opening:
         for segment, following in pairwise(segments):
             segment.next_offset = following.base_offset
         recovery = ProducerRecovery(self.files, self.directory, self.name)
-        batches = ((segment, header) for segment, *bytes in replay for header in segment.sequenced(*bytes))
+        batches = (
+            (segment, header)
+            for segment, *bytes in replay
+            for header in sequenced_batches(segment.pread_into, *bytes)
+        )
         producers, aborted = recovery.recover(segments, checked_from, log_end_offset, batches, self.names)
         start = self.log_start_offset
         if start is not None and start > log_end_offset:

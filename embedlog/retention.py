@@ -136,14 +136,14 @@ def policy_by_name(names: str) -> DeletePolicy:
 def apply_retention(partition: Partition, now_ms: int) -> int:
     """Delete the segments that the topic's delete_policy says are expired. Returns the bytes freed.
 
-    Does nothing if the topic is only compacted, or the partition has failed. Takes the upkeep lock.
+    Does nothing if the topic is only compacted, or the partition has failed. Takes the lifecycle lock.
     Raises StorageError, OSError, InvalidSetting.
     """
     settings = partition.settings
     if not settings.deletes or _never_deletes(settings):
         return 0
     policy = policy_by_name(settings.delete_policy)
-    with partition.lifecycle.upkeep_lock:
+    with partition.lifecycle.lifecycle_lock:
         if partition.state is not PartitionState.ONLINE:
             return 0
         segments = partition.segments()

@@ -43,8 +43,8 @@ from .index import (
     lookup_offset,
     lookup_time,
 )
-from .scan.batch_scan import Run, runs_and_odd_ones
-from .scan.resync import Neighbours, first_damaged, next_batch
+from .scan.batch_scan import Run, scan_batches
+from .scan.resync import batch_after_damage
 
 logger = logging.getLogger(__name__)
 
@@ -67,8 +67,8 @@ class Files:
     writable: bool = True
 
 
-class LeftBehind(OSError):
-    """An unwanted empty segment could not be removed."""
+class NotRemoved(OSError):
+    """A segment that could not be created completely could not be removed either."""
 
 
 class _FromInode:
@@ -112,7 +112,7 @@ class Segment(SegmentFields):
         self.next_offset = next_offset
         self.inode = 0  # of the file when the directory was listed; 0 if unknown
         self.builder = None
-        self.grows_elsewhere = False  # another process appends to it, and its index files lag behind
+        self.grows_elsewhere = False  # another process appends to it, and its index files lag
         self._handle = ReadHandle(self.path)
         self._saved = (0, 0)  # how many of the builder's entries are in the files
         self._saving = threading.Lock()
@@ -259,25 +259,7 @@ class Segment(SegmentFields):
             self._largest_timestamp_ms = self._find_largest_timestamp()[0]
         return self._largest_timestamp_ms
 
-    def sequenced(self, pos: int, end: int) -> Iterator[BatchHeader]:
-        """The batches in a byte range that producer state depends on: with a producer id, or transactional.
-
-        Does not check CRCs. Raises CorruptRecord, OSError.
-        """
-
-        def headers(buffer: bytearray, at: int, run: Run) -> list[BatchHeader]:
-            found = run.scanned.sequenced
-            return [read_header(buffer, at + pos)._replace(pos=run.pos + pos) for pos in found]
-
-        rules = Rules(self.base_offset, may_have_gaps=True)
-        for found in runs_and_odd_ones(self.pread_into, pos, end, rules, check_crc=False, look=headers):
-            if isinstance(found, Run):
-                assert isinstance(found.looked, list)
-                yield from found.looked
-            elif found.is_sequenced:
-                yield found
-
-    def behind_damage(
+    def batch_after_damage(
         self, pos: int, end: int, min_offset: int, limit_offset: int, *, may_have_gaps: bool
     ) -> BatchHeader | None:
         """The first valid batch after the damaged one at `pos` with a base offset >= min_offset.
@@ -285,16 +267,10 @@ class Segment(SegmentFields):
         limit_offset is the offset that follows byte `end`. Raises OSError.
         """
         near = lookup_offset(self.entries()[0], max(min_offset - self.base_offset, 0))[1]
-        start = first_damaged(self.pread_into, min(near, pos), pos, end, min_offset)
-        around = Neighbours(
-            self.pread_into, start, end, min_offset, offset_behind=limit_offset, may_have_gaps=may_have_gaps
+        found = batch_after_damage(
+            self.pread_into, near, pos, end, min_offset, limit_offset, may_have_gaps=may_have_gaps
         )
-
-        def fits(header: BatchHeader) -> bool:
-            return header.pos != pos and header.base_offset < limit_offset and around.bear_out(header)
-
-        found = next_batch(self.pread_into, start, end, min_offset, fits)
-        return self._header_at(found, end) if found < end else None
+        return self._header_at(found, end)
 
     def _find_largest_timestamp(self) -> tuple[int, int]:
         """(largest timestamp, last offset of the first batch with it): by the last time entry, and by a scan
@@ -311,13 +287,13 @@ class Segment(SegmentFields):
                     self._repair_indexes()
                     break
             self._index(pos, builder)
-        return builder.largest_timestamp_ms, self.base_offset + builder.marking.largest_offset
+        return builder.largest_timestamp_ms, self.base_offset + builder.index_state.largest_offset
 
     def _index(self, pos: int, builder: IndexBuilder) -> None:
         """Index the batches from byte `pos` on. Raises CorruptRecord as `walk` does."""
         expected = self.base_offset
         rules = Rules(expected, end_offset=self._limit_offset, may_have_gaps=True)
-        for found in runs_and_odd_ones(self.pread_into, pos, self.size, rules, builder, check_crc=False):
+        for found in scan_batches(self.pread_into, pos, self.size, rules, builder, check_crc=False):
             if isinstance(found, Run):
                 expected = found.scanned.rules.next_offset
             else:
@@ -439,7 +415,7 @@ class Segment(SegmentFields):
         builder = self.builder
         assert builder is not None
         pos = self._size  # known: the segment has been measured before it grew
-        if pos > builder.due_behind or max_timestamp_ms > builder.largest_timestamp_ms:
+        if pos > builder.next_entry_pos or max_timestamp_ms > builder.largest_timestamp_ms:
             builder.add(pos, last_offset, max_timestamp_ms)
         self.next_offset = last_offset + 1
         self._size = pos + size
@@ -500,7 +476,7 @@ class Segment(SegmentFields):
         self._handle.path = path
 
     def was_rewritten(self, size: int) -> None:
-        """We have replaced its file by another one of `size` bytes: read that one from now on."""
+        """Its file was replaced by another one of `size` bytes: read that one from now on."""
         self.forget()
         self._handle = ReadHandle(self.path)
         self.size = size
@@ -537,7 +513,7 @@ def create_segment(
         try:
             files.fs.unlink(segment.path)
         except OSError as worse:
-            raise LeftBehind(worse.errno, f"{segment.path} could not be removed ({worse})") from error
+            raise NotRemoved(worse.errno, f"{segment.path} could not be removed ({worse})") from error
         raise
     return segment
 

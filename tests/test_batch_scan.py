@@ -1,4 +1,4 @@
-"""Scans by runs of batches equal scans batch by batch: same marks and same end from every start."""
+"""Scans by runs of batches equal scans batch by batch: same entries and same end from every start."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from random_batches import random_batches
 import embedlog.scan.batch_scan
 import embedlog.scan.parallel_scan
 from embedlog.codec import BatchHeader, crc32c, encode_batch, encode_values, plain_scanning, scan
-from embedlog.codec.rules import ANY_OFFSET, Compared, Marking, Marks, Rules
+from embedlog.codec.rules import ANY_OFFSET, Compared, IndexEntries, IndexState, Rules
 from embedlog.errors import CorruptRecord
 from embedlog.files.filesystem import FileSystem
 from embedlog.index import IndexBuilder
-from embedlog.scan.batch_scan import Run, Runs, batch_at, runs_and_odd_ones
-from embedlog.scan.parallel_scan import Lanes, Place
+from embedlog.scan.batch_scan import Run, RunScanner, batch_at, scan_batches
+from embedlog.scan.parallel_scan import ScanState, ScanThreads
 
 _MODULES: list[ModuleType] = [plain_scanning]
 try:
@@ -65,13 +65,13 @@ def some_rules(chosen: random.Random, behind: int) -> Rules:
     )
 
 
-def index_of(data: bytes, chosen: random.Random) -> Marks:
+def index_of(data: bytes, chosen: random.Random) -> IndexEntries:
     """A right index of the batches, or one with an entry that is not."""
     builder = IndexBuilder(90, chosen.choice([0, 100]))
     for header in scan(data).headers:
         builder.add(1000 + header.pos, header.last_offset, header.max_timestamp_ms)
     builder.add_time_entry()
-    entries = Marks(builder.offsets.positions, builder.offsets.offsets, *builder.times)
+    entries = IndexEntries(builder.offsets.positions, builder.offsets.offsets, *builder.times)
     column = chosen.choice(entries)
     if column and chosen.random() < 0.5:
         column[chosen.randrange(len(column))] += chosen.choice([1, 5])
@@ -87,12 +87,12 @@ def test_compiled_and_plain_are_the_same() -> None:
     for seed in range(600):
         data, behind, chosen = damaged(seed)
         rules, entries = some_rules(chosen, behind), index_of(data, chosen)
-        markings = [
-            Marking(),
-            Marking(0, 90, 0),
-            Marking(60, 90, 1005, 500, 3, 400, 2),
-            Marking(0, 10**10, 0),
-            Marking(60, -(2**32) + 105, 50),
+        index_states = [
+            IndexState(),
+            IndexState(0, 90, 0),
+            IndexState(60, 90, 1005, 500, 3, 400, 2),
+            IndexState(0, 10**10, 0),
+            IndexState(60, -(2**32) + 105, 50),
         ]
         whole = chosen.random() < 0.5
         for buffer in (bytes(data), data, memoryview(data)):
@@ -100,8 +100,8 @@ def test_compiled_and_plain_are_the_same() -> None:
             found = [
                 [
                     [
-                        module.scan_run(buffer, 0, end, rules, marking, check, at)
-                        for marking in markings
+                        module.scan_run(buffer, 0, end, rules, index_state, check, at)
+                        for index_state in index_states
                         for check in (True, False)
                         for at in (0, 2**32 - 100)
                     ],
@@ -130,14 +130,14 @@ def batches(*places: tuple[int, int]) -> bytes:
 def test_a_run(module: ModuleType) -> None:
     data = batches((0, 10), (10, 10), (20, 10), (30, 10))
     size = len(data) // 4
-    scanned = module.scan_run(data, 0, len(data), Rules(0), Marking(100, 0, 100))
+    scanned = module.scan_run(data, 0, len(data), Rules(0), IndexState(100, 0, 100))
     assert (scanned.pos, scanned.batches, scanned.records) == (len(data), 4, 40)
     assert scanned.rules == Rules(40, 0)
-    assert scanned.marks.positions == array("I", [size, 2 * size, 3 * size])
-    assert scanned.marks.offsets == array("I", [19, 29, 39])
-    assert scanned.marks.timestamps == array("q", [1010, 1020, 1030])
-    assert scanned.marks.timestamp_offsets == array("I", [19, 29, 39])
-    assert (scanned.marking.largest_timestamp_ms, scanned.marking.largest_offset) == (1030, 39)
+    assert scanned.entries.positions == array("I", [size, 2 * size, 3 * size])
+    assert scanned.entries.offsets == array("I", [19, 29, 39])
+    assert scanned.entries.timestamps == array("q", [1010, 1020, 1030])
+    assert scanned.entries.timestamp_offsets == array("I", [19, 29, 39])
+    assert (scanned.index_state.largest_timestamp_ms, scanned.index_state.largest_offset) == (1030, 39)
     assert not scanned.sequenced
 
 
@@ -146,12 +146,12 @@ def test_a_batch_after_a_gap_needs_a_confirming_neighbour(module: ModuleType) ->
     """Its offset is in no CRC: that it is too high shows only by the next one."""
     rules = Rules(0, may_have_gaps=True)
     first, good = batches((0, 5)), batches((0, 5), (7, 5), (20, 5), (25, 5))
-    assert module.scan_run(good, 0, len(good), rules, Marking()).rules.next_offset == 30
+    assert module.scan_run(good, 0, len(good), rules, IndexState()).rules.next_offset == 30
     for data in (batches((0, 5), (7, 5)), batches((0, 5), (17, 5), (10, 5)), batches((0, 5), (7, 5), (9, 5))):
-        scanned = module.scan_run(data, 0, len(data), rules, Marking(0, 0, 0))
+        scanned = module.scan_run(data, 0, len(data), rules, IndexState(0, 0, 0))
         assert (scanned.pos, scanned.batches, scanned.records) == (len(first), 1, 5)
-        assert (scanned.rules.next_offset, scanned.marking.largest_timestamp_ms) == (5, 1000)
-        assert not scanned.marks.positions
+        assert (scanned.rules.next_offset, scanned.index_state.largest_timestamp_ms) == (5, 1000)
+        assert not scanned.entries.positions
 
 
 @pytest.mark.parametrize("module", _MODULES)
@@ -244,13 +244,13 @@ def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(embedlog.scan.batch_scan, "_CHUNK", request.param)
 
 
-@pytest.fixture(params=["one lane", "lanes", "lanes of small chunks"])
-def lanes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lanes | None]:
+@pytest.fixture(params=["one thread", "two threads", "threads with small chunks"])
+def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[ScanThreads | None]:
     """To be used where it is worth it, which is soon."""
-    if request.param == "one lane":
+    if request.param == "one thread":
         yield None
         return
-    monkeypatch.setattr(embedlog.scan.batch_scan, "worth_it", lambda size: size > 500)
+    monkeypatch.setattr(embedlog.scan.batch_scan, "is_worthwhile", lambda size: size > 500)
     monkeypatch.setattr(embedlog.scan.batch_scan, "_ALONE", 300)
     small = "small" in request.param
     for name, size in {
@@ -259,8 +259,8 @@ def lanes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
         "_ROOM": 100 if small else 600,
     }.items():
         monkeypatch.setattr(embedlog.scan.parallel_scan, name, size)
-    with Lanes() as lanes:
-        yield lanes
+    with ScanThreads() as threads:
+        yield threads
 
 
 def one_by_one(data: bytes, rules: Rules) -> list[BatchHeader]:
@@ -303,7 +303,7 @@ def bytes_of(buffer: bytearray, at: int, run: Run) -> bytes:
 
 
 @pytest.mark.usefixtures("chunk")
-def test_runs_of_a_file(reading: Callable[[bytes], Reading], lanes: Lanes | None) -> None:
+def test_runs_of_a_file(reading: Callable[[bytes], Reading], threads: ScanThreads | None) -> None:
     """Wherever the buffers end: the batches one by one, and the index that they make."""
     for seed in range(40):
         chosen = random.Random(seed)
@@ -315,24 +315,26 @@ def test_runs_of_a_file(reading: Callable[[bytes], Reading], lanes: Lanes | None
         slowly, quickly = IndexBuilder(100, 90), IndexBuilder(100, 90)
         for header in wanted:
             slowly.add(header.pos, header.last_offset, header.max_timestamp_ms)
-        runs = Runs(reading(data), 0, len(data), rules, quickly.marking, look=bytes_of, lanes=lanes)
+        runs = RunScanner(
+            reading(data), 0, len(data), rules, quickly.index_state, inspect=bytes_of, threads=threads
+        )
         found: list[BatchHeader] = []
         for run in runs:
-            assert run.looked == data[run.pos : run.end]
+            assert run.inspected == data[run.pos : run.end]
             quickly.add_run(run.scanned)
-            found += [h._replace(pos=run.pos + h.pos) for h in scan(run.looked).headers]
-            assert run.behind.rules.next_offset == found[-1].next_offset
-            sequenced = [header.pos for header in scan(run.looked).headers if header.is_sequenced]
+            found += [h._replace(pos=run.pos + h.pos) for h in scan(run.inspected).headers]
+            assert run.end_state.rules.next_offset == found[-1].next_offset
+            sequenced = [header.pos for header in scan(run.inspected).headers if header.is_sequenced]
             assert run.scanned.sequenced.tolist() == sequenced
         assert found == wanted
         assert runs.pos == (wanted[-1].pos + wanted[-1].size if wanted else 0)
         assert (quickly.offsets, quickly.times) == (slowly.offsets, slowly.times)
-        assert quickly.marking == slowly.marking
+        assert quickly.index_state == slowly.index_state
 
 
 @pytest.mark.usefixtures("chunk")
 def test_irregular_batches_are_reported_singly(
-    reading: Callable[[bytes], Reading], lanes: Lanes | None
+    reading: Callable[[bytes], Reading], threads: ScanThreads | None
 ) -> None:
     for seed in range(40):
         chosen = random.Random(seed)
@@ -347,8 +349,8 @@ def test_irregular_batches_are_reported_singly(
         end = passed = 0
         error = None
         try:
-            for found in runs_and_odd_ones(
-                reading(data), 0, len(data), rules, quickly, origin=-7, lanes=lanes
+            for found in scan_batches(
+                reading(data), 0, len(data), rules, quickly, origin=-7, threads=threads
             ):
                 assert found.pos == end
                 end = found.end if isinstance(found, Run) else found.pos + found.size
@@ -377,7 +379,7 @@ def test_a_wrong_length_costs_no_memory(tmp_path: Path) -> None:
         size = path.stat().st_size
         with path.open("rb") as file:
             read_into = Reading(file)
-            runs = Runs(read_into, 0, size, Rules(0))
+            runs = RunScanner(read_into, 0, size, Rules(0))
             assert sum(run.scanned.batches for run in runs) == 2
             with pytest.raises(CorruptRecord, match=reason) as caught:
                 batch_at(read_into, runs.pos, size)
@@ -388,18 +390,18 @@ def test_a_wrong_length_costs_no_memory(tmp_path: Path) -> None:
 def test_a_file_that_shrank(reading: Callable[[bytes], Reading]) -> None:
     data = batches((0, 5), (5, 5), (10, 5))
     for size in (0, 1, len(data) // 3, len(data) // 2, len(data) - 1, len(data)):
-        runs = Runs(reading(data[:size]), 0, len(data), Rules(0))
+        runs = RunScanner(reading(data[:size]), 0, len(data), Rules(0))
         whole = size * 3 // len(data)
         assert sum(run.scanned.batches for run in runs) == whole
         assert runs.pos == whole * len(data) // 3
 
 
-# -- lanes -------------------------------------------------------------------------------------------
+# -- in two threads ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def long_data() -> bytes:
-    """More than lanes are worth the while for, in batches of a few hundred bytes."""
+    """Long enough for two threads, in batches of a few hundred bytes."""
     count = 40_000
     size = len(batches((0, 25)))
     data = bytearray(batches((0, 25)) * count)
@@ -408,52 +410,54 @@ def long_data() -> bytes:
     return bytes(data)
 
 
-def lane_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name == "embedlog-lane"]
+def scan_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "embedlog-scan"]
 
 
 def test_a_long_file(
     reading: Callable[[bytes], Reading], long_data: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In lanes it is the same as without."""
+    """Two threads find the same as one."""
     size = len(long_data) // 40_000
     for flipped in (None, 25_000):
         data = bytearray(long_data)
         if flipped is not None:
             data[flipped * size + 100] ^= 1
         found = []
-        for in_lanes in (True, False):
+        for in_threads in (True, False):
             monkeypatch.setattr(
-                embedlog.scan.batch_scan, "worth_it", lambda size, it=in_lanes: it and size > 5 << 20
+                embedlog.scan.batch_scan, "is_worthwhile", lambda size, it=in_threads: it and size > 5 << 20
             )
             builder = IndexBuilder(0, 4096)
-            with Lanes() as lanes:
-                runs = Runs(reading(bytes(data)), 0, len(data), Rules(0), builder.marking, lanes=lanes)
+            with ScanThreads() as threads:
+                runs = RunScanner(
+                    reading(bytes(data)), 0, len(data), Rules(0), builder.index_state, threads=threads
+                )
                 count = 0
                 for run in runs:
                     builder.add_run(run.scanned)
                     count += run.scanned.batches
-                assert len(lane_threads()) == (2 if in_lanes else 0)
-            found.append((count, runs.reached, builder.offsets, builder.times))
+                assert len(scan_threads()) == (2 if in_threads else 0)
+            found.append((count, runs.state, builder.offsets, builder.times))
         assert found[0] == found[1]
         assert found[0][0] == (40_000 if flipped is None else flipped)
-    assert not lane_threads()
+    assert not scan_threads()
 
 
 def test_parallel_scans_stop_with_their_consumer(
     reading: Callable[[bytes], Reading], long_data: bytes
 ) -> None:
-    start = Place(0, Rules(0), Marking())
-    with Lanes() as lanes:
-        assert not lane_threads(), "none before there is something to do"
+    start = ScanState(0, Rules(0), IndexState())
+    with ScanThreads() as threads:
+        assert not scan_threads(), "none before there is something to do"
         for _ in range(3):
-            runs = lanes.runs(
+            runs = threads.runs(
                 reading(long_data), start, len(long_data), 0, embedlog.scan.batch_scan._needed, None
             )
             assert next(runs).pos == 0
             del runs
-        assert len(lane_threads()) == 2
-    assert not lane_threads()
+        assert len(scan_threads()) == 2
+    assert not scan_threads()
 
 
 @pytest.mark.parametrize("at", [0, 1, 2, 3])
@@ -466,30 +470,30 @@ def test_disk_errors_keep_their_order(reading: Callable[[bytes], Reading], long_
             raise OSError(errno.EIO, "the disk")
         return read(buffer, pos)
 
-    start, end = Place(0, Rules(0), Marking()), 0
-    with Lanes() as lanes:
+    start, end = ScanState(0, Rules(0), IndexState()), 0
+    with ScanThreads() as threads:
         with pytest.raises(OSError, match="the disk"):
-            for run in lanes.runs(
+            for run in threads.runs(
                 read_into, start, len(long_data), 0, embedlog.scan.batch_scan._needed, None
             ):
                 assert run.pos == end
                 end = run.end
         assert at * chunk <= end < at * chunk + (1 << 16)
         # They are as good as before.
-        found = lanes.runs(read, start, len(long_data), 0, embedlog.scan.batch_scan._needed, None)
+        found = threads.runs(read, start, len(long_data), 0, embedlog.scan.batch_scan._needed, None)
         assert sum(run.scanned.batches for run in found) == 40_000
-    assert not lane_threads()
+    assert not scan_threads()
 
 
 def test_errors_of_a_worker_reach_the_consumer(
     reading: Callable[[bytes], Reading], long_data: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedlog.scan.batch_scan, "worth_it", lambda size: size > 5 << 20)
+    monkeypatch.setattr(embedlog.scan.batch_scan, "is_worthwhile", lambda size: size > 5 << 20)
 
-    def look(buffer: bytearray, at: int, run: Run) -> None:
+    def inspect(buffer: bytearray, at: int, run: Run) -> None:
         if run.pos > 10 << 20:
-            raise ValueError("look")
+            raise ValueError("inspect")
 
-    with Lanes() as lanes, pytest.raises(ValueError, match="look"):
-        list(Runs(reading(long_data), 0, len(long_data), Rules(0), look=look, lanes=lanes))
-    assert not lane_threads()
+    with ScanThreads() as threads, pytest.raises(ValueError, match="inspect"):
+        list(RunScanner(reading(long_data), 0, len(long_data), Rules(0), inspect=inspect, threads=threads))
+    assert not scan_threads()

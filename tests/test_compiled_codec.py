@@ -16,13 +16,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from random_batches import random_batches
 
-from embedlog.codec import encode_batch, plain_decoding, plain_encoding, read_header
-from embedlog.codec.plain_byte_ranges import stretch_at
+from embedlog.codec import encode_batch, plain_decoding, plain_encoding, plain_scanning, read_header
+from embedlog.codec.plain_uniform import uniform_records_at
 from embedlog.codec.rules import ANY_OFFSET, Rules
 from embedlog.errors import EmbedlogError
 
 compiled_encoding = pytest.importorskip("embedlog.codec.compiled_encoding", reason="built without a compiler")
 compiled_decoding = pytest.importorskip("embedlog.codec.compiled_decoding", reason="built without a compiler")
+compiled_scanning = pytest.importorskip("embedlog.codec.compiled_scanning", reason="built without a compiler")
 
 MAX64, MIN64 = 2**63 - 1, -(2**63)
 sizes = st.sampled_from([0, 1, 2, 55, 56, 62, 63, 64, 65, 127, 128, 8181, 8191, 8192, 8193])
@@ -176,13 +177,13 @@ def test_a_byte_wrong_among_records_of_one_shape(key_size: int, count: int) -> N
 
 def test_records_of_one_shape_are_taken_together() -> None:
     body = alike(3, 20, 500, 1)
-    found = stretch_at(body, 0, 0, 500)
+    found = uniform_records_at(body, 0, 0, 500)
     assert found is not None
     assert found.number == 64  # the next one has a longer offset delta
-    found = stretch_at(body, found.end, 64, 436)
+    found = uniform_records_at(body, found.end, 64, 436)
     assert found is not None
     assert (found.number, found.end) == (436, len(body))
-    assert stretch_at(body, 0, 1, 500) is None
+    assert uniform_records_at(body, 0, 1, 500) is None
 
 
 @given(st.binary(max_size=60), st.integers(0, 5))
@@ -196,17 +197,20 @@ def test_garbage_for_records(body: bytes, count: int) -> None:
 # -- runs --------------------------------------------------------------------------------------------
 
 
-def runs(module: Any, data: Any, pos: int, end: int, rules: Rules, offset: int) -> list[Any]:
+def runs(decoding: Any, scanning: Any, data: Any, pos: int, end: int, rules: Rules, offset: int) -> list[Any]:
     records: list[Any] = []
     values: list[Any] = []
     return [
-        *(module.decode_run(data, pos, end, rules, offset, "t", 0, flag, records) for flag in (True, False)),
-        module.decode_run(data, pos, end, rules, ANY_OFFSET, "t", 0, True, records),
-        *(module.values_run(data, pos, end, rules, offset, flag, values) for flag in (True, False)),
-        module.values_run(data, pos, end, rules, ANY_OFFSET, True, values),
-        module.whole_batches(data, pos, end, offset),
-        module.find_offset(data, pos, end, rules, offset),
-        module.find_offset(data[: len(data) // 2], pos, end, rules, offset),
+        *(
+            decoding.decode_run(data, pos, end, rules, offset, "t", 0, flag, records)
+            for flag in (True, False)
+        ),
+        decoding.decode_run(data, pos, end, rules, ANY_OFFSET, "t", 0, True, records),
+        *(decoding.values_run(data, pos, end, rules, offset, flag, values) for flag in (True, False)),
+        decoding.values_run(data, pos, end, rules, ANY_OFFSET, True, values),
+        scanning.whole_batches(data, pos, end, offset),
+        scanning.find_offset(data, pos, end, rules, offset),
+        scanning.find_offset(data[: len(data) // 2], pos, end, rules, offset),
         records,
         values,
     ]
@@ -236,7 +240,8 @@ def check_runs(seed: int) -> None:
     for buffer in (bytes(data), data, memoryview(data)):
         end, offset = chosen.choice([len(data), len(data) + 5]), chosen.randrange(98, behind + 2)
         arguments = (buffer, 0, end, rules, offset)
-        assert runs(compiled_decoding, *arguments) == runs(plain_decoding, *arguments)
+        found = runs(compiled_decoding, compiled_scanning, *arguments)
+        assert found == runs(plain_decoding, plain_scanning, *arguments)
 
 
 def test_one_record_of_a_run() -> None:
@@ -269,14 +274,14 @@ def test_a_whole_run() -> None:
         )
         for start in range(0, 50, 10)
     )
-    for module in (plain_decoding, compiled_decoding):
+    for module, scanning in ((plain_decoding, plain_scanning), (compiled_decoding, compiled_scanning)):
         values: list[Any] = []
         rules = Rules(13, 0, 0, inside=True, end_offset=50)
         second = read_header(data).size
         assert module.values_run(data, second, len(data), rules, 48, False, values) == (len(data), 50)
         assert values == [b"v%02d" % i for i in range(13, 48)]
-        assert module.find_offset(data, 0, len(data), Rules(0), 25) == (2 * second, 20, True)
-        assert module.whole_batches(data, 0, len(data), 30) == (3 * second, 30)
+        assert scanning.find_offset(data, 0, len(data), Rules(0), 25) == (2 * second, 20, True)
+        assert scanning.whole_batches(data, 0, len(data), 30) == (3 * second, 30)
 
 
 # -- the checksum ------------------------------------------------------------------------------------

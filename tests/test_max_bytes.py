@@ -212,12 +212,12 @@ def test_many_threads_stay_within_the_limit(path: Path, on_full: str) -> None:
 
 
 class _Meddling:
-    """A partition's upkeep lock that lets somebody else do something just before it is taken, once."""
+    """A partition's lifecycle lock that lets somebody else do something just before it is taken, once."""
 
     def __init__(self, partition: Partition, meddle: Callable[[], object]) -> None:
-        self._lock = partition.lifecycle.upkeep_lock
+        self._lock = partition.lifecycle.lifecycle_lock
         self._meddle: Callable[[], object] | None = meddle
-        partition.lifecycle.upkeep_lock = self  # type: ignore[assignment]
+        partition.lifecycle.lifecycle_lock = self  # type: ignore[assignment]
 
     def __enter__(self) -> None:
         meddle, self._meddle = self._meddle, None
@@ -364,6 +364,6 @@ def test_a_partition_that_is_closed_deletes_no_files_that_have_its_names_now(log
     log.delete_topic("t")
     log.create_topic("t")
     log.append_many("t", [b"new"] * 2)
-    with old.lifecycle.upkeep_lock, pytest.raises(TopicNotFound, match="deleted meanwhile"):
+    with old.lifecycle.lifecycle_lock, pytest.raises(TopicNotFound, match="deleted meanwhile"):
         old.lifecycle.advance_log_start(2)
     assert [record.value for record in log.read("t")] == [b"new"] * 2

@@ -21,8 +21,8 @@ from ..model import (
     Fetched,
     Health,
     OffsetAndTimestamp,
+    OffsetRange,
     PartitionOffsets,
-    Piece,
     Record,
     RecoveryReport,
     TopicDescription,
@@ -111,15 +111,15 @@ class EngineBackend:
 
     def split(
         self, topic: str, partition: int, start: int, end: int, split_bytes: int, not_before_ms: int | None
-    ) -> list[Piece]:
+    ) -> list[OffsetRange]:
         found = self._engine.partition(topic, partition)
         with self._noticing_deletion(found):
-            return found.divide(start, end, split_bytes, not_before_ms)
+            return found.split(start, end, split_bytes, not_before_ms)
 
     def next_valid_offset(self, topic: str, partition: int, offset: int, path: str, pos: int) -> int:
         found = self._engine.partition(topic, partition)
         with self._noticing_deletion(found):
-            return found.behind_damage(offset, path, pos)
+            return found.offset_after_damage(offset, path, pos)
 
     def check_open(self) -> None:
         self._engine.check_open()
@@ -265,7 +265,7 @@ class WriterBackend(EngineBackend):
     def delete_records(self, topic: str, partition: int, before_offset: int) -> int:
         found = self.store.partition(topic, partition)
         check_not_internal(topic, FORGETTING_OFFSETS)
-        with found.lifecycle.upkeep_lock:
+        with found.lifecycle.lifecycle_lock:
             found.lifecycle.advance_log_start(before_offset)
         return found.offsets().log_start_offset
 

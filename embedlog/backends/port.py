@@ -33,8 +33,8 @@ from ..model import (
     Health,
     JoinResult,
     OffsetAndTimestamp,
+    OffsetRange,
     PartitionOffsets,
-    Piece,
     Record,
     RecordMetadata,
     TopicDescription,
@@ -196,7 +196,7 @@ class Splits(Protocol):
 
     def split(
         self, topic: str, partition: int, start: int, end: int, split_bytes: int, not_before_ms: int | None
-    ) -> list[Piece]:
+    ) -> list[OffsetRange]:
         """Divide the offsets start..end-1 into pieces of at most about split_bytes, in order.
 
         Leaves out segments whose records are all older than not_before_ms. A backend without byte sizes

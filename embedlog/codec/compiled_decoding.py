@@ -157,18 +157,18 @@ def record_spans(body: bytes, count: int32_t):
     """See `plain_decoding`."""
     start: Reading = cython.cast(Reading, PyBytes_AS_STRING(body))
     at: Reading = start
-    behind: Reading
+    after: Reading
     end: Reading = at + PyBytes_GET_SIZE(body)
     folded: uint64_t = 0
     spans: list = []
     i: int32_t
     for i in range(count):
-        behind = varint(at, end, cython.address(folded))
-        if behind == cython.NULL or folded & 1 or cython.cast(int64_t, folded >> 1) > end - behind:
+        after = varint(at, end, cython.address(folded))
+        if after == cython.NULL or folded & 1 or cython.cast(int64_t, folded >> 1) > end - after:
             return plain_decoding.record_spans(body, count)
-        behind += folded >> 1
-        spans.append((at - start, behind - start))
-        at = behind
+        after += folded >> 1
+        spans.append((at - start, after - start))
+        at = after
     return spans
 
 
@@ -275,33 +275,6 @@ def values_run(buffer, pos, end, rules, stop_offset: int64_t, transactional: cyt
         PyBuffer_Release(cython.address(view))
 
 
-def whole_batches(buffer, pos, end, upper_offset: int64_t):
-    """See `plain_decoding`."""
-    length: int32_t
-    delta: int32_t
-    base: int64_t
-    next_offset: int64_t = 0
-    view: Py_buffer
-    PyObject_GetBuffer(buffer, cython.address(view), PyBUF_SIMPLE)
-    try:
-        start: Reading = cython.cast(Reading, view.buf)
-        at: Reading = start + min(max(cython.cast(cython.Py_ssize_t, pos), 0), view.len)
-        stop: Reading = start + min(cython.cast(cython.Py_ssize_t, end), view.len)
-        while stop - at >= HEADER_SIZE:
-            base = cython.cast(int64_t, load_u64(at))
-            length = cython.cast(int32_t, load_u32(at + 8))
-            delta = cython.cast(int32_t, load_u32(at + 23))
-            if length < HEADER_SIZE - LENGTH_OVERHEAD or length > stop - at - LENGTH_OVERHEAD:
-                break
-            if base < 0 or delta < 0 or base >= upper_offset or base > ANY_OFFSET - delta - 1:
-                break
-            next_offset = base + delta + 1
-            at += LENGTH_OVERHEAD + length
-        return at - start, next_offset
-    finally:
-        PyBuffer_Release(cython.address(view))
-
-
 def record_at(
     data: bytes,
     begins: int64_t,
@@ -344,29 +317,3 @@ def record_at(
     ):
         return None
     return records[0] if records else None
-
-
-def find_offset(buffer, pos, end, rules, offset: int64_t):
-    """See `plain_decoding`."""
-    place: Place = place_of(rules)
-    batch: Header
-    view: Py_buffer
-    PyObject_GetBuffer(buffer, cython.address(view), PyBUF_SIMPLE)
-    try:
-        at: cython.Py_ssize_t = max(pos, 0)
-        stop: cython.Py_ssize_t = end
-        next_offset: int64_t = place.next_offset
-        while at <= view.len - HEADER_SIZE:
-            start: Reading = cython.cast(Reading, view.buf) + at
-            # The batch may reach after the buffer: only its header is looked at.
-            if not header(start, start + (stop - at), cython.address(batch)):
-                break
-            if not fits(cython.address(place), cython.address(batch)):
-                break
-            if batch.last_offset >= offset:
-                return at, next_offset, True
-            next_offset = place.next_offset
-            at += batch.end - start
-        return at, next_offset, False
-    finally:
-        PyBuffer_Release(cython.address(view))

@@ -32,22 +32,22 @@ from .parsing cimport (
 
 
 # What has been seen of a run: all of it is put back where the last batch turns out not to be of the run.
-cdef struct ApproximateCounter:
+cdef struct ScanTotals:
     Reading at
     Place place
-    int64_t due_behind
+    int64_t next_entry_pos
     int64_t largest
     int64_t largest_offset
-    int64_t noted
-    int64_t noted_offset
+    int64_t indexed
+    int64_t indexed_offset
     int64_t batches
     int64_t records
-    Py_ssize_t marks
+    Py_ssize_t entries
     Py_ssize_t times
     Py_ssize_t sequenced
 
 
-# Where it is written down. The columns of marks have room for all that there can be.
+# Where it is written down. The columns of entries have room for all that there can be.
 cdef struct Columns:
     uint32_t* positions
     uint32_t* offsets
@@ -68,8 +68,8 @@ cdef struct Index:
     Py_ssize_t times
 
 
-cdef bint _scan(ApproximateCounter* tally, Columns* columns, Reading start, Reading stop, int64_t interval, int64_t base, int64_t file_pos, bint check_crc) noexcept nogil
-cdef bint _note_sequenced(Columns* columns, ApproximateCounter* tally, uint32_t pos) noexcept nogil
+cdef bint _scan(ScanTotals* totals, Columns* columns, Reading start, Reading stop, int64_t interval, int64_t base, int64_t file_pos, bint check_crc) noexcept nogil
+cdef bint _note_sequenced(Columns* columns, ScanTotals* totals, uint32_t pos) noexcept nogil
 cdef object _column(object code, void* items, Py_ssize_t size)
 cdef Reading _next(Reading at, Reading stop) noexcept nogil
 cdef bint _checked(Reading at, Header* batch) noexcept nogil

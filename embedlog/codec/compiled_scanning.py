@@ -11,74 +11,75 @@ from array import array
 import cython
 
 from . import plain_scanning
-from .rules import Compared, Marking, Marks, Rules, Scanned
+from .rules import Compared, IndexEntries, IndexState, Rules, Scanned
 
 if not cython.compiled:
     raise ImportError("this module works only compiled: plain_scanning is its twin")
 
+ANY_OFFSET = cython.declare(int64_t, 0x7FFFFFFFFFFFFFFF)
 ENTRY_END = cython.declare(int64_t, 0x100000000)
 _SHORT = cython.declare(cython.Py_ssize_t, 4096)  # looked through sooner than the GIL is let go and taken
 
 crc32c_prepare()
 
 
-def _scan(tally, columns, start, stop, interval, base, file_pos, check_crc):
+def _scan(totals, columns, start, stop, interval, base, file_pos, check_crc):
     """False where memory ran out."""
     batch: Header
-    before: ApproximateCounter
-    unproven: ApproximateCounter
+    before: ScanTotals
+    unproven: ScanTotals
     is_unproven: cython.bint = False
-    first: Reading = tally.at
-    behind_gap: cython.bint
+    first: Reading = totals.at
+    after_gap: cython.bint
     offset: int64_t
     at: int64_t
-    while header(tally.at, stop, cython.address(batch)):
-        if check_crc and not intact(tally.at, batch.end):
+    while header(totals.at, stop, cython.address(batch)):
+        if check_crc and not intact(totals.at, batch.end):
             break
-        behind_gap = batch.base_offset > tally.place.next_offset
-        if behind_gap:
-            before = tally[0]
-        if not fits(cython.address(tally.place), cython.address(batch)):
+        after_gap = batch.base_offset > totals.place.next_offset
+        if after_gap:
+            before = totals[0]
+        if not fits(cython.address(totals.place), cython.address(batch)):
             break
-        if behind_gap:
+        if after_gap:
             unproven = before
-        is_unproven = behind_gap
+        is_unproven = after_gap
         offset = batch.last_offset - base
-        if batch.max_timestamp_ms > tally.largest:
-            tally.largest = batch.max_timestamp_ms
-            tally.largest_offset = offset
-        at = file_pos + (tally.at - start)
-        if at > tally.due_behind:
+        if batch.max_timestamp_ms > totals.largest:
+            totals.largest = batch.max_timestamp_ms
+            totals.largest_offset = offset
+        at = file_pos + (totals.at - start)
+        if at > totals.next_entry_pos:
             if 0 <= offset < ENTRY_END and at < ENTRY_END:
-                columns.positions[tally.marks] = cython.cast(uint32_t, at)
-                columns.offsets[tally.marks] = cython.cast(uint32_t, offset)
-                tally.marks += 1
+                columns.positions[totals.entries] = cython.cast(uint32_t, at)
+                columns.offsets[totals.entries] = cython.cast(uint32_t, offset)
+                totals.entries += 1
                 if (
-                    tally.largest >= 0
-                    and tally.largest > tally.noted
-                    and tally.largest_offset > tally.noted_offset
+                    totals.largest >= 0
+                    and totals.largest > totals.indexed
+                    and totals.largest_offset > totals.indexed_offset
                 ):
-                    columns.timestamps[tally.times] = tally.largest
-                    columns.timestamp_offsets[tally.times] = cython.cast(uint32_t, tally.largest_offset)
-                    tally.times += 1
-                    tally.noted = tally.largest
-                    tally.noted_offset = tally.largest_offset
-                tally.due_behind = at + interval
+                    columns.timestamps[totals.times] = totals.largest
+                    columns.timestamp_offsets[totals.times] = cython.cast(uint32_t, totals.largest_offset)
+                    totals.times += 1
+                    totals.indexed = totals.largest
+                    totals.indexed_offset = totals.largest_offset
+                totals.next_entry_pos = at + interval
         if batch.producer_id >= 0 or batch.attributes & (TRANSACTIONAL_BIT | CONTROL_BIT):
-            if not _note_sequenced(columns, tally, cython.cast(uint32_t, tally.at - first)):
+            if not _note_sequenced(columns, totals, cython.cast(uint32_t, totals.at - first)):
                 return False
-        tally.batches += 1
-        tally.records += batch.record_count
-        tally.at = batch.end
+        totals.batches += 1
+        totals.records += batch.record_count
+        totals.at = batch.end
     if is_unproven:
-        tally[0] = unproven
+        totals[0] = unproven
     return True
 
 
-def _note_sequenced(columns, tally, pos):
+def _note_sequenced(columns, totals, pos):
     room: cython.Py_ssize_t
-    if tally.sequenced == columns.sequenced_room:
-        room = 2 * tally.sequenced + 64
+    if totals.sequenced == columns.sequenced_room:
+        room = 2 * totals.sequenced + 64
         moved: cython.pointer(uint32_t) = cython.cast(
             cython.pointer(uint32_t), realloc(columns.sequenced, room * 4)
         )
@@ -86,8 +87,8 @@ def _note_sequenced(columns, tally, pos):
             return False
         columns.sequenced = moved
         columns.sequenced_room = room
-    columns.sequenced[tally.sequenced] = pos
-    tally.sequenced += 1
+    columns.sequenced[totals.sequenced] = pos
+    totals.sequenced += 1
     return True
 
 
@@ -100,39 +101,39 @@ def scan_run(
     pos,
     end,
     rules,
-    marking,
+    index_state,
     check_crc: cython.bint = True,
     file_pos: int64_t = 0,
 ):
     """See `plain_scanning`."""
-    tally: ApproximateCounter
+    totals: ScanTotals
     columns: Columns
     interval: int64_t
     base: int64_t
     view: Py_buffer
     room: cython.size_t
     done: cython.bint
-    tally.place = place_of(rules)
+    totals.place = place_of(rules)
     (
         interval,
         base,
-        tally.due_behind,
-        tally.largest,
-        tally.largest_offset,
-        tally.noted,
-        tally.noted_offset,
-    ) = marking
-    tally.batches = tally.records = 0
-    tally.marks = tally.times = tally.sequenced = 0
+        totals.next_entry_pos,
+        totals.largest,
+        totals.largest_offset,
+        totals.indexed,
+        totals.indexed_offset,
+    ) = index_state
+    totals.batches = totals.records = 0
+    totals.entries = totals.times = totals.sequenced = 0
     columns.timestamps = cython.NULL
     columns.sequenced = cython.NULL
     columns.sequenced_room = 0
     PyObject_GetBuffer(buffer, cython.address(view), PyBUF_SIMPLE)
     try:
         start: Reading = cython.cast(Reading, view.buf)
-        tally.at = start + min(max(cython.cast(cython.Py_ssize_t, pos), 0), view.len)
+        totals.at = start + min(max(cython.cast(cython.Py_ssize_t, pos), 0), view.len)
         stop: Reading = start + min(cython.cast(cython.Py_ssize_t, end), view.len)
-        room = max(stop - tally.at, 0) // max(interval + 1, HEADER_SIZE) + 2
+        room = max(stop - totals.at, 0) // max(interval + 1, HEADER_SIZE) + 2
         columns.timestamps = cython.cast(cython.pointer(int64_t), malloc(room * 20))
         if columns.timestamps == cython.NULL:
             raise MemoryError
@@ -141,7 +142,7 @@ def scan_run(
         columns.timestamp_offsets = columns.offsets + room
         with cython.nogil:
             done = _scan(
-                cython.address(tally),
+                cython.address(totals),
                 cython.address(columns),
                 start,
                 stop,
@@ -153,34 +154,34 @@ def scan_run(
         if not done:
             raise MemoryError
         return Scanned(
-            tally.at - start,
+            totals.at - start,
             Rules(
-                tally.place.next_offset,
-                tally.place.epoch,
-                tally.place.latest_epoch,
-                tally.place.limit_offset,
-                tally.place.end_offset,
-                tally.place.may_have_gaps,
-                tally.place.inside,
+                totals.place.next_offset,
+                totals.place.epoch,
+                totals.place.latest_epoch,
+                totals.place.limit_offset,
+                totals.place.end_offset,
+                totals.place.may_have_gaps,
+                totals.place.inside,
             ),
-            tally.batches,
-            tally.records,
-            Marks(
-                _column("I", columns.positions, 4 * tally.marks),
-                _column("I", columns.offsets, 4 * tally.marks),
-                _column("q", columns.timestamps, 8 * tally.times),
-                _column("I", columns.timestamp_offsets, 4 * tally.times),
+            totals.batches,
+            totals.records,
+            IndexEntries(
+                _column("I", columns.positions, 4 * totals.entries),
+                _column("I", columns.offsets, 4 * totals.entries),
+                _column("q", columns.timestamps, 8 * totals.times),
+                _column("I", columns.timestamp_offsets, 4 * totals.times),
             ),
-            Marking(
+            IndexState(
                 interval,
                 base,
-                tally.due_behind,
-                tally.largest,
-                tally.largest_offset,
-                tally.noted,
-                tally.noted_offset,
+                totals.next_entry_pos,
+                totals.largest,
+                totals.largest_offset,
+                totals.indexed,
+                totals.indexed_offset,
             ),
-            _column("I", columns.sequenced, 4 * tally.sequenced),
+            _column("I", columns.sequenced, 4 * totals.sequenced),
         )
     finally:
         free(columns.timestamps)
@@ -203,7 +204,7 @@ def compare_run(
     time: cython.Py_ssize_t
     largest: int64_t
     whole: cython.bint
-    behind: Reading
+    next_batch: Reading
     views: Py_buffer[5]
     held: cython.Py_ssize_t = 0
     entry, time, largest, whole = compared
@@ -223,8 +224,8 @@ def compare_run(
         stop: Reading = start + min(cython.cast(cython.Py_ssize_t, end), views[0].len)
         with cython.nogil:
             while True:
-                behind = _next(at, stop)
-                if behind == cython.NULL or not _agrees(
+                next_batch = _next(at, stop)
+                if next_batch == cython.NULL or not _agrees(
                     cython.address(index),
                     at,
                     file_pos + (at - start),
@@ -234,7 +235,7 @@ def compare_run(
                     whole,
                 ):
                     break
-                at = behind
+                at = next_batch
         return at - start, Compared(entry, time, largest, whole)
     finally:
         for i in range(held):
@@ -281,7 +282,7 @@ def _next(at, stop):
 
 def intact_run(buffer, pos, end):
     """See `plain_scanning`."""
-    behind: Reading
+    next_batch: Reading
     view: Py_buffer
     PyObject_GetBuffer(buffer, cython.address(view), PyBUF_SIMPLE)
     try:
@@ -290,10 +291,10 @@ def intact_run(buffer, pos, end):
         stop: Reading = start + min(cython.cast(cython.Py_ssize_t, end), view.len)
         with cython.nogil:
             while True:
-                behind = _next(at, stop)
-                if behind == cython.NULL or not intact(at, behind):
+                next_batch = _next(at, stop)
+                if next_batch == cython.NULL or not intact(at, next_batch):
                     break
-                at = behind
+                at = next_batch
         return at - start
     finally:
         PyBuffer_Release(cython.address(view))
@@ -374,23 +375,76 @@ def whole_records(body, pos: cython.Py_ssize_t, end: cython.Py_ssize_t, most: cy
     view: Py_buffer
     folded: uint64_t = 0
     count: cython.Py_ssize_t = 0
-    behind: Reading
+    next_batch: Reading
     PyObject_GetBuffer(body, cython.address(view), PyBUF_SIMPLE)
     try:
         start: Reading = cython.cast(Reading, view.buf)
         at: Reading = start + min(max(pos, 0), view.len)
         stop: Reading = start + min(end, view.len)
         while count < most:
-            behind = varint(at, stop, cython.address(folded))
-            if behind == cython.NULL or folded & 1:
+            next_batch = varint(at, stop, cython.address(folded))
+            if next_batch == cython.NULL or folded & 1:
                 if at < stop:  # incomplete, or no length: the twin tells which
                     plain_scanning.whole_records(body, at - start, stop - start, 1)
                 break
-            if cython.cast(int64_t, folded >> 1) > stop - behind:
+            if cython.cast(int64_t, folded >> 1) > stop - next_batch:
                 break
-            at = behind + (folded >> 1)
+            at = next_batch + (folded >> 1)
             count += 1
         return count, at - start
+    finally:
+        PyBuffer_Release(cython.address(view))
+
+
+def whole_batches(buffer, pos, end, upper_offset: int64_t):
+    """See `plain_scanning`."""
+    length: int32_t
+    delta: int32_t
+    base: int64_t
+    next_offset: int64_t = 0
+    view: Py_buffer
+    PyObject_GetBuffer(buffer, cython.address(view), PyBUF_SIMPLE)
+    try:
+        start: Reading = cython.cast(Reading, view.buf)
+        at: Reading = start + min(max(cython.cast(cython.Py_ssize_t, pos), 0), view.len)
+        stop: Reading = start + min(cython.cast(cython.Py_ssize_t, end), view.len)
+        while stop - at >= HEADER_SIZE:
+            base = cython.cast(int64_t, load_u64(at))
+            length = cython.cast(int32_t, load_u32(at + 8))
+            delta = cython.cast(int32_t, load_u32(at + 23))
+            if length < HEADER_SIZE - LENGTH_OVERHEAD or length > stop - at - LENGTH_OVERHEAD:
+                break
+            if base < 0 or delta < 0 or base >= upper_offset or base > ANY_OFFSET - delta - 1:
+                break
+            next_offset = base + delta + 1
+            at += LENGTH_OVERHEAD + length
+        return at - start, next_offset
+    finally:
+        PyBuffer_Release(cython.address(view))
+
+
+def find_offset(buffer, pos, end, rules, offset: int64_t):
+    """See `plain_scanning`."""
+    place: Place = place_of(rules)
+    batch: Header
+    view: Py_buffer
+    PyObject_GetBuffer(buffer, cython.address(view), PyBUF_SIMPLE)
+    try:
+        at: cython.Py_ssize_t = max(pos, 0)
+        stop: cython.Py_ssize_t = end
+        next_offset: int64_t = place.next_offset
+        while at <= view.len - HEADER_SIZE:
+            start: Reading = cython.cast(Reading, view.buf) + at
+            # The batch may reach after the buffer: only its header is looked at.
+            if not header(start, start + (stop - at), cython.address(batch)):
+                break
+            if not fits(cython.address(place), cython.address(batch)):
+                break
+            if batch.last_offset >= offset:
+                return at, next_offset, True
+            next_offset = place.next_offset
+            at += batch.end - start
+        return at, next_offset, False
     finally:
         PyBuffer_Release(cython.address(view))
 

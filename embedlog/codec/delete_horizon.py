@@ -50,10 +50,10 @@ def with_delete_horizon(
     records: list[bytes] = []
     for start, stop in record_spans(body, header.record_count):
         _, pos = decode_varint(body, start, stop)
-        delta, behind = decode_varlong(body, pos + 1, stop)
+        delta, after = decode_varlong(body, pos + 1, stop)
         moved = encode_varlong(wrapped(delta + shift))
-        size = 1 + len(moved) + stop - behind
-        records += (encode_varint(size), body[pos : pos + 1], moved, body[behind:stop])
+        size = 1 + len(moved) + stop - after
+        records += (encode_varint(size), body[pos : pos + 1], moved, body[after:stop])
     attributes = header.attributes & ~CODEC_MASK | codec | DELETE_HORIZON_BIT
     fields = (header.max_timestamp_ms, header.producer_id, header.producer_epoch, header.base_sequence)
     tail = TAIL.pack(attributes, header.last_offset_delta, horizon_ms, *fields, header.record_count)

@@ -1,17 +1,17 @@
-"""The hot loops that run here: the compiled ones where they were built, else those in plain Python.
+"""The hot loops in use: compiled if they were built, else plain Python.
 
-    encoding    BatchBuilder                                  one batch, record by record
+    encoding    BatchBuilder                                                   one batch, record by record
                 values_size  pairs_size  encode_values  encode_pairs  encode_records  encode_one  seal
-    decoding    decode_records  decode_values  record_spans                    one batch's records
-                decode_run  values_run  whole_batches  find_offset  record_at  runs of batches (rules.py)
-    scanning    scan_run  intact_run  compare_run  check_run  increasing      runs that are not opened
-                ready_batch                                   one batch that was sent
-                whole_records                                 a piece of one batch
-    columns     Columns                                                       records as columns
+    decoding    decode_records  decode_values  record_spans                    the records of one batch
+                decode_run  values_run  record_at                              the records of a run (rules.py)
+    scanning    scan_run  intact_run  compare_run  check_run  whole_batches  find_offset  increasing
+                ready_batch                                                    one batch as sent
+                whole_records                                                  a piece of one batch
+    columns     Columns                                                        records as columns
 
-Both bodies give the same bytes and the same errors (`tests/codec` runs everything on both).
+Both implementations give the same bytes and the same errors (`tests/codec` runs everything on both).
 EMBEDLOG_LOOPS=compiled demands the compiled ones, EMBEDLOG_LOOPS=plain forbids them; so does
-EMBEDLOG_CHECKSUM, since the compiled ones sum for themselves. `IMPLEMENTATION` names what runs.
+EMBEDLOG_CHECKSUM, since the compiled ones compute CRCs themselves. `IMPLEMENTATION` names the one in use.
 """
 
 from __future__ import annotations
@@ -73,8 +73,6 @@ decode_values = _decoding.decode_values
 record_spans = _decoding.record_spans
 decode_run = _decoding.decode_run
 values_run = _decoding.values_run
-whole_batches = _decoding.whole_batches
-find_offset = _decoding.find_offset
 record_at = _decoding.record_at
 
 scan_run = _scanning.scan_run
@@ -83,6 +81,8 @@ compare_run = _scanning.compare_run
 check_run = _scanning.check_run
 ready_batch = _scanning.ready_batch
 whole_records = _scanning.whole_records
+whole_batches = _scanning.whole_batches
+find_offset = _scanning.find_offset
 increasing = _scanning.increasing
 
 Columns = _columns.Columns

@@ -1,6 +1,6 @@
 """The hot loops from bytes to records, in plain Python; `compiled_decoding` is the same, compiled.
 
-Records of one shape are taken together (plain_byte_ranges.py). Else the walk goes record by record (their
+Records of one shape are taken together (plain_uniform.py). Else the walk goes record by record (their
 layout: `plain_encoding`) with the one- and two-byte varints spelled out; longer ones, and whatever is wrong,
 leave the loop for `varint`.
 
@@ -14,23 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import repeat
-from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from ..errors import CorruptRecord
 from ..model import Header, Headers, Record
-from .plain_byte_ranges import Stretch, stretch_at
 from .plain_encoding import wrapped
-from .record_batch import (
-    HEADER_SIZE,
-    LAST_OFFSET_DELTA_POS,
-    LENGTH_OVERHEAD,
-    MIN_BATCH_LENGTH,
-    BatchHeader,
-    crc_matches,
-    read_header,
-)
-from .rules import ANY_OFFSET, Rules
+from .plain_uniform import UniformRecords, uniform_records_at
+from .record_batch import HEADER_SIZE, BatchHeader, crc_matches, read_header
+from .rules import ANY_OFFSET, Rules, headers_of_run
 from .varint import MAX_INT64, MAX_VARINT_BYTES, MAX_VARLONG_BYTES, MIN_INT64, decode_unsigned
 
 if TYPE_CHECKING:
@@ -38,8 +29,6 @@ if TYPE_CHECKING:
 
 IMPLEMENTATION = "plain"
 
-_BASE_AND_LENGTH = Struct(">qi")
-_LAST_OFFSET_DELTA = Struct(">i")
 _ONE_BY_ONE: Final = 32  # records, before it is looked again whether the next ones are all alike
 
 
@@ -70,15 +59,15 @@ def decode_records(
     try:
         done = 0
         while done < count:
-            stretch = stretch_at(body, pos, last + 1, min(count - done, last_offset_delta - last))
-            if stretch is not None:
-                skipped = min(max(start_offset - base_offset - last - 1, 0), stretch.number)
-                records += _of_stretch(
-                    body, stretch, skipped, topic, partition, base_offset + last + 1, base, append_time_ms
+            uniform = uniform_records_at(body, pos, last + 1, min(count - done, last_offset_delta - last))
+            if uniform is not None:
+                skipped = min(max(start_offset - base_offset - last - 1, 0), uniform.number)
+                records += _from_uniform(
+                    body, uniform, skipped, topic, partition, base_offset + last + 1, base, append_time_ms
                 )
-                done += stretch.number
-                last += stretch.number
-                pos = stretch.end
+                done += uniform.number
+                last += uniform.number
+                pos = uniform.end
                 continue
             start, done = done, min(done + _ONE_BY_ONE, count)
             for index in range(start, done):  # noqa: B007 (it is read where an error is made)
@@ -194,13 +183,13 @@ def decode_values(
     try:
         done = 0
         while done < count:
-            stretch = stretch_at(body, pos, last + 1, min(count - done, last_offset_delta - last))
-            if stretch is not None:
-                stop = min(stop_delta - last - 1, stretch.number)
-                values += stretch.values(body, max(first_delta - last - 1, 0), stop)
-                done += stretch.number
-                last += stretch.number
-                pos = stretch.end
+            uniform = uniform_records_at(body, pos, last + 1, min(count - done, last_offset_delta - last))
+            if uniform is not None:
+                stop = min(stop_delta - last - 1, uniform.number)
+                values += uniform.values(body, max(first_delta - last - 1, 0), stop)
+                done += uniform.number
+                last += uniform.number
+                pos = uniform.end
                 continue
             start, done = done, min(done + _ONE_BY_ONE, count)
             for index in range(start, done):  # noqa: B007 (it is read where an error is made)
@@ -278,9 +267,9 @@ def decode_values(
     return values
 
 
-def _of_stretch(
+def _from_uniform(
     body: bytes,
-    stretch: Stretch,
+    uniform: UniformRecords,
     skipped: int,
     topic: str,
     partition: int,
@@ -291,18 +280,18 @@ def _of_stretch(
     """The records of a stretch but for so many, the first of all of which has an offset."""
     times: Iterable[int] = repeat(append_time_ms or 0)
     if append_time_ms is None:
-        deltas = stretch.times(body)[skipped:]
+        deltas = uniform.times(body)[skipped:]
         times = [base_timestamp_ms + ((delta >> 1) ^ -(delta & 1)) for delta in deltas]
         if times and not MIN_INT64 <= min(times) <= max(times) <= MAX_INT64:
             times = map(wrapped, times)
     columns: tuple[Iterable[Any], ...] = (
         repeat(topic),
         repeat(partition),
-        range(offset + skipped, offset + stretch.number),
+        range(offset + skipped, offset + uniform.number),
         times,
         repeat(0 if append_time_ms is None else 1),
-        repeat(None) if stretch.key_size < 0 else stretch.keys(body)[skipped:],
-        stretch.values(body, skipped, stretch.number),
+        repeat(None) if uniform.key_size < 0 else uniform.keys(body)[skipped:],
+        uniform.values(body, skipped, uniform.number),
         repeat(()),
     )
     return map(tuple.__new__, repeat(Record), zip(*columns, strict=False))
@@ -405,37 +394,6 @@ def _run_to(
         yield header
 
 
-def whole_batches(buffer: ReadBuffer, pos: int, end: int, upper_offset: int) -> tuple[int, int]:
-    """How far whole batches that begin before `upper_offset` reach: pos, and the offset after them (0
-    where there are none). Only their lengths and offsets are looked at."""
-    end = min(end, len(buffer))
-    next_offset = 0
-    while end - pos >= HEADER_SIZE:
-        base, length = _BASE_AND_LENGTH.unpack_from(buffer, pos)
-        (delta,) = _LAST_OFFSET_DELTA.unpack_from(buffer, pos + LAST_OFFSET_DELTA_POS)
-        if not MIN_BATCH_LENGTH <= length <= end - pos - LENGTH_OVERHEAD:
-            break
-        if base < 0 or delta < 0 or base >= upper_offset or base > ANY_OFFSET - delta - 1:
-            break
-        next_offset = base + delta + 1
-        pos += length + LENGTH_OVERHEAD
-    return pos, next_offset
-
-
-def find_offset(buffer: ReadBuffer, pos: int, end: int, rules: Rules, offset: int) -> tuple[int, int, bool]:
-    """Look for the first batch of a run that ends at or after `offset`; CRCs are not checked.
-
-    `end` tells how far batches may reach. It may lie after the buffer, which then holds their beginnings.
-    Returns its pos, the offset after the batch before it, and True; or where the run ends, and False.
-    """
-    next_offset = rules.next_offset
-    for header in headers_of_run(buffer, pos, end, rules, check_crc=False):
-        if header.last_offset >= offset:
-            return header.pos, next_offset, True
-        pos, next_offset = header.pos + header.size, header.next_offset
-    return pos, next_offset, False
-
-
 def record_at(
     data: bytes,
     begins: int,
@@ -492,30 +450,7 @@ def record_at(
     return found[0] if found and found[0].offset == offset else None
 
 
-def headers_of_run(
-    buffer: ReadBuffer, pos: int, end: int, rules: Rules, *, check_crc: bool
-) -> Iterator[BatchHeader]:
-    """The headers of the batches from `pos` on that are in their place and end by `end`."""
-    next_offset, epoch, latest_epoch, limit_offset, end_offset, may_have_gaps, inside = rules
-    while len(buffer) - pos >= HEADER_SIZE:
-        try:
-            header = read_header(buffer, pos)
-        except CorruptRecord:
-            return
-        if header.size > end - pos or (check_crc and not crc_matches(buffer, header)):
-            return
-        base, last = header.base_offset, header.last_offset
-        if base > next_offset and not may_have_gaps:
-            return
-        if base < next_offset and (not inside or last < next_offset):
-            return
-        if base >= limit_offset or last >= end_offset or not epoch <= header.leader_epoch <= latest_epoch:
-            return
-        yield header
-        pos, next_offset, epoch, inside = pos + header.size, last + 1, header.leader_epoch, False
-
-
-# -- headers, and what is wrong ------------------------------------------------------------------------
+# -- headers and errors --------------------------------------------------------------------------------
 
 
 def _decode_headers(body: bytes, pos: int, stop: int) -> tuple[Headers, int]:

@@ -16,28 +16,34 @@ from __future__ import annotations
 
 from array import array
 from operator import lt
+from struct import Struct
 from typing import TYPE_CHECKING
 
 from ..errors import CorruptRecord
-from .plain_decoding import decode_records, headers_of_run
+from .plain_decoding import decode_records
 from .record_batch import (
     CODEC_MASK,
     CONTROL_BIT,
     HEADER,
     HEADER_SIZE,
+    LAST_OFFSET_DELTA_POS,
+    LENGTH_OVERHEAD,
+    MIN_BATCH_LENGTH,
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
     BatchHeader,
     crc_matches,
     read_header,
 )
-from .rules import Compared, Marking, Marks, Rules, Scanned
+from .rules import ANY_OFFSET, Compared, IndexEntries, IndexState, Rules, Scanned, headers_of_run
 from .varint import MAX_VARINT_BYTES, decode_varint
 
 if TYPE_CHECKING:
     from .record_batch import ReadBuffer
 
-_ENTRY_END = 1 << 32  # what an index entry can say
+_ENTRY_END = 1 << 32  # an index entry cannot hold more
+_BASE_AND_LENGTH = Struct(">qi")
+_LAST_OFFSET_DELTA = Struct(">i")
 
 
 def scan_run(
@@ -45,7 +51,7 @@ def scan_run(
     pos: int,
     end: int,
     rules: Rules,
-    marking: Marking,
+    index_state: IndexState,
     check_crc: bool = True,
     file_pos: int = 0,
 ) -> Scanned:
@@ -59,21 +65,21 @@ def scan_run(
     before = headers[-2].next_offset if len(headers) > 1 else rules.next_offset
     if headers and headers[-1].base_offset > before:
         headers.pop()
-    interval, base, due_behind, largest, largest_offset, noted, noted_offset = marking
-    marks = Marks(array("I"), array("I"), array("q"), array("I"))
+    interval, base, next_entry_pos, largest, largest_offset, indexed, indexed_offset = index_state
+    entries = IndexEntries(array("I"), array("I"), array("q"), array("I"))
     for header in headers:
         offset = header.last_offset - base
         if header.max_timestamp_ms > largest:
             largest, largest_offset = header.max_timestamp_ms, offset
         at = file_pos + header.pos
-        if at > due_behind and 0 <= offset < _ENTRY_END and at < _ENTRY_END:
-            marks.positions.append(at)
-            marks.offsets.append(offset)
-            if largest >= 0 and largest > noted and largest_offset > noted_offset:
-                marks.timestamps.append(largest)
-                marks.timestamp_offsets.append(largest_offset)
-                noted, noted_offset = largest, largest_offset
-            due_behind = at + interval
+        if at > next_entry_pos and 0 <= offset < _ENTRY_END and at < _ENTRY_END:
+            entries.positions.append(at)
+            entries.offsets.append(offset)
+            if largest >= 0 and largest > indexed and largest_offset > indexed_offset:
+                entries.timestamps.append(largest)
+                entries.timestamp_offsets.append(largest_offset)
+                indexed, indexed_offset = largest, largest_offset
+            next_entry_pos = at + interval
     sequenced = array("I", [header.pos - pos for header in headers if header.is_sequenced])
     if headers:
         last = headers[-1]
@@ -84,8 +90,8 @@ def scan_run(
         rules,
         len(headers),
         sum(header.record_count for header in headers),
-        marks,
-        Marking(interval, base, due_behind, largest, largest_offset, noted, noted_offset),
+        entries,
+        IndexState(interval, base, next_entry_pos, largest, largest_offset, indexed, indexed_offset),
         sequenced,
     )
 
@@ -95,7 +101,7 @@ def compare_run(
     pos: int,
     end: int,
     base_offset: int,
-    entries: Marks,
+    entries: IndexEntries,
     compared: Compared,
     file_pos: int = 0,
 ) -> tuple[int, Compared]:
@@ -229,6 +235,37 @@ def whole_records(body: ReadBuffer, pos: int, end: int, most: int) -> tuple[int,
     return count, pos
 
 
+def whole_batches(buffer: ReadBuffer, pos: int, end: int, upper_offset: int) -> tuple[int, int]:
+    """How far whole batches that begin before `upper_offset` reach: pos, and the offset after them (0
+    where there are none). Only their lengths and offsets are looked at."""
+    end = min(end, len(buffer))
+    next_offset = 0
+    while end - pos >= HEADER_SIZE:
+        base, length = _BASE_AND_LENGTH.unpack_from(buffer, pos)
+        (delta,) = _LAST_OFFSET_DELTA.unpack_from(buffer, pos + LAST_OFFSET_DELTA_POS)
+        if not MIN_BATCH_LENGTH <= length <= end - pos - LENGTH_OVERHEAD:
+            break
+        if base < 0 or delta < 0 or base >= upper_offset or base > ANY_OFFSET - delta - 1:
+            break
+        next_offset = base + delta + 1
+        pos += length + LENGTH_OVERHEAD
+    return pos, next_offset
+
+
+def find_offset(buffer: ReadBuffer, pos: int, end: int, rules: Rules, offset: int) -> tuple[int, int, bool]:
+    """Look for the first batch of a run that ends at or after `offset`; CRCs are not checked.
+
+    `end` tells how far batches may reach. It may lie after the buffer, which then holds their beginnings.
+    Returns its pos, the offset after the batch before it, and True; or where the run ends, and False.
+    """
+    next_offset = rules.next_offset
+    for header in headers_of_run(buffer, pos, end, rules, check_crc=False):
+        if header.last_offset >= offset:
+            return header.pos, next_offset, True
+        pos, next_offset = header.pos + header.size, header.next_offset
+    return pos, next_offset, False
+
+
 def increasing(column: array[int]) -> bool:
-    """Is each number larger than the one before? (Of type "I" or "q", as in Marks.)"""
+    """Is each number larger than the one before? (Of type "I" or "q", as in IndexEntries.)"""
     return all(map(lt, column, column[1:]))

@@ -1,28 +1,35 @@
-"""What a CRC leaves out, and what a run of batches comes to: the terms in which the loops are asked.
+"""The terms of the loops over many batches: which batch may come next, and the result of a scan.
 
-A *run* is a stretch of batches in which nothing unusual happens. The loops walk a run without a line of
-Python for each batch, and stop before the first batch that is not of it: because it is compressed, a control
-batch, damaged, not where it should be, or because the bytes end. The caller, who takes batch by batch what is
-unusual, says what was wrong. So stopping is never an error, and never wrong but for speed.
+A *run* is a series of batches in which nothing is unusual. The loops walk a run without a line of Python per
+batch. They stop before the first batch that is not part of it (compressed, a control batch, damaged, or out
+of place), or where the bytes end. The caller then reads that batch by itself to find the reason. So stopping
+early is never an error; it only costs time.
 """
 
 from __future__ import annotations
 
 from array import array
-from typing import Final, NamedTuple
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ..errors import CorruptRecord
+from .record_batch import HEADER_SIZE, BatchHeader, crc_matches, read_header
+
+if TYPE_CHECKING:
+    from .record_batch import ReadBuffer
 
 ANY_OFFSET: Final = (1 << 63) - 1
 ANY_EPOCH: Final = (1 << 31) - 1
-NEVER: Final = (1 << 62) - 1  # as an interval of marks
+NEVER: Final = (1 << 62) - 1  # as an index interval: no entries
 
 
 class Rules(NamedTuple):
     """Which batch may come next. (No CRC covers a batch's base offset and leader epoch.)
 
-    It begins at next_offset (with may_have_gaps at or after it; with inside it may also begin before it and
-    reach to it), before limit_offset, ends before end_offset, and has a leader epoch from epoch to
-    latest_epoch. Behind it the same holds for the following one, with its end and epoch in place of
-    next_offset and epoch, and no more `inside`.
+    Its base offset is next_offset (with may_have_gaps: at least that; with `inside`: it may be lower if the
+    batch contains next_offset) and below limit_offset; its last offset is below end_offset; its leader epoch
+    is from `epoch` to latest_epoch. For the batch after it next_offset and `epoch` advance, and `inside` is
+    off.
     """
 
     next_offset: int
@@ -34,26 +41,28 @@ class Rules(NamedTuple):
     inside: bool = False
 
 
-class Marking(NamedTuple):
-    """What an index goes on from: the first batch after byte due_behind is marked, and then the first that
-    lies more than interval_bytes after that.
+class IndexState(NamedTuple):
+    """The state of an index under construction.
 
-    Offsets count from base_offset. `largest` is the largest timestamp so far and the last offset of the
-    first batch that had it, `noted` the same of the last mark that brought a new one.
+    The next batch that begins past byte next_entry_pos gets an entry, then the first one more than
+    interval_bytes after it. Offsets count from base_offset. `largest`: the largest timestamp so far, and the
+    last offset of the first batch that had it. `indexed`: the same for the last time entry.
     """
 
     interval_bytes: int = NEVER
     base_offset: int = 0
-    due_behind: int = NEVER
+    next_entry_pos: int = NEVER
     largest_timestamp_ms: int = -1
     largest_offset: int = 0
-    noted_timestamp_ms: int = -1
-    noted_offset: int = -1
+    indexed_timestamp_ms: int = -1
+    indexed_offset: int = -1
 
 
-class Marks(NamedTuple):
-    """The batches marked: where each stands in the file and its last offset; and the largest timestamp with
-    its offset, for those that brought a new one. (Offsets count from `Marking.base_offset`.)"""
+class IndexEntries(NamedTuple):
+    """Index entries as columns: position and last offset of a batch; largest timestamp and its offset.
+
+    Offsets count from `IndexState.base_offset`. There is a timestamp only if it exceeds the one before.
+    """
 
     positions: array[int]
     offsets: array[int]
@@ -62,25 +71,51 @@ class Marks(NamedTuple):
 
 
 class Scanned(NamedTuple):
-    """A run that was checked. It ends at byte `pos`; rules and marking are as they would go on from there.
+    """A run that was checked. It ends at byte `pos`; a scan of the next one continues with `rules` and
+    `index_state`.
 
-    `sequenced` tells how far behind its begin there are batches with a producer id, or of a transaction.
+    `sequenced`: where batches with a producer id or of a transaction begin, counted from the run's start.
     """
 
     pos: int
     rules: Rules
     batches: int
     records: int
-    marks: Marks
-    marking: Marking
+    entries: IndexEntries
+    index_state: IndexState
     sequenced: array[int]
 
 
 class Compared(NamedTuple):
-    """How far the entries of an index have been compared with the batches: the next ones, and the largest
-    timestamp so far. `whole` as long as no batch has been passed over."""
+    """How many entries of an index have been compared with the batches, and the largest timestamp so far.
+
+    `whole`: no batch was skipped.
+    """
 
     next_entry: int = 0
     next_time: int = 0
     largest_timestamp_ms: int = -1
     whole: bool = True
+
+
+def headers_of_run(
+    buffer: ReadBuffer, pos: int, end: int, rules: Rules, *, check_crc: bool
+) -> Iterator[BatchHeader]:
+    """The headers of the run at `pos`, whose batches end by `end`: the plain loops' rule of what a run is."""
+    next_offset, epoch, latest_epoch, limit_offset, end_offset, may_have_gaps, inside = rules
+    while len(buffer) - pos >= HEADER_SIZE:
+        try:
+            header = read_header(buffer, pos)
+        except CorruptRecord:
+            return
+        if header.size > end - pos or (check_crc and not crc_matches(buffer, header)):
+            return
+        base, last = header.base_offset, header.last_offset
+        if base > next_offset and not may_have_gaps:
+            return
+        if base < next_offset and (not inside or last < next_offset):
+            return
+        if base >= limit_offset or last >= end_offset or not epoch <= header.leader_epoch <= latest_epoch:
+            return
+        yield header
+        pos, next_offset, epoch, inside = pos + header.size, last + 1, header.leader_epoch, False

@@ -23,7 +23,7 @@ from .record_batch import HEAD, LENGTH_OVERHEAD, MAGIC, TAIL
 from .varint import MAX_INT32, encode_varint
 
 _REMEMBERED = 4096
-_BEHIND_LENGTH = HEAD.size - LENGTH_OVERHEAD
+_AFTER_LENGTH = HEAD.size - LENGTH_OVERHEAD
 
 _head = HEAD.pack
 _tail = TAIL.pack
@@ -47,7 +47,7 @@ def encode_one(
     else:
         sizes = _pair_sizes(None if key is None else len(key), None if value is None else len(value))
         covered = b"".join((tail, sizes[0], key or b"", sizes[1], value or b"", b"\x00"))
-    length = len(covered) + _BEHIND_LENGTH
+    length = len(covered) + _AFTER_LENGTH
     if length > MAX_INT32:
         raise InvalidArgument(f"a record batch of {length:,} bytes is larger than {MAX_INT32:,}")
     batch = bytearray(_head(base_offset, length, leader_epoch, MAGIC, crc32c(covered)))

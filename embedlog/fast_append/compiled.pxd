@@ -58,7 +58,7 @@ cdef class IndexFields:
     cdef public int64_t _base
     cdef public int64_t _interval
     cdef public int64_t _largest_offset
-    cdef public int64_t due_behind
+    cdef public int64_t next_entry_pos
     cdef public int64_t largest_timestamp_ms
     cdef public object offsets
     cdef public object times

@@ -66,14 +66,14 @@ def _add(index, pos, last_offset, timestamp_ms):
     if timestamp_ms > index.largest_timestamp_ms:
         index.largest_timestamp_ms = timestamp_ms
         index._largest_offset = last_offset - index._base
-    if pos > index.due_behind:
+    if pos > index.next_entry_pos:
         offsets = cython.cast(tuple, index.offsets)[0]
         positions = cython.cast(tuple, index.offsets)[1]
         # Positions first: a reader that sees the offset must find its position.
         positions.append(pos)
         offsets.append(last_offset - index._base)
         _add_time_entry(index)
-        index.due_behind = pos + index._interval
+        index.next_entry_pos = pos + index._interval
     return 0
 
 
@@ -374,7 +374,7 @@ class FastAppend:
         index: IndexFields = segment.builder
         pos: int64_t = self._log.end_pos
         next_offset: int64_t = self._log.next_offset + count
-        if pos > index.due_behind or timestamp_ms > index.largest_timestamp_ms:
+        if pos > index.next_entry_pos or timestamp_ms > index.largest_timestamp_ms:
             _add(index, pos, next_offset - 1, timestamp_ms)
         if pos + size > file._length:
             file._length = pos + size

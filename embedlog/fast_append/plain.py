@@ -93,8 +93,8 @@ class IndexFields:
         "_base",
         "_interval",
         "_largest_offset",
-        "due_behind",
         "largest_timestamp_ms",
+        "next_entry_pos",
         "offsets",
         "times",
     )
@@ -102,21 +102,23 @@ class IndexFields:
     _base: int
     _interval: int
     _largest_offset: int
-    due_behind: int
+    next_entry_pos: int
     largest_timestamp_ms: int
     offsets: _OffsetColumns
     times: _TimeColumns
 
     def add(self, pos: int, last_offset: int, max_timestamp_ms: int) -> None:
-        """Index one append at `pos`, ending with last_offset. It adds an entry only past `due_behind`, and
-        changes the largest timestamp only if it exceeds it."""
+        """Index one append at `pos`, ending with last_offset.
+
+        Adds an entry only past `next_entry_pos`; raises the largest timestamp.
+        """
         self.see(last_offset, max_timestamp_ms)
-        if pos > self.due_behind:
+        if pos > self.next_entry_pos:
             # Positions first: a reader that sees the offset must find its position.
             self.offsets.positions.append(pos)
             self.offsets.offsets.append(last_offset - self._base)
             self.add_time_entry()
-            self.due_behind = pos + self._interval
+            self.next_entry_pos = pos + self._interval
 
     def see(self, last_offset: int, max_timestamp_ms: int) -> None:
         """Update the largest timestamp from a batch."""
@@ -173,7 +175,7 @@ class LogFields:
     settings: TopicSettings  # the store's topics lock
     state: PartitionState  # sync lock or append lock: it leaves ONLINE once, and returns when reopened
     segments: tuple[SegmentFields, ...]  # append lock
-    log_start_offset: int  # upkeep lock
+    log_start_offset: int  # lifecycle lock
     next_offset: int  # append lock; the next record gets it
     log_end: tuple[
         int, int, SegmentFields

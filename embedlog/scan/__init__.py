@@ -1,1 +1,1 @@
-"""Scans of a segment's batches: runs of valid ones, in parallel if it is long, and past damage."""
+"""Scans segment files: runs of valid batches, in two threads if the file is long; resync after damage."""

@@ -3,9 +3,9 @@
     | batch | batch | batch | bat           one buffer, one call of scan_run: a Run of 3 batches
                               | batch | ..  the next run begins where that one ended
 
-`Runs` stop, and tell where, at damage and at the end of the batches. To learn the reason the caller examines
-that position batch by batch, and may start again after it. `runs_and_odd_ones` does so for callers that
-accept any batch which is not damaged.
+A run ends before the first irregular batch: damaged, out of order, or cut short. The caller reads that batch
+by itself to learn the reason, and may start another scan after it. `scan_batches` does both for callers that
+accept any intact batch.
 
 Invariants: memory is bounded by the largest legal batch, whatever a length field says; a batch that extends
 past the end is not read.
@@ -19,22 +19,22 @@ from typing import Final
 
 from ..codec import HEADER_SIZE, LARGEST_BATCH, BatchHeader, read_batch, read_header
 from ..codec.loops import scan_run
-from ..codec.rules import Marking, Rules
+from ..codec.rules import IndexState, Rules
 from ..errors import CorruptRecord
 from ..index import IndexBuilder
-from .parallel_scan import Inspect, Lanes, Place, worth_it
+from .parallel_scan import Inspect, ScanState, ScanThreads, is_worthwhile
 from .parallel_scan import ReadInto as ReadInto
 from .parallel_scan import Run as Run
 
 _CHUNK: Final = 1 << 20
 _FIRST_CHUNK: Final = 1 << 16  # often that is enough
-_ALONE: Final = 64 << 20  # bytes to scan serially before lanes are tried again
+_ALONE: Final = 64 << 20  # bytes to scan serially before the threads are used again
 
 CUT_SHORT: Final = "the last batch is cut short"
 
 
-class Runs:
-    """The runs of a file from a position on. Iterate it once; `reached` is the end of the last run."""
+class RunScanner:
+    """Iterates over the runs of a file, once. `state` is the end of the last run."""
 
     def __init__(
         self,
@@ -42,71 +42,72 @@ class Runs:
         pos: int,
         end: int,
         rules: Rules,
-        marking: Marking | None = None,
+        index_state: IndexState | None = None,
         *,
         check_crc: bool = True,
         origin: int = 0,
-        look: Inspect | None = None,
-        lanes: Lanes | None = None,
+        inspect: Inspect | None = None,
+        threads: ScanThreads | None = None,
     ) -> None:
         """
         Args:
             read_into: fills a buffer from a position of the file, as FileSystem.pread_into does.
             pos, end: the byte range to scan.
-            rules: which batch may come first; after a gap a batch counts only if another one follows it.
-            marking: state of an index that is built during the scan; its positions count from byte `origin`.
+            rules: which batch may come first. A batch after a gap counts only if another one follows it.
+            index_state: of an index that is built during the scan. Its positions count from byte `origin`.
             check_crc: if False, only headers are checked.
-            look: called with a buffer, the position of a run in it, and the run; returns the run's `looked`.
-                May be called in another thread, and before earlier runs are yielded.
-            lanes: used if the range is long enough.
+            inspect: called with a buffer, the position of a run in it, and the run; its result becomes the
+                run's `inspected`. It may run in another thread, and before earlier runs are yielded.
+            threads: used if the range is long enough; None: scan in this thread.
         """
-        self.reached = Place(pos, rules, marking if marking is not None else Marking())
+        self.state = ScanState(pos, rules, index_state if index_state is not None else IndexState())
         self._read_into = read_into
         self._end = end
         self._check_crc = check_crc
         self._origin = origin
-        self._look = look
-        self._lanes = lanes
+        self._inspect = inspect
+        self._threads = threads
 
     @property
     def pos(self) -> int:
         """The end of the last run."""
-        return self.reached.pos
+        return self.state.pos
 
     def __iter__(self) -> Iterator[Run]:
         """Raises OSError."""
-        lanes = self._lanes if self._check_crc else None
+        threads = self._threads if self._check_crc else None
         alone = _FIRST_CHUNK
-        while lanes is not None and worth_it(self._end - self.pos):
+        while threads is not None and is_worthwhile(self._end - self.pos):
             until = self.pos + alone
-            yield from self._in_one_lane(until)
+            yield from self._scan_serially(until)
             if self.pos < until:
                 return
-            place = (self.reached, self._end, self._origin)
-            for run in lanes.runs(self._read_into, *place, _needed, self._look):
-                self.reached = run.behind
+            for run in threads.runs(
+                self._read_into, self.state, self._end, self._origin, _needed, self._inspect
+            ):
+                self.state = run.end_state
                 yield run
             alone = _ALONE
-        yield from self._in_one_lane(self._end)
+        yield from self._scan_serially(self._end)
 
-    def _in_one_lane(self, until: int) -> Iterator[Run]:
+    def _scan_serially(self, until: int) -> Iterator[Run]:
         """The runs that begin before byte `until`."""
         buffer, rest = bytearray(min(_FIRST_CHUNK, max(self._end - self.pos, 0))), memoryview(b"")
         needed = 1
         while needed and self.pos < until:
             view, held = memoryview(buffer), len(rest)
             view[:held] = rest
-            pos, rules, marking = self.reached
+            pos, rules, index_state = self.state
             wanted = min(len(buffer), self._end - pos)
             got = held + self._read_into(view[held:wanted], pos + held)
             if got < wanted:
                 self._end = pos + got  # the file has been truncated
-            scanned = scan_run(buffer, 0, got, rules, marking, self._check_crc, pos - self._origin)
+            scanned = scan_run(buffer, 0, got, rules, index_state, self._check_crc, pos - self._origin)
             if scanned.batches:
-                run = Run(self.reached, pos + scanned.pos, scanned)
-                if self._look is not None:
-                    run = run._replace(looked=self._look(buffer, 0, run))
-                self.reached = run.behind
+                run = Run(self.state, pos + scanned.pos, scanned)
+                if self._inspect is not None:
+                    run = run._replace(inspected=self._inspect(buffer, 0, run))
+                self.state = run.end_state
                 yield run
             rest = view[scanned.pos : got]
             # Without CRC checks headers suffice: bodies are not read.
@@ -117,7 +118,7 @@ class Runs:
                 buffer = bytearray(room)
 
 
-def runs_and_odd_ones(
+def scan_batches(
     read_into: ReadInto,
     pos: int,
     end: int,
@@ -126,29 +127,29 @@ def runs_and_odd_ones(
     *,
     check_crc: bool = True,
     origin: int = 0,
-    look: Inspect | None = None,
-    lanes: Lanes | None = None,
+    inspect: Inspect | None = None,
+    threads: ScanThreads | None = None,
 ) -> Iterator[Run | BatchHeader]:
-    """The batches of a byte range: runs, and single headers of batches that violate the rules.
+    """Iterates over the batches of a byte range: runs, and single headers of batches that violate the rules.
 
-    The caller judges such a batch. If it continues the iteration, the batch is accepted, and the rules
-    continue from it. Accepted batches go into the index of `builder`, whose positions count from byte
-    `origin`. A header's `pos` is its position in the file.
+    A header's `pos` is its position in the file. Continuing the iteration accepts its batch, and the rules
+    go on from there. Accepted batches are added to the index of `builder`, whose positions count from byte
+    `origin`.
 
-    Raises CorruptRecord, with the position, if there is no batch or (with check_crc) a damaged one; OSError.
+    Raises CorruptRecord, with the position, at a damaged batch or bytes that are none; OSError.
     """
     while pos < end:
-        marking = builder.marking if builder is not None else None
-        runs = Runs(
+        index_state = builder.index_state if builder is not None else None
+        runs = RunScanner(
             read_into,
             pos,
             end,
             rules,
-            marking,
+            index_state,
             check_crc=check_crc,
             origin=origin,
-            look=look,
-            lanes=lanes,
+            inspect=inspect,
+            threads=threads,
         )
         for run in runs:
             if builder is not None:
@@ -161,19 +162,38 @@ def runs_and_odd_ones(
             if builder is not None:
                 builder.add(pos - origin, header.last_offset, header.max_timestamp_ms)
             pos += header.size
-            rules = runs.reached.rules._replace(next_offset=header.next_offset, epoch=header.leader_epoch)
+            rules = runs.state.rules._replace(next_offset=header.next_offset, epoch=header.leader_epoch)
+
+
+def sequenced_batches(read_into: ReadInto, pos: int, end: int) -> Iterator[BatchHeader]:
+    """The batches in a byte range that producer state depends on: with a producer id, or transactional.
+
+    Does not check CRCs. Raises CorruptRecord, OSError.
+    """
+
+    def headers(buffer: bytearray, at: int, run: Run) -> list[BatchHeader]:
+        found = run.scanned.sequenced
+        return [read_header(buffer, at + pos)._replace(pos=run.pos + pos) for pos in found]
+
+    rules = Rules(0, may_have_gaps=True)
+    for found in scan_batches(read_into, pos, end, rules, check_crc=False, inspect=headers):
+        if isinstance(found, Run):
+            assert isinstance(found.inspected, list)
+            yield from found.inspected
+        elif found.is_sequenced:
+            yield found
 
 
 def intact_end(read_into: ReadInto, pos: int, end: int) -> tuple[int, int]:
-    """The end of the intact batches from `pos` on, whatever their offsets: (position, next offset).
+    """The end of the intact batches that begin at `pos`, in any order: (position, next offset).
 
     The offset is -1 if there are none. Raises OSError.
     """
     next_offset = -1
     with contextlib.suppress(CorruptRecord):
-        for found in runs_and_odd_ones(read_into, pos, end, Rules(0, may_have_gaps=True)):
+        for found in scan_batches(read_into, pos, end, Rules(0, may_have_gaps=True)):
             if isinstance(found, Run):
-                pos, next_offset = found.end, found.behind.rules.next_offset
+                pos, next_offset = found.end, found.end_state.rules.next_offset
             else:
                 pos, next_offset = pos + found.size, found.next_offset
     return pos, next_offset
@@ -194,8 +214,8 @@ def batch_at(read_into: ReadInto, pos: int, end: int, *, check_crc: bool = True)
         if header.size > LARGEST_BATCH:
             raise CorruptRecord(f"a batch cannot be {header.size:,} bytes long")
         if check_crc:
-            whole = read_bytes(read_into, pos, header.size)
-            if read_batch(whole, 0, len(whole)) is None:
+            batch = read_bytes(read_into, pos, header.size)
+            if read_batch(batch, 0, len(batch)) is None:
                 raise CorruptRecord(CUT_SHORT)
     except CorruptRecord as error:
         error.pos = pos

@@ -3,10 +3,9 @@
     | batch 7..9 | ??????????? | batch 12..14 | batch 15..17 |
                    damaged_at    accepted: 15 follows
 
-The CRC does not cover the base offset, so a batch after damage may be valid and have a wrong one. Among
-valid batches the preceding one tells; after damage only the neighbours can. They count even if their own CRC
-fails, because damage within a batch rarely hits its offset. Without a legible neighbour the batch is
-accepted.
+The CRC does not cover the base offset, so a valid batch may have a wrong one. Among valid batches the
+preceding one reveals that; after damage only the neighbours can. A neighbour counts even if its own CRC
+fails, because damage within a batch rarely hits its offset. A batch without a legible neighbour is accepted.
 
 Knows batch headers and how to read; nothing about segments and their files.
 """
@@ -49,7 +48,7 @@ class Neighbours:
         end: int,
         min_offset: int,
         *,
-        offset_behind: int | None,
+        following_offset: int | None,
         may_have_gaps: bool,
     ) -> None:
         """
@@ -57,36 +56,39 @@ class Neighbours:
             damaged_at: position of the damaged batch.
             end: end of the last batch.
             min_offset: base offsets after the damage are at least this.
-            offset_behind: the offset that follows at `end`, None if unknown.
+            following_offset: the offset that follows at `end`, None if unknown.
             may_have_gaps: offsets may be missing between batches.
         """
         self._read_into = read_into
-        self._doubtful_at = damaged_at
+        self._unconfirmed_pos = damaged_at
         self._end = end
         self._min_offset = min_offset
-        self._offset_behind = offset_behind
+        self._following_offset = following_offset
         self._gaps = may_have_gaps
 
-    def bear_out(self, found: BatchHeader) -> bool:
-        """Do the neighbours agree with this batch (`pos`: its position in the file)? Raises OSError."""
-        follower = self._offset_at(found.pos + found.size)
+    def agree_with(self, found: BatchHeader) -> bool:
+        """Do the neighbours agree with the base offset of this batch, whose `pos` is that in the file?
+
+        Raises OSError.
+        """
+        following = self._offset_at(found.pos + found.size)
         if self._gaps:
-            return follower is None or not self._min_offset < follower < found.next_offset
+            return following is None or not self._min_offset < following < found.next_offset
         before = self._offset_up_to(found.pos)
-        self._doubtful_at = found.pos
-        said = [before == found.base_offset] if before is not None else []
-        said += [follower == found.next_offset] if follower is not None else []
-        return any(said) or not said
+        self._unconfirmed_pos = found.pos
+        claims = [before == found.base_offset] if before is not None else []
+        claims += [following == found.next_offset] if following is not None else []
+        return any(claims) or not claims
 
     def _offset_at(self, pos: int) -> int | None:
         if pos >= self._end:
-            return self._offset_behind
+            return self._following_offset
         label = self._label(pos)
         return None if label is None else label.base_offset
 
     def _offset_up_to(self, pos: int) -> int | None:
         """The next offset of the batch that ends at `pos`, if the sizes of the damaged batches lead there."""
-        at, label = self._doubtful_at, None
+        at, label = self._unconfirmed_pos, None
         while at < pos:
             label = self._label(at)
             if label is None:
@@ -105,16 +107,41 @@ class Neighbours:
         return _Label(base_offset, size, base_offset + last_offset_delta + 1)
 
 
-def first_damaged(read_into: ReadInto, at: int, pos: int, end: int, offset: int) -> int:
-    """The position, at most `pos`, up to which valid batches lead from `at` towards an offset.
+def batch_after_damage(
+    read_into: ReadInto,
+    near: int,
+    damaged_at: int,
+    end: int,
+    min_offset: int,
+    limit_offset: int,
+    *,
+    may_have_gaps: bool,
+) -> int:
+    """The position of the first valid batch after a damaged one with a base offset >= min_offset; `end` if
+    there is none.
 
-    The damage was found at `pos`, but a damaged length may have led there, past valid batches. Raises
-    OSError.
+    Args:
+        near: where a batch at or before min_offset begins, according to the index. The damage may begin
+            there: the length of a damaged batch may have led the reader past valid ones, to `damaged_at`.
+        limit_offset: the offset that follows byte `end`.
+
+    Raises OSError.
     """
+    start = min(near, damaged_at)
     with contextlib.suppress(CorruptRecord):
-        while at < pos and (header := batch_at(read_into, at, end)).base_offset < offset:
-            at += header.size
-    return min(at, pos)
+        while start < damaged_at and (header := batch_at(read_into, start, end)).base_offset < min_offset:
+            start += header.size
+    start = min(start, damaged_at)
+    neighbours = Neighbours(
+        read_into, start, end, min_offset, following_offset=limit_offset, may_have_gaps=may_have_gaps
+    )
+
+    def fits(header: BatchHeader) -> bool:
+        return (
+            header.pos != damaged_at and header.base_offset < limit_offset and neighbours.agree_with(header)
+        )
+
+    return next_batch(read_into, start, end, min_offset, fits)
 
 
 def next_batch(

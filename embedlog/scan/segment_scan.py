@@ -1,26 +1,25 @@
 """Scans a whole segment, continuing after damage: for verify and repair.
 
-    | batch | batch | ??????????????? | batch | batch |
-    Stretch(2 batches)  Damage(pos, end)  Stretch(2 batches)
+    | batch | batch     | ??????????????? | batch | batch     |
+    ValidBatches(2)       Damage(pos, end)  ValidBatches(2)
 
-Without damage a stretch is a run (batch_scan.py). If a run stops early, the scan continues batch by batch
+Regular batches are found in runs (batch_scan.py). If a run stops early, the scan continues batch by batch
 until the batches are regular again.
 
-After an invalid or misplaced batch a new stretch begins with the next valid one: the one that the damaged
-batch's length points to, else the one that `next_batch` finds, provided that its neighbours agree with its
-offset (resync.py). Everything in between is one `Damage`, and the offsets between the batches before and
-after it are lost.
+After an invalid or misplaced batch the scan resumes at the batch to which the damaged one's length points,
+or at the one that `next_batch` finds, if its neighbours agree with its base offset (resync.py). The bytes in
+between are one `Damage`, and the offsets between the batches before and after it are lost.
 
-The CRC covers neither base offset nor leader epoch. An otherwise valid batch in which one of them contradicts
-the neighbours or the leader epoch history is `Mislabelled`: all its records are there.
+The CRC covers neither base offset nor leader epoch. A valid batch in which one of them contradicts the
+neighbours or the leader epoch history is `Mislabelled`: it still has all its records.
 
-With `records`, the scan also decodes the records of every batch, within the limits that readers have. A batch
-whose CRC matches and whose records cannot be decoded is a `Damage` of its own. A batch with a record later
-than its largest timestamp is readable, and `Mislabelled`. `verify --deep` finds, and `repair` removes,
-whatever a reader calls corrupt.
+With `records`, the scan also decodes the records of every batch, within the limits of readers. A batch whose
+CRC matches but whose records cannot be decoded is a `Damage` of its own. A batch with a record later than its
+largest timestamp is readable, and `Mislabelled`. So `verify --deep` finds, and `repair` removes, everything
+that a reader calls corrupt.
 
 Invariants: every byte up to the size is in exactly one finding (or past `superseded_at`); offsets ascend from
-stretch to stretch. A batch larger than half of resync's window that follows one with a damaged length may be
+finding to finding. A batch larger than half of resync's window that follows one with a damaged length may be
 taken for damaged, too.
 """
 
@@ -32,25 +31,25 @@ from typing import Final, NamedTuple, TypeAlias
 
 from ..codec import HEADER_SIZE, LARGEST_BATCH, NONE, BatchHeader, decode, read_header, recompressed, scan
 from ..codec.loops import check_run
-from ..codec.rules import ANY_EPOCH, ANY_OFFSET, Marking, Rules
+from ..codec.rules import ANY_EPOCH, ANY_OFFSET, IndexState, Rules
 from ..errors import CorruptRecord
-from .batch_scan import CUT_SHORT, ReadInto, Run, Runs, read_bytes
-from .parallel_scan import Inspect, Lanes
+from .batch_scan import CUT_SHORT, ReadInto, Run, RunScanner, read_bytes
+from .parallel_scan import Inspect, ScanThreads
 from .resync import Neighbours, next_batch
 
 _CHUNK: Final = 1 << 20
 _MAX_SPAN: Final = 1 << 31
 
 
-class Stretch(NamedTuple):
-    """Consecutive valid batches, bytes pos..end of the file. `looked`: the result of the caller's `look`."""
+class ValidBatches(NamedTuple):
+    """Consecutive valid batches, bytes pos..end of the file. `inspected`: the caller's result for them."""
 
     pos: int
     end: int
     next_offset: int
     batches: int
     records: int
-    looked: object = None
+    inspected: object = None
 
 
 class Mislabelled(NamedTuple):
@@ -88,11 +87,11 @@ class Damage(NamedTuple):
     crc_matches: bool = False
 
 
-Finding: TypeAlias = Stretch | Mislabelled | Damage
+Finding: TypeAlias = ValidBatches | Mislabelled | Damage
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenDamage:
     """Damage whose end is still unknown."""
 
     pos: int
@@ -100,14 +99,14 @@ class _Open:
     reason: str
 
 
-class _Looked(NamedTuple):
-    """Results for a run: of the caller's `look`, and whether all its records can be decoded."""
+class _Inspected(NamedTuple):
+    """Results for a run: of the caller's `inspect`, and whether all its records can be decoded."""
 
     seen: object
     records_good: bool
 
 
-class SegmentWalk:
+class SegmentScan:
     """One scan of one segment. Iterate it once; afterwards `expected` is the next offset."""
 
     def __init__(
@@ -121,9 +120,9 @@ class SegmentWalk:
         next_segment: int | None,
         log_end: int | None,
         durable_end: int,
-        lanes: Lanes,
+        threads: ScanThreads,
         records: bool,
-        look: Inspect | None = None,
+        inspect: Inspect | None = None,
     ) -> None:
         """
         Args:
@@ -135,9 +134,9 @@ class SegmentWalk:
             next_segment: base offset of the next segment, which supersedes later offsets in this one.
             log_end: the log end offset for the last segment, None if only the records tell.
             durable_end: the log end offset is at least this.
-            lanes: used if the segment is long.
+            threads: used if the segment is long.
             records: decode each batch's records, too.
-            look: called with runs (see Runs), whose `marking` has the largest timestamp before each.
+            look: called with runs (see Runs), whose `index_state` has the largest timestamp before each.
         """
         self.expected = self._first = expected
         self.superseded_at: int | None = None
@@ -147,30 +146,30 @@ class SegmentWalk:
         self._gaps = may_have_gaps
         self._next_segment = next_segment
         self._log_end = log_end
-        self._behind = next_segment if next_segment is not None else max(log_end or 0, durable_end)
-        self._open: _Open | None = None
-        self._lanes = lanes
+        self._expected_end = next_segment if next_segment is not None else max(log_end or 0, durable_end)
+        self._damage: _OpenDamage | None = None
+        self._threads = threads
         self._records = records
-        self._look = look
+        self._inspect = inspect
         self._largest_ms = -1
 
     def __iter__(self) -> Iterator[Finding]:
         """Raises OSError."""
         pos = 0
         while pos < self._size and self.superseded_at is None:
-            if self._open is None:
-                pos = yield from self._passed(pos)
+            if self._damage is None:
+                pos = yield from self._scan_regular(pos)
             if pos < self._size:
-                pos = yield from self._looked_at(pos)
-        if self._open is not None:
-            yield from self._closed(max(self._behind, self.expected))
-        elif self.expected < self._behind and (self._next_segment is None or not self._gaps):
-            reason = f"the segment ends at offset {self.expected:,} instead of {self._behind:,}"
-            self._open = _Open(self._size, self._size, reason)
-            yield from self._closed(self._behind)
+                pos = yield from self._scan_irregular(pos)
+        if self._damage is not None:
+            yield from self._end_damage(max(self._expected_end, self.expected))
+        elif self.expected < self._expected_end and (self._next_segment is None or not self._gaps):
+            reason = f"the segment ends at offset {self.expected:,} instead of {self._expected_end:,}"
+            self._damage = _OpenDamage(self._size, self._size, reason)
+            yield from self._end_damage(self._expected_end)
 
-    def _passed(self, pos: int) -> Generator[Finding, None, int]:
-        """The regular batches from `pos` on. Returns their end."""
+    def _scan_regular(self, pos: int) -> Generator[Finding, None, int]:
+        """Scan the regular batches from `pos` on. Returns their end."""
         while pos < self._size:
             began = pos
             epoch, until = self._epoch_span(self.expected)
@@ -183,48 +182,52 @@ class SegmentWalk:
             )
             if self._next_segment is not None:
                 rules = rules._replace(limit_offset=min(rules.limit_offset, self._next_segment))
-            marking = Marking(largest_timestamp_ms=self._largest_ms)
-            look = self._looked_into if self._records else self._look
-            runs = Runs(self._read_into, pos, self._size, rules, marking, look=look, lanes=self._lanes)
+            index_state = IndexState(largest_timestamp_ms=self._largest_ms)
+            inspect = self._inspect_records if self._records else self._inspect
+            runs = RunScanner(
+                self._read_into, pos, self._size, rules, index_state, inspect=inspect, threads=self._threads
+            )
             for run in runs:
                 found = run.scanned
                 self.expected = found.rules.next_offset
-                self._largest_ms = found.marking.largest_timestamp_ms
-                stretch = Stretch(run.pos, run.end, self.expected, found.batches, found.records, run.looked)
-                if isinstance(run.looked, _Looked):
-                    stretch = stretch._replace(looked=run.looked.seen)
-                    if not run.looked.records_good:
-                        yield from self._opened(stretch)
+                self._largest_ms = found.index_state.largest_timestamp_ms
+                batches = ValidBatches(
+                    run.pos, run.end, self.expected, found.batches, found.records, run.inspected
+                )
+                if isinstance(run.inspected, _Inspected):
+                    batches = batches._replace(inspected=run.inspected.seen)
+                    if not run.inspected.records_good:
+                        yield from self._check_records(batches)
                         continue
-                yield stretch
+                yield batches
             pos = runs.pos
             if pos == began or self.expected < until:
                 break
         return pos
 
-    def _looked_at(self, pos: int) -> Generator[Finding, None, int]:
-        """The batches of the next chunk, compared with their neighbours. Returns their end."""
+    def _scan_irregular(self, pos: int) -> Generator[Finding, None, int]:
+        """Compare the batches of the next chunk with their neighbours. Returns their end."""
         data = self._chunk(pos)
         found = scan(data)
         headers, end = found.headers, found.end
-        ahead = None
+        following = None
         if pos + end == self._size:
-            ahead = self._offset_behind()
+            following = self._following_offset()
         elif found.error is not None:
             before = headers[-2].next_offset if len(headers) > 1 else self.expected
             if headers and headers[-1].base_offset != before:
-                ahead = self._offset_at(self._resync(pos + end))
+                following = self._offset_at(self._resync(pos + end))
         elif len(headers) > 1:
             # A batch may be judged by the one after it, so the last one is read again.
-            follower = headers.pop()
-            end, ahead = follower.pos, follower.base_offset
-        yield from self._placed(pos, headers, ahead)
+            last = headers.pop()
+            end, following = last.pos, last.base_offset
+        yield from self._check_places(pos, headers, following)
         pos += end
         if self.superseded_at is None:
             if found.error is not None:
-                pos = self._lost(pos, found.error.reason)
+                pos = self._begin_damage(pos, found.error.reason)
             elif not end and data:
-                pos = self._lost(pos, CUT_SHORT)
+                pos = self._begin_damage(pos, CUT_SHORT)
         return pos
 
     def _chunk(self, pos: int) -> bytearray:
@@ -243,19 +246,21 @@ class SegmentWalk:
     def _read(self, size: int, pos: int) -> bytearray:
         return read_bytes(self._read_into, pos, size)
 
-    def _placed(self, pos: int, headers: list[BatchHeader], ahead: int | None) -> Iterator[Finding]:
-        """Valid batches, divided into well-placed and misplaced ones.
+    def _check_places(
+        self, pos: int, headers: list[BatchHeader], next_offset: int | None
+    ) -> Iterator[Finding]:
+        """Find the misplaced ones among valid batches.
 
-        `ahead` is the offset that follows the last of them, None if unknown.
+        `next_offset` is the base offset of the batch after them, None if unknown.
         """
         start = i = 0
         while i < len(headers):
             header = headers[i]
             label: Mislabelled | None = None
-            follower = headers[i + 1].base_offset if i + 1 < len(headers) else ahead
-            if self._begins(header, pos, follower):
-                if self._open is not None:
-                    yield from self._closed(header.base_offset)
+            following = headers[i + 1].base_offset if i + 1 < len(headers) else next_offset
+            if self._is_in_place(header, pos, following):
+                if self._damage is not None:
+                    yield from self._end_damage(header.base_offset)
                 wanted, _ = self._epoch_span(header.base_offset)
                 if wanted in (-1, header.leader_epoch):
                     self.expected = header.next_offset
@@ -265,77 +270,77 @@ class SegmentWalk:
                 place = (header.base_offset, wanted, header.max_timestamp_ms)
                 label = Mislabelled(pos + header.pos, header, *place, reason)
             else:
-                label = self._relabelled(pos, header, follower)
+                label = self._relabelled(pos, header, following)
             if i > start:
-                yield from self._opened(self._stretch(pos, headers[start:i]))
+                yield from self._check_records(self._valid_batches(pos, headers[start:i]))
             start = i
             if self.superseded_at is not None:
                 return
             if label is not None:
-                yield self._label_opened(label)
+                yield self._check_mislabelled(label)
                 self.expected = label.base_offset + header.last_offset_delta + 1
-            elif header.base_offset > self.expected and not self._contradicted(header, follower):
+            elif header.base_offset > self.expected and not self._is_too_high(header, following):
                 # The batch is valid; offsets before it are missing.
                 lost = f"offsets {self.expected:,} to {header.base_offset - 1:,} are missing before the batch"
-                self._extend(pos + header.pos, pos + header.pos, lost)
-                yield from self._closed(header.base_offset)
+                self._extend_damage(pos + header.pos, pos + header.pos, lost)
+                yield from self._end_damage(header.base_offset)
                 continue
             else:
-                said = f"the batch says it begins with offset {header.base_offset:,}"
+                claim = f"the batch says it begins with offset {header.base_offset:,}"
                 at = pos + header.pos
-                self._extend(at, at + header.size, f"{said}, the next one is {self.expected:,}")
+                self._extend_damage(at, at + header.size, f"{claim}, the next one is {self.expected:,}")
             i += 1
             start = i
         if len(headers) > start:
-            yield from self._opened(self._stretch(pos, headers[start:]))
+            yield from self._check_records(self._valid_batches(pos, headers[start:]))
 
-    def _stretch(self, pos: int, headers: list[BatchHeader]) -> Stretch:
+    def _valid_batches(self, pos: int, headers: list[BatchHeader]) -> ValidBatches:
         """A stretch of batches whose headers' positions are relative to `pos`."""
         first, last = headers[0], headers[-1]
         self._largest_ms = max(self._largest_ms, *(header.max_timestamp_ms for header in headers))
         records = sum(header.record_count for header in headers)
         end = pos + last.pos + last.size
-        return Stretch(pos + first.pos, end, last.next_offset, len(headers), records)
+        return ValidBatches(pos + first.pos, end, last.next_offset, len(headers), records)
 
-    def _begins(self, header: BatchHeader, pos: int, follower: int | None) -> bool:
+    def _is_in_place(self, header: BatchHeader, pos: int, following: int | None) -> bool:
         """May the batch be here? Sets `superseded_at` if the next segment has its offset."""
         base = header.base_offset
         if base < self.expected:
             return False
         if base == self.expected and base != self._next_segment:
             return True
-        if self._contradicted(header, follower):
+        if self._is_too_high(header, following):
             return False
         if self._next_segment is not None and base >= self._next_segment:
             self.superseded_at = pos + header.pos
             return False
-        return self._gaps or self._open is not None
+        return self._gaps or self._damage is not None
 
-    def _contradicted(self, header: BatchHeader, follower: int | None) -> bool:
+    def _is_too_high(self, header: BatchHeader, following: int | None) -> bool:
         """Is its offset too high for the batch after it, or for the segment?"""
         if header.base_offset - self._first > _MAX_SPAN:
             return True
-        return follower is not None and self.expected < follower < header.next_offset
+        return following is not None and self.expected < following < header.next_offset
 
-    def _offset_behind(self) -> int | None:
+    def _following_offset(self) -> int | None:
         """The offset that follows this segment, None if unknown."""
         return self._next_segment if self._next_segment is not None else self._log_end
 
     def _offset_at(self, pos: int) -> int | None:
         """The base offset of the batch at `pos`, or the offset that follows the segment."""
         if pos >= self._size:
-            return self._offset_behind()
+            return self._following_offset()
         return read_header(self._read(HEADER_SIZE, pos)).base_offset
 
-    def _relabelled(self, pos: int, header: BatchHeader, follower: int | None) -> Mislabelled | None:
+    def _relabelled(self, pos: int, header: BatchHeader, following: int | None) -> Mislabelled | None:
         """The batch with its right base offset, if the neighbours leave only one."""
-        if self._gaps or self._open is not None or self.superseded_at is not None:
+        if self._gaps or self._damage is not None or self.superseded_at is not None:
             return None
-        behind = self.expected + header.last_offset_delta + 1
+        end = self.expected + header.last_offset_delta + 1
         if header.base_offset < self.expected:
-            if behind != follower:
+            if end != following:
                 return None
-        elif follower is not None and not behind <= follower < header.next_offset:
+        elif following is not None and not end <= following < header.next_offset:
             return None
         reason = (
             f"the batch says it begins with offset {header.base_offset:,}, it stands at {self.expected:,}"
@@ -347,36 +352,36 @@ class SegmentWalk:
 
     # -- records ---------------------------------------------------------------------------------------
 
-    def _looked_into(self, buffer: bytearray, at: int, run: Run) -> _Looked:
+    def _inspect_records(self, buffer: bytearray, at: int, run: Run) -> _Inspected:
         """Thread-safe."""
         stop = at + run.end - run.pos
-        seen = self._look(buffer, at, run) if self._look is not None else None
-        return _Looked(seen, check_run(buffer, at, stop) == stop)
+        seen = self._inspect(buffer, at, run) if self._inspect is not None else None
+        return _Inspected(seen, check_run(buffer, at, stop) == stop)
 
-    def _opened(self, stretch: Stretch) -> Iterator[Finding]:
+    def _check_records(self, batches: ValidBatches) -> Iterator[Finding]:
         """The stretch; with `records`, split at batches whose records are invalid."""
         if not self._records:
-            yield stretch
+            yield batches
             return
-        data = read_bytes(self._read_into, stretch.pos, stretch.end - stretch.pos)
+        data = read_bytes(self._read_into, batches.pos, batches.end - batches.pos)
         headers = scan(data, check_crc=False).headers
         start, good = 0, check_run(data, 0, len(data))
         for i, header in enumerate(headers):
             if header.pos < good:
                 continue
-            wrong = _wrong_records(data, header, stretch.pos)
+            wrong = _wrong_records(data, header, batches.pos)
             if wrong is not None:
                 if i > start:
-                    yield self._stretch(stretch.pos, headers[start:i])
+                    yield self._valid_batches(batches.pos, headers[start:i])
                 yield wrong
                 start = i + 1
             good = check_run(data, header.pos + header.size, len(data))
         if not start:
-            yield stretch
+            yield batches
         elif start < len(headers):
-            yield self._stretch(stretch.pos, headers[start:])
+            yield self._valid_batches(batches.pos, headers[start:])
 
-    def _label_opened(self, label: Mislabelled) -> Mislabelled | Damage:
+    def _check_mislabelled(self, label: Mislabelled) -> Mislabelled | Damage:
         """The label; with `records`, after its records have been decoded."""
         if not self._records:
             return label
@@ -389,23 +394,23 @@ class SegmentWalk:
 
     # -- damage ----------------------------------------------------------------------------------------
 
-    def _lost(self, pos: int, reason: str) -> int:
+    def _begin_damage(self, pos: int, reason: str) -> int:
         """Record damage at `pos`. Returns the position of the next valid batch."""
         end = self._resync(pos)
-        self._extend(pos, end, reason)
+        self._extend_damage(pos, end, reason)
         return end
 
-    def _extend(self, pos: int, end: int, reason: str) -> None:
-        if self._open is None:
-            self._open = _Open(pos, end, reason)
+    def _extend_damage(self, pos: int, end: int, reason: str) -> None:
+        if self._damage is None:
+            self._damage = _OpenDamage(pos, end, reason)
         else:
-            self._open.end = end
+            self._damage.end = end
 
-    def _closed(self, next_offset: int) -> Iterator[Damage]:
+    def _end_damage(self, next_offset: int) -> Iterator[Damage]:
         """The open damage, once the offset after it is known."""
-        assert self._open is not None
-        yield Damage(self._open.pos, self._open.end, self.expected, next_offset - 1, self._open.reason)
-        self._open = None
+        assert self._damage is not None
+        yield Damage(self._damage.pos, self._damage.end, self.expected, next_offset - 1, self._damage.reason)
+        self._damage = None
         self.expected = next_offset
 
     def _resync(self, pos: int) -> int:
@@ -414,19 +419,19 @@ class SegmentWalk:
             pos,
             self._size,
             self.expected,
-            offset_behind=self._offset_behind(),
+            following_offset=self._following_offset(),
             may_have_gaps=self._gaps,
         )
 
         def fits(header: BatchHeader) -> bool:
-            return self._fits(header) and around.bear_out(header)
+            return self._fits(header) and around.agree_with(header)
 
-        follower = self._follower(pos, fits)
-        if follower is not None:
-            return follower
+        pointed_at = self._pointed_at(pos, fits)
+        if pointed_at is not None:
+            return pointed_at
         return next_batch(self._read_into, pos + 1, self._size, self.expected, fits)
 
-    def _follower(self, pos: int, fits: Callable[[BatchHeader], bool]) -> int | None:
+    def _pointed_at(self, pos: int, fits: Callable[[BatchHeader], bool]) -> int | None:
         """The end of the damaged batch at `pos`, if its length leads to a valid batch or to the end."""
         try:
             at = pos + read_header(self._read(min(HEADER_SIZE, self._size - pos), pos)).size
@@ -452,10 +457,10 @@ def count_batches(read_into: ReadInto, pos: int, end: int, min_offset: int) -> t
     count, first, last = 0, -1, -1
     while (pos := next_batch(read_into, pos, end, min_offset)) < end:
         base_offset = read_header(read_bytes(read_into, pos, HEADER_SIZE)).base_offset
-        runs = Runs(read_into, pos, end, Rules(base_offset, may_have_gaps=True))
+        runs = RunScanner(read_into, pos, end, Rules(base_offset, may_have_gaps=True))
         count += sum(run.scanned.batches for run in runs)
         first = base_offset if first < 0 else first
-        last = runs.reached.rules.next_offset - 1
+        last = runs.state.rules.next_offset - 1
         pos = runs.pos
     return count, first, last
 

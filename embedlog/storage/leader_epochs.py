@@ -17,7 +17,7 @@ from ..codec import HEADER_SIZE, BatchHeader, read_header, scan
 from ..codec.rules import Rules
 from ..errors import CorruptCheckpoint, CorruptRecord
 from ..model import TopicPartition
-from ..scan.batch_scan import Runs
+from ..scan.batch_scan import RunScanner
 from ..segment import Segment
 from .checkpoints import LeaderEpochs
 
@@ -86,8 +86,8 @@ def _changes(segment: Segment) -> Iterator[BatchHeader]:
     pos, expected, epoch = 0, segment.base_offset, -1
     while pos < segment.size:
         rules = Rules(expected, epoch, epoch, may_have_gaps=True)
-        for run in Runs(segment.pread_into, pos, segment.size, rules, check_crc=False):
-            pos, expected = run.end, run.behind.rules.next_offset
+        for run in RunScanner(segment.pread_into, pos, segment.size, rules, check_crc=False):
+            pos, expected = run.end, run.end_state.rules.next_offset
         for header in islice(segment.walk(pos, segment.size, expected=expected), 1):
             if header.leader_epoch != epoch:
                 yield header

@@ -12,7 +12,7 @@ import contextlib
 
 from ..errors import StorageError
 from ..model import PartitionState
-from ..segment import LeftBehind, Segment, create_segment
+from ..segment import NotRemoved, Segment, create_segment
 from .active_segment import ActiveSegment, append_error
 from .host import HostedPartition, PartitionHost
 from .log_flusher import LogFlusher
@@ -136,7 +136,7 @@ class LogWriter:
                 new = create_segment(
                     log.files, log.directory, log.next_offset, log.settings, self._host.now_ms()
                 )
-            except LeftBehind as error:
+            except NotRemoved as error:
                 # Appends must not go on in the old segment while a file name says that it ends here.
                 raise log.fail(str(error)) from error
             except OSError as error:

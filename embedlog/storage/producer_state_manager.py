@@ -19,6 +19,7 @@ from ..errors import CorruptRecord, OutOfOrderSequence
 from ..fast_append import ProducerStateFields
 from ..files.names import SNAPSHOT, TXN_INDEX
 from ..model import AbortedTransaction, TopicPartition
+from ..scan.batch_scan import sequenced_batches
 from ..segment import Files, Segment
 from .producer_state import (
     ABORTED_SIZE,
@@ -230,7 +231,7 @@ def _batches_before(
             left -= end - start
             found[:0] = [
                 SentBatch.of(header)
-                for header in segment.sequenced(start, end)
+                for header in sequenced_batches(segment.pread_into, start, end)
                 if header.producer_id == producer_id
                 and header.producer_epoch == producer.epoch
                 and header.base_sequence >= 0

@@ -1,9 +1,9 @@
-"""Reads one partition: fetch, look-ups, lists; in the writer's process and in others.
+"""Reads one partition, in the writer's process and in others: fetches, lookups by offset and time.
 
-A reader takes one snapshot of the log (log_snapshot.py), and needs no lock from then on.
+Each call takes one snapshot of the log (log_snapshot.py), and no lock after that.
 
-Invariants: a fetch returns whole batches, none at or past the high watermark; an offset outside log
-start..log end is OffsetOutOfRange; a position in a history that a crash cut off is LogTruncated.
+Invariants: a fetch returns complete batches, all below the high watermark. An offset outside log start..log
+end raises OffsetOutOfRange; a position in a truncated history raises LogTruncated.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from ..model import (
     AbortedTransaction,
     Fetched,
     OffsetAndTimestamp,
+    OffsetRange,
     PartitionOffsets,
     PartitionState,
-    Piece,
     Record,
     TopicPartition,
 )
 from ..segment import Segment
-from .byte_ranges import divide
 from .log_snapshot import LogBounds, LogSnapshot, StableRange
+from .offset_ranges import split_offsets
 
 LATEST_TIME: Final = -1
 EARLIEST_TIME: Final = -2
@@ -36,12 +36,12 @@ EARLIEST_TIME: Final = -2
 _BASE_AND_LENGTH: Final = struct.Struct(">qi")
 _LENGTH_PREFIX: Final = 12
 _SMALLEST_BATCH: Final = HEADER_SIZE - _LENGTH_PREFIX
-_LARGEST_BATCH: Final = 256 << 20  # far above max_message_bytes: a length beyond it is damage, not a size
+_LARGEST_BATCH: Final = 256 << 20  # far above max_message_bytes: a larger length is damage
 _HINTS: Final = 64
 
 
 class FileRange(NamedTuple):
-    """A piece of a segment's file; segment None and size 0 where there is nothing to read.
+    """A byte range of a segment's file; segment None and size 0 if there is nothing to read.
 
     `aborted` and `last_stable_offset` as in `model.Fetched`.
     """
@@ -105,12 +105,12 @@ class PartitionReader:
 
     def __init__(self, log: LogView) -> None:
         self._log = log
-        # Next offset -> where its batch begins: most fetches continue an earlier one and need no look-up.
-        # Without a lock: an entry is used once, and only with the segment object that it names.
+        # Next offset -> position of its batch: most fetches continue an earlier one and need no lookup.
+        # Needs no lock: an entry is used once, and only with the segment object that it names.
         self._hints: dict[int, tuple[Segment, int]] = {}
 
     def has_data(self, offset: int, *, read_committed: bool) -> bool:
-        """Would a fetch at `offset` return something (or fail)?"""
+        """Would a fetch at `offset` return records, or raise?"""
         snapshot = self._log.snapshot()
         if offset > snapshot.log_end_offset or offset < snapshot.log_start_offset:
             return True
@@ -127,16 +127,16 @@ class PartitionReader:
         read_committed: bool = False,
         buffer: bytearray | None = None,
     ) -> Fetched:
-        """Whole batches from the one that holds `offset` on: about max_bytes, at least one.
+        """Complete batches from the one that contains `offset` on: about max_bytes, at least one batch.
 
-        Empty at the end. With a buffer of max_bytes they are read into it, unless the first is larger: `data`
-        is a view of it then. Raises OffsetOutOfRange, LogTruncated, CorruptRecord, StorageError.
+        Empty at the end. With a buffer of max_bytes, `data` is a view of it, unless the first batch is
+        larger. Raises OffsetOutOfRange, LogTruncated, CorruptRecord, StorageError.
         """
         try:
             try:
                 return self._fetch(offset, max_bytes, leader_epoch, read_committed, buffer)
             except FileNotFoundError:
-                # A segment of our look has been deleted or replaced since; a new look knows by what.
+                # A segment was deleted or replaced after the snapshot: take a new one.
                 return self._fetch(offset, max_bytes, leader_epoch, read_committed, buffer)
         except OSError as error:
             raise StorageError(f"{self._log.name}: reading offset {offset:,} failed: {error}") from error
@@ -186,9 +186,9 @@ class PartitionReader:
         return empty._replace(data=data, aborted=aborted, path=segment.path, pos=pos, next_offset=next_offset)
 
     def record_at(self, offset: int) -> Record | None:
-        """The record at an offset, where the index leads to it, and nothing about it is out of the ordinary.
+        """Fast path for one record. Returns None, and raises nothing, if any precondition fails.
 
-        None where `fetch` has to tell what is: nothing is raised.
+        The index must lead to its batch, which must be uncompressed and valid. Otherwise call `fetch`.
         """
         try:
             segments, start, (end, end_pos, last), epochs = self._log.bounds()
@@ -211,10 +211,10 @@ class PartitionReader:
     def file_range(
         self, offset: int, max_bytes: int, *, read_committed: bool = False, at_least_one: bool = True
     ) -> FileRange:
-        """Where in a file the batches from the one that holds `offset` on are, at most max_bytes of them.
+        """The byte range of at most max_bytes of batches, beginning with the one that contains `offset`.
 
-        For who sends bytes on without looking at them: the last batch may be cut off, as in Kafka's fetches.
-        With at_least_one the first is whole, however large. No CRC is checked. Raises as `fetch`.
+        For sendfile: the last batch may be incomplete, as in Kafka's fetches. With at_least_one the first one
+        is complete, however large. Checks no CRC. Raises as `fetch`.
         """
         try:
             try:
@@ -272,9 +272,9 @@ class PartitionReader:
         return size
 
     def end_of_epoch(self, leader_epoch: int) -> tuple[int, int]:
-        """The largest epoch not above this one, and the offset behind its last record; (-1, -1) without one.
+        """(largest epoch <= leader_epoch, one past its last offset); (-1, -1) if there is none.
 
-        Of the latest epoch, and of any above it, that is the log's end. (KIP-101, KIP-320.)
+        For the latest epoch, and any above it, the offset is the log end. (KIP-101, KIP-320.)
         """
         snapshot = self._log.snapshot()
         found = -1
@@ -285,7 +285,7 @@ class PartitionReader:
         return (found, snapshot.high_watermark.offset) if found >= 0 else (-1, -1)
 
     def offset_for_time(self, time_ms: int) -> OffsetAndTimestamp | None:
-        """The first record with a timestamp of time_ms or later; None where there is none."""
+        """The first record with a timestamp of time_ms or later; None if there is none."""
         snapshot = self._log.snapshot()
         for segment in snapshot.segments:
             end = snapshot.end_of(segment)
@@ -300,7 +300,7 @@ class PartitionReader:
         return None
 
     def largest_timestamp(self) -> OffsetAndTimestamp | None:
-        """The first record with the largest timestamp; None where there are no records."""
+        """The first record with the largest timestamp; None if there are no records."""
         snapshot = self._log.snapshot()
         readable = [
             (segment, snapshot.end_of(segment)) for segment in snapshot.segments if snapshot.end_of(segment)
@@ -309,7 +309,7 @@ class PartitionReader:
         found = self.offset_for_time(largest) if largest >= 0 else None
         if found is not None or largest < 0:
             return found
-        # It is that of a deleted record, or of a transaction's end: every header has to be looked at.
+        # The largest timestamp is that of a deleted or control record: read every header.
         largest = -1
         for segment, end in readable:
             for header in segment.from_time(largest + 1, end, may_have_gaps=self._log.may_have_gaps):
@@ -324,9 +324,11 @@ class PartitionReader:
         return self.offset_for_time(largest) if largest >= 0 else None
 
     def offsets_before(self, time_ms: int, max_offsets: int) -> list[int]:
-        """At most max_offsets offsets where reading may begin, newest first: the log's end and the base
-        offsets of segments that were last modified at time_ms or before (LATEST_TIME -1: from the end,
-        EARLIEST_TIME -2: the first only). (Kafka 0.10 design, SimpleConsumer.getOffsetsBefore.)
+        """At most max_offsets offsets to start reading from, newest first.
+
+        These are the log end, and the base offsets of segments last modified at or before time_ms.
+        LATEST_TIME (-1): all of them; EARLIEST_TIME (-2): only the first. (Kafka 0.10 design,
+        SimpleConsumer.getOffsetsBefore.)
         """
         snapshot = self._log.snapshot()
         starts = [
@@ -343,41 +345,41 @@ class PartitionReader:
             chosen = [start for start in starts if start[1] <= time_ms]
         return [offset for offset, _ in reversed(chosen)][:max_offsets]
 
-    def divide(self, start: int, end: int, piece_bytes: int, not_before_ms: int | None) -> list[Piece]:
-        """See dividing.divide. Raises OSError, CorruptRecord, StorageError."""
-        return divide(self.readable_segments(), start, end, piece_bytes, not_before_ms)
+    def split(self, start: int, end: int, split_bytes: int, not_before_ms: int | None) -> list[OffsetRange]:
+        """See offset_ranges.split_offsets. Raises OSError, CorruptRecord, StorageError."""
+        return split_offsets(self.readable_segments(), start, end, split_bytes, not_before_ms)
 
-    def behind_damage(self, offset: int, path: str, pos: int) -> int:
-        """Where reading can go on that met damage at a byte of a segment, `offset` being what comes next: the
-        first offset from there on of a valid batch behind the damaged one, or the log's end. That may be
-        before the byte, where a damaged length led there.
+    def offset_after_damage(self, offset: int, path: str, pos: int) -> int:
+        """Where a reader at `offset` resumes that found damage at byte `pos` of a segment.
 
-        A fetch at it needs no look-up, which might meet the damage. Raises OSError, StorageError.
+        Returns the base offset, at or past `offset`, of the first valid batch after the damaged one, or the
+        log end. The batch may begin before `pos`: a damaged length may have led the reader past it. A fetch
+        there needs no lookup, which might meet the damage. Raises OSError, StorageError.
         """
         snapshot = self._log.snapshot()
         for number, segment in enumerate(snapshot.segments):
             if segment.path != path:
                 continue
             is_last = number + 1 == len(snapshot.segments)
-            behind = snapshot.high_watermark.offset if is_last else snapshot.segments[number + 1].base_offset
+            limit = snapshot.high_watermark.offset if is_last else snapshot.segments[number + 1].base_offset
             end = snapshot.end_of(segment)
-            found = segment.behind_damage(pos, end, offset, behind, may_have_gaps=self._log.may_have_gaps)
+            found = segment.batch_after_damage(pos, end, offset, limit, may_have_gaps=self._log.may_have_gaps)
             if found is None:
-                return max(behind, offset)
+                return max(limit, offset)
             self._remember(found.base_offset, segment, found.pos)
             return found.base_offset
-        return offset  # it has been deleted: a fetch tells
+        return offset  # the segment was deleted: the next fetch raises
 
     def segments(self) -> tuple[Segment, ...]:
-        """The segments as they are now (compaction, backup and the command line read them whole)."""
+        """The current segments, for compaction, backup and the command line."""
         return self._log.snapshot().segments
 
     def readable_segments(self) -> list[tuple[Segment, int]]:
-        """The segments, each with the number of bytes that may be read of it."""
+        """The segments, each with its number of readable bytes."""
         snapshot = self._log.snapshot()
         return [(segment, snapshot.end_of(segment)) for segment in snapshot.segments]
 
-    # -- inside --------------------------------------------------------------------------------------
+    # -- internals -----------------------------------------------------------------------------------
 
     def _check_offset(self, snapshot: LogSnapshot, offset: int, leader_epoch: int) -> None:
         if leader_epoch >= 0:
@@ -409,7 +411,7 @@ class PartitionReader:
     def _read_chunk(
         self, snapshot: LogSnapshot, offset: int, max_bytes: int, upper: int, buffer: bytearray | None
     ) -> tuple[Segment, int, bytes | memoryview, int] | None:
-        """(segment, position, whole batches, next offset) from the first segment with something to give."""
+        """(segment, position, complete batches, next offset), from the first segment that has any."""
         segments = snapshot.segments
         hint = self._hints.pop(offset, None)
         number = max(bisect_right(segments, offset, key=_base_offset) - 1, 0)
@@ -420,11 +422,11 @@ class PartitionReader:
             else:
                 pos = segment.locate(offset, end, may_have_gaps=self._log.may_have_gaps)
             if pos >= end:
-                continue  # compaction may have left nothing at or behind the offset here
+                continue  # compaction left nothing at or past the offset here
             data, next_offset = _whole_batches(segment, pos, end, max_bytes, upper, buffer)
             if not data:
                 if self._log.may_have_gaps and upper < snapshot.high_watermark.offset:
-                    return None  # what is committed ends in a gap
+                    return None  # the committed records end in a gap
                 reason = "the batch says that it begins past the log's end"
                 raise CorruptRecord(reason, path=segment.path, pos=pos)
             self._remember(next_offset, segment, pos + len(data))
@@ -432,7 +434,7 @@ class PartitionReader:
         return None
 
     def _decode(self, segment: Segment, header: BatchHeader) -> Iterator[list[Record]]:
-        """The batch's records piece by piece: it may hold millions."""
+        """The batch's records in pieces, since there may be millions."""
         data = segment.pread(header.size, header.pos)
         checked = scan(data)
         if checked.error is not None or not checked.headers:
@@ -458,10 +460,10 @@ def _base_offset(segment: Segment) -> int:
 def _whole_batches(
     segment: Segment, pos: int, end: int, max_bytes: int, upper: int, buffer: bytearray | None
 ) -> tuple[bytes | memoryview, int]:
-    """Batches from `pos`, about max_bytes and at least one, up to byte `end` and offset `upper`.
+    """Complete batches from `pos` on, about max_bytes and at least one, below byte `end` and offset `upper`.
 
-    Also the offset behind them. A first batch larger than max_bytes is read again, whole. Where a batch
-    is impossible, those before it are returned; CorruptRecord if there are none.
+    Returns them and the offset after the last one. A first batch larger than max_bytes takes a second read.
+    Batches after an impossible one are left out; CorruptRecord if it is the first.
     """
     want = min(max(max_bytes, HEADER_SIZE), end - pos)
     data: bytes | memoryview

@@ -16,7 +16,7 @@ from ..config import TopicSettings
 from ..errors import CorruptIndex, CorruptRecord
 from ..files.names import INDEX, TIME_INDEX
 from ..index import UNBOUNDED, IndexBuilder, IndexFiles
-from ..scan.batch_scan import Runs
+from ..scan.batch_scan import RunScanner
 from ..segment import Files, Segment
 from .leader_epochs import intact
 
@@ -58,10 +58,10 @@ def find_recovery_start(
         pos = builder.offsets.positions[-1] if builder.offsets.positions else 0
         expected = -1 if pos else segment.base_offset
         rules = Rules(expected, end_offset=offset, may_have_gaps=True)
-        runs = Runs(segment.pread_into, pos, segment.size, rules, builder.marking, check_crc=False)
+        runs = RunScanner(segment.pread_into, pos, segment.size, rules, builder.index_state, check_crc=False)
         for run in runs:
             builder.add_run(run.scanned)
-            expected = run.behind.rules.next_offset
+            expected = run.end_state.rules.next_offset
         pos = runs.pos
         try:
             for header in segment.walk(pos, segment.size):

@@ -54,7 +54,7 @@ class SegmentLifecycle:
         self._log = log
         self._appender = appender
         self._host = host
-        self.upkeep_lock = threading.Lock()  # retention, import, compaction's swaps and closing take turns
+        self.lifecycle_lock = threading.Lock()  # retention, import, compaction's swaps and closing take turns
         self.compaction_lock = threading.Lock()  # one round of compaction at a time
         self._unsummarized: set[Segment] = set()  # could not be read; used by the background only
 
@@ -65,7 +65,7 @@ class SegmentLifecycle:
 
         The new log start is durable before anything is renamed. Returns the bytes freed. Raises
         OffsetOutOfRange, StorageError; TopicNotFound or Closed after the partition was closed (its file names
-        may be another topic's by then). The caller holds the upkeep lock.
+        may be another topic's by then). The caller holds the lifecycle lock.
         """
         log = self._log
         if log.state is PartitionState.CLOSED:
@@ -111,10 +111,10 @@ class SegmentLifecycle:
     def drop_up_to(self, segment: Segment) -> bool:
         """Delete a segment and those before it; rolls if it is the active one.
 
-        Returns whether it is gone, whoever deleted it. Takes the upkeep lock. Raises StorageError.
+        Returns whether it is gone, whoever deleted it. Takes the lifecycle lock. Raises StorageError.
         """
         log = self._log
-        with self.upkeep_lock:
+        with self.lifecycle_lock:
             if segment not in log.segments:
                 return True
             if log.state is not PartitionState.ONLINE:
@@ -162,7 +162,7 @@ class SegmentLifecycle:
 
         Returns False, and does nothing, if `old` is no longer part of the log (retention or a reopening came
         between). Raises StorageError: nothing has changed, or, if the swap had been decided already, the
-        partition has failed and reopening completes the swap. The caller holds the upkeep lock.
+        partition has failed and reopening completes the swap. The caller holds the lifecycle lock.
         """
         log = self._log
         segments = log.segments
@@ -241,6 +241,6 @@ class SegmentLifecycle:
             self._note_summaries(found)
 
     def _note_summaries(self, found: dict[Segment, Summary]) -> None:
-        with self.upkeep_lock:
+        with self.lifecycle_lock:
             present = found.keys() & set(self._log.segments)  # not compacted meanwhile
             self._log.manifest.note({segment.base_offset: found[segment] for segment in present})

@@ -48,7 +48,7 @@ from ..errors import CorruptCheckpoint, CorruptRecord, counted
 from ..files.filesystem import FileSystem
 from ..files.names import SEGMENT_MANIFEST_FILE
 from ..index import OffsetEntries, TimeEntries
-from ..scan.batch_scan import Run, runs_and_odd_ones
+from ..scan.batch_scan import Run, scan_batches
 from ..segment import Files, Segment
 
 logger = logging.getLogger(__name__)
@@ -261,7 +261,7 @@ class MissingSegment(Segment):
         """Unknown: so large that look-ups by time do not skip it."""
         return MAX_INT64
 
-    def behind_damage(
+    def batch_after_damage(
         self, pos: int, end: int, min_offset: int, limit_offset: int, *, may_have_gaps: bool
     ) -> BatchHeader | None:
         return None
@@ -314,7 +314,7 @@ def summarize(segment: Segment, step: Callable[[int], None] = lambda size: None)
     """
     size, batches, records = segment.size, 0, 0
     rules = Rules(segment.base_offset, may_have_gaps=True)
-    for found in runs_and_odd_ones(segment.pread_into, 0, size, rules):
+    for found in scan_batches(segment.pread_into, 0, size, rules):
         if isinstance(found, Run):
             batches, records = batches + found.scanned.batches, records + found.scanned.records
             step(found.end - found.pos)

@@ -14,8 +14,8 @@ from ..codec.rules import ANY_OFFSET, Rules
 from ..config import MAX_INT32
 from ..errors import CorruptRecord
 from ..index import IndexBuilder
-from ..scan.batch_scan import Run, runs_and_odd_ones
-from ..scan.parallel_scan import Lanes
+from ..scan.batch_scan import Run, scan_batches
+from ..scan.parallel_scan import ScanThreads
 from ..segment import Segment
 from .checkpoints import LeaderEpochs
 
@@ -49,7 +49,7 @@ class Tail:
         self._latest_epoch = epochs.latest
         self._may_have_gaps = may_have_gaps
 
-    def read(self, builder: IndexBuilder, lanes: Lanes, passed: Callable[[int], None]) -> None:
+    def read(self, builder: IndexBuilder, threads: ScanThreads, passed: Callable[[int], None]) -> None:
         """Scan the tail. For the last segment, index positions count from the start of the tail.
 
         `passed` is called with the number of bytes of each step. Raises OSError.
@@ -64,8 +64,8 @@ class Tail:
             self._may_have_gaps,
         )
         origin = self.end if following is None else 0
-        batches = runs_and_odd_ones(
-            segment.pread_into, self.end, segment.size, rules, builder, origin=origin, lanes=lanes
+        batches = scan_batches(
+            segment.pread_into, self.end, segment.size, rules, builder, origin=origin, threads=threads
         )
         try:
             for found in batches:

@@ -1,7 +1,7 @@
 """Backup: copies a log while it is being written, for `log.backup` and `embedlog export`.
 
     1  Flush everything, and write the recovery points: recovery will never truncate what is sealed now.
-    2  For each partition, under its upkeep lock (nothing is deleted or compacted meanwhile): hard-link the
+    2  For each partition, under its lifecycle lock (nothing is deleted or compacted meanwhile): hard-link the
        sealed segments, copy the active one up to the log end of step 1, and copy the files beside them;
        producer state is that of the same log end.
     3  Write the catalog and a clean-shutdown note; fsync; rename the directory into place.
@@ -100,7 +100,7 @@ class _Copy:
         self._store.checkpointer.save_recovery_points({name: at for name, (at, _) in checkpoints.items()})
         self._total = sum(size for each in partitions for _, size in each.readable_segments())
         for partition in partitions:
-            with partition.lifecycle.upkeep_lock:
+            with partition.lifecycle.lifecycle_lock:
                 self._copy_partition(partition, *checkpoints[partition.name])
         catalog.save_topics(topics)
         ends = {name: end.log_end_offset for name, end in self._ends.items()}

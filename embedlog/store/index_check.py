@@ -3,8 +3,8 @@
     offset entry   points to the start of a batch, which begins at or before its offset
     time entry     has the largest timestamp up to its offset
 
-Most batches are compared as runs, in the thread that has their bytes (`look`); the result counts when it is
-the run's turn (`agree`). If an entry is wrong, the batches are compared one by one to tell which and why.
+Most batches are compared as runs, in the thread that read them (`inspect`); the result counts when it is the
+run's turn (`agree`). If an entry is wrong, the batches are compared one by one to tell which and why.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from ..codec import BatchHeader, read_header
 from ..codec.loops import compare_run
-from ..codec.rules import Compared, Marks
+from ..codec.rules import Compared, IndexEntries
 from ..errors import CorruptIndex
 from ..files.filesystem import FileSystem
 from ..index import decode_offsets, decode_times, empty_offsets, empty_times
@@ -31,7 +31,7 @@ class IndexCheck:
         self._base = base_offset
         self._offset_path = offset_path
         self._time_path = time_path
-        self._entries = Marks(*empty_offsets(), *empty_times())
+        self._entries = IndexEntries(*empty_offsets(), *empty_times())
         self._compared = Compared()
         self._wrong: dict[str, tuple[int, str]] = {}
 
@@ -40,13 +40,13 @@ class IndexCheck:
         try:
             path = self._offset_path
             offsets, positions = decode_offsets(fs.read_file(path), size, span)
-            self._entries = Marks(positions, offsets, *empty_times())
+            self._entries = IndexEntries(positions, offsets, *empty_times())
             path = self._time_path
-            self._entries = Marks(positions, offsets, *decode_times(fs.read_file(path), span))
+            self._entries = IndexEntries(positions, offsets, *decode_times(fs.read_file(path), span))
         except CorruptIndex as error:
             raise error.at(path=path) from None
 
-    def look(self, buffer: bytearray, at: int, run: Run) -> Agreed | None:
+    def inspect(self, buffer: bytearray, at: int, run: Run) -> Agreed | None:
         """Compare with a run in a buffer, in any thread; change nothing.
 
         Returns the argument of `agree`, None if an entry is wrong.
@@ -55,7 +55,7 @@ class IndexCheck:
         before = Compared(
             bisect_left(entries.positions, run.pos),
             bisect_left(entries.timestamp_offsets, rules.next_offset - self._base),
-            run.start.marking.largest_timestamp_ms,
+            run.start.index_state.largest_timestamp_ms,
             self._compared.whole,
         )
         stop = at + run.end - run.pos
@@ -63,7 +63,7 @@ class IndexCheck:
         return (before, after) if pos == stop else None
 
     def agree(self, agreed: Agreed | None) -> bool:
-        """Adopt a result of `look` if it continues from here."""
+        """Adopt a result of `inspect` if it continues from here."""
         if agreed is None or agreed[0] != self._compared:
             return False
         self._compared = agreed[1]

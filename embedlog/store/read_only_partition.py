@@ -136,11 +136,11 @@ class ReadOnlyPartition:
         self.name = name
         reader = PartitionReader(self)
         self.record_at = reader.record_at
-        self.behind_damage = reader.behind_damage
+        self.offset_after_damage = reader.offset_after_damage
         self.fetch = self._retried(reader.fetch)
         self.offset_for_time = self._retried(reader.offset_for_time)
         self.offsets_before = self._retried(reader.offsets_before)
-        self.divide = self._retried(reader.divide)
+        self.split = self._retried(reader.split)
         self.readable_segments = self._retried(reader.readable_segments)
         self._has_data = self._retried(reader.has_data)
         self.directory = directory

@@ -44,8 +44,8 @@ from ..files.names import (
 )
 from ..index import IndexCache
 from ..model import TopicPartition
-from ..scan.parallel_scan import Lanes
-from ..scan.segment_scan import Damage, Mislabelled, SegmentWalk, Stretch
+from ..scan.parallel_scan import ScanThreads
+from ..scan.segment_scan import Damage, Mislabelled, SegmentScan, ValidBatches
 from ..segment import Files, Segment, list_segments
 from ..storage.checkpoints import LeaderEpochs, read_offsets, write_offsets
 from ..storage.segment_manifest import Missing, SegmentManifest, disagreement
@@ -180,11 +180,11 @@ class _Repair:
         self._gone: list[tuple[int, int]] = []
         self._manifest = SegmentManifest(fs, self._directory)
         self._disagreeing: set[int] = set()
-        self._lanes = Lanes()
+        self._threads = ScanThreads()
 
     def run(self) -> RepairReport:
         try:
-            with self._lanes:
+            with self._threads:
                 return self._run()
         finally:
             self._files.descriptors.close()
@@ -265,7 +265,7 @@ class _Repair:
                     if each.next_offset is not None and expected <= each.base_offset < segment.base_offset:
                         self._lose(each.base_offset, each.next_offset)
             expected = end = max(expected, segment.base_offset)
-            walk = SegmentWalk(
+            walk = SegmentScan(
                 segment.pread_into,
                 segment.size,
                 expected=expected,
@@ -274,12 +274,12 @@ class _Repair:
                 next_segment=following,
                 log_end=None,
                 durable_end=durable,
-                lanes=self._lanes,
+                threads=self._threads,
                 records=True,
             )
             plan = _Plan(segment, [], [], [], [])
             for found in walk:
-                if isinstance(found, Stretch):
+                if isinstance(found, ValidBatches):
                     plan.keep.append((found.pos, found.end))
                     plan.counts.append((found.batches, found.records))
                     end = found.next_offset

@@ -41,8 +41,8 @@ from ..files.names import (
 from ..index import UNBOUNDED
 from ..model import TopicPartition
 from ..scan.batch_scan import read_bytes
-from ..scan.parallel_scan import Lanes
-from ..scan.segment_scan import Damage, Mislabelled, SegmentWalk, Stretch
+from ..scan.parallel_scan import ScanThreads
+from ..scan.segment_scan import Damage, Mislabelled, SegmentScan, ValidBatches
 from ..segment import Segment, list_segments
 from ..storage.checkpoints import LeaderEpochs, read_offsets
 from ..storage.producer_state import ProducerState, decode_aborted
@@ -174,10 +174,10 @@ def verify_log(
             names = [name for each in topics for name in store.topic(each).names()]
         total = sum(_bytes_of(store, name) for name in names)
         checks: list[_Check] = []
-        with Lanes() as lanes:
+        with ScanThreads() as threads:
             for name in names:
                 done = sum(check.bytes for check in checks)
-                checks.append(_verify_partition(store, name, lanes, deep, _from(progress, done, total)))
+                checks.append(_verify_partition(store, name, threads, deep, _from(progress, done, total)))
         if progress is not None:
             progress(total, total)
         return VerifyReport(
@@ -217,7 +217,11 @@ def _bytes_of(store: ReadOnlyStore, name: TopicPartition) -> int:
 
 
 def _verify_partition(
-    store: ReadOnlyStore, name: TopicPartition, lanes: Lanes, deep: bool, progress: Callable[[int], None]
+    store: ReadOnlyStore,
+    name: TopicPartition,
+    threads: ScanThreads,
+    deep: bool,
+    progress: Callable[[int], None],
 ) -> _Check:
     """Check one partition; again, if its files changed meanwhile.
 
@@ -227,7 +231,7 @@ def _verify_partition(
     found: list[Finding] | None = None
     for attempt in range(_TRIES):
         before = _layout_version(store, name)
-        check = _Check(store, name, lanes, deep, progress)
+        check = _Check(store, name, threads, deep, progress)
         try:
             check.run()
         except FileNotFoundError:
@@ -253,7 +257,7 @@ class _Check:
         self,
         store: ReadOnlyStore,
         name: TopicPartition,
-        lanes: Lanes,
+        threads: ScanThreads,
         deep: bool,
         progress: Callable[[int], None],
     ) -> None:
@@ -264,7 +268,7 @@ class _Check:
         self._fs = store.fs
         self._name = name
         self._directory = store.directory(name)
-        self._lanes = lanes
+        self._threads = threads
         self._deep = deep
         self._progress = progress
         topic = store.topic(name.topic)
@@ -346,7 +350,7 @@ class _Check:
             if is_last and edges is not None and edges.last_segment == segment.base_offset:
                 size, log_end = edges.readable_bytes, edges.log_end_offset
             indexes = self._indexes(segment, size, is_last)
-            walk = SegmentWalk(
+            walk = SegmentScan(
                 segment.pread_into,
                 size,
                 expected=expected,
@@ -355,9 +359,9 @@ class _Check:
                 next_segment=None if is_last else segments[number + 1].base_offset,
                 log_end=log_end,
                 durable_end=durable,
-                lanes=self._lanes,
+                threads=self._threads,
                 records=self._deep,
-                look=indexes.look,
+                inspect=indexes.inspect,
             )
             found, batches, records = len(self.findings), self.batches, self.records
             try:
@@ -381,7 +385,7 @@ class _Check:
         return expected
 
     def _verify_segment(
-        self, segment: Segment, walk: SegmentWalk, indexes: IndexCheck, durable: int | None
+        self, segment: Segment, walk: SegmentScan, indexes: IndexCheck, durable: int | None
     ) -> None:
         """Check a segment's batches. `durable` is the recovery point, for the last segment."""
         tail: Damage | None = None
@@ -389,8 +393,8 @@ class _Check:
             if tail is not None:
                 self._damaged(DAMAGE, segment, tail)
                 tail = None
-            if isinstance(found, Stretch):
-                self._verify_stretch(segment, found, indexes)
+            if isinstance(found, ValidBatches):
+                self._verify_batches(segment, found, indexes)
                 self.batches += found.batches
                 self.records += found.records
                 self.bytes += found.end - found.pos
@@ -419,9 +423,9 @@ class _Check:
         size = damage.end - damage.pos
         self.find(kind, segment.path, damage.reason, pos=damage.pos, size=size, lost=lost)
 
-    def _verify_stretch(self, segment: Segment, found: Stretch, indexes: IndexCheck) -> None:
+    def _verify_batches(self, segment: Segment, found: ValidBatches, indexes: IndexCheck) -> None:
         """Read the bytes only if an entry disagreed, or was not compared yet."""
-        agreed = found.looked if isinstance(found.looked, tuple) else None
+        agreed = found.inspected if isinstance(found.inspected, tuple) else None
         if not indexes.agree(agreed):
             indexes.compare(read_bytes(segment.pread_into, found.pos, found.end - found.pos), found.pos)
 

@@ -8,7 +8,7 @@ from typing import Final, NoReturn
 
 from ...config import MAX_INT64
 from ...errors import UnsupportedByBackend
-from ...model import OffsetAndTimestamp, PartitionOffsets, Piece, TopicPartition
+from ...model import OffsetAndTimestamp, OffsetRange, PartitionOffsets, TopicPartition
 from ...wire.apis.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -86,9 +86,9 @@ class Lookups:
 
     def split(
         self, topic: str, partition: int, start: int, end: int, split_bytes: int, not_before_ms: int | None
-    ) -> list[Piece]:
+    ) -> list[OffsetRange]:
         """See `Splits.split`: one piece, since brokers do not tell sizes."""
-        return [Piece(start, end, -1)]
+        return [OffsetRange(start, end, -1)]
 
     def next_valid_offset(self, topic: str, partition: int, offset: int, path: str, pos: int) -> NoReturn:
         raise UnsupportedByBackend(

@@ -196,7 +196,7 @@ class OffsetHandlers:
                 offset = partition.offsets().log_end_offset
             elif offset < 0:
                 raise OffsetOutOfRange(f"offset {offset} is invalid")
-            with partition.lifecycle.upkeep_lock:
+            with partition.lifecycle.lifecycle_lock:
                 partition.lifecycle.advance_log_start(offset)
             start = partition.offsets().log_start_offset
         except EmbedlogError as error:

@@ -1,13 +1,13 @@
-"""Records of one shape, one after the other, taken by columns: no line of Python runs once a record.
+"""Decodes records of one shape column by column: no line of Python per record.
 
     | length | 0 | time | delta | key length | key | value length | value | 0 |      all fields as long as
-    | length | 0 | time | delta | key length | key | value length | value | 0 |      in the first one
-      '--- a byte of each record, `size` bytes apart, is one slice of the body
+    | length | 0 | time | delta | key length | key | value length | value | 0 |      those of the first one
+      '--- one byte of each record, `size` bytes apart, is a slice of the body
 
-Much that is logged is like that: readings, rows of fixed width, records of one producer. Elsewhere the first
-look at a record tells that the next ones are others, and they are taken one by one (plain_decoding.py).
+Many logs look like that: readings, rows of fixed width, the records of one producer. If the first records
+differ in shape, they are decoded one by one (plain_decoding.py).
 
-Invariant: what is taken here the walk record by record would have taken, with the same result.
+Invariant: the result is that of decoding record by record.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from itertools import chain
 from struct import Struct
 from typing import Final, NamedTuple
 
-AT_LEAST: Final = 8  # with fewer, looking costs more than it saves
+AT_LEAST: Final = 8  # for fewer, the check costs more than it saves
 _ONE_BYTE: Final = 64  # the first offset delta whose varint takes two bytes
 _TWO_BYTES: Final = 8192  # ... three bytes
 _DELTAS: Final = bytes(range(0, 2 * _ONE_BYTE, 2))
@@ -24,10 +24,10 @@ _LOW: Final = bytes(2 * delta & 127 | 128 for delta in range(_TWO_BYTES))
 _HIGH: Final = bytes(2 * delta >> 7 for delta in range(_TWO_BYTES))
 
 
-class Stretch(NamedTuple):
-    """`number` records of `size` bytes each from byte `pos` on; where their fields are in each.
+class UniformRecords(NamedTuple):
+    """`number` records of `size` bytes each, from byte `pos` on, and the positions of their fields.
 
-    Their offset deltas follow each other. A `key_size` of -1 is a null. The timestamp delta is one byte.
+    Offset deltas are consecutive. A `key_size` of -1 is null. The timestamp delta takes one byte.
     """
 
     pos: int
@@ -45,15 +45,15 @@ class Stretch(NamedTuple):
         return self.pos + self.number * self.size
 
     def times(self, body: bytes) -> bytes:
-        """The timestamp deltas, a byte each, folded as varints are."""
+        """The timestamp deltas, a zigzag byte each."""
         return body[self.pos + self.time_at : self.end : self.size]
 
     def keys(self, body: bytes) -> list[bytes]:
-        """The keys, where they are not null."""
+        """The keys, if they are not null."""
         return self._column(body, self.key_at, self.key_size, 0, self.number)
 
     def values(self, body: bytes, start: int, stop: int) -> list[bytes]:
-        """The values of its records from number `start` to before `stop`."""
+        """The values of records `start` to `stop` - 1."""
         return self._column(body, self.value_at, self.value_size, start, stop)
 
     def _column(self, body: bytes, at: int, length: int, start: int, stop: int) -> list[bytes]:
@@ -64,16 +64,16 @@ class Stretch(NamedTuple):
         return list(chain.from_iterable(field.iter_unpack(view)))
 
 
-def stretch_at(body: bytes, pos: int, delta: int, most: int) -> Stretch | None:
-    """The stretch that begins at a byte, of at most so many records, with the first one's offset delta; None
-    where there is none worth it."""
+def uniform_records_at(body: bytes, pos: int, delta: int, most: int) -> UniformRecords | None:
+    """At most `most` records of one shape at `pos`, the first with offset delta `delta`; None if there are
+    too few."""
     try:
-        return _stretch_at(body, pos, delta, most) if most >= AT_LEAST else None
+        return _uniform_records_at(body, pos, delta, most) if most >= AT_LEAST else None
     except IndexError:  # the body ends too soon
         return None
 
 
-def _stretch_at(body: bytes, pos: int, delta: int, most: int) -> Stretch | None:
+def _uniform_records_at(body: bytes, pos: int, delta: int, most: int) -> UniformRecords | None:
     at, number = _short_varint(body, pos)
     start, size = at, at - pos + (number >> 1)
     count = min(most, (len(body) - pos) // size)
@@ -108,11 +108,11 @@ def _stretch_at(body: bytes, pos: int, delta: int, most: int) -> Stretch | None:
         wanted = _LOW[delta : delta + count] + _HIGH[delta : delta + count]
     if found != wanted:
         return None
-    return Stretch(pos, count, size, time_at - pos, key_at - pos, key_size, value_at - pos, value_size)
+    return UniformRecords(pos, count, size, time_at - pos, key_at - pos, key_size, value_at - pos, value_size)
 
 
 def _short_varint(body: bytes, pos: int) -> tuple[int, int]:
-    """The byte after a varint of at most two bytes, and it, still folded; a longer one is odd."""
+    """(pos after a varint of at most two bytes, its zigzag number); for a longer one an odd number."""
     number = body[pos]
     if number < 128:
         return pos + 1, number

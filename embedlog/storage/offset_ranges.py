@@ -1,13 +1,12 @@
-"""Divides a range of a partition's offsets by bytes, for tasks that read one partition in parallel.
+"""Splits a partition's offsets into ranges of about equal bytes, for tasks that read it in parallel.
 
     segments      | 0 ........ | 1000 .............. | 5000 ... |
     requested           300 .............................. 5200
-    pieces              300 .. | 1900 .. | 3400 ..... | 4800 ..     each about the same number of bytes
+    ranges              300 .. | 1900 .. | 3400 ..... | 4800 ..     each about the same number of bytes
 
-It uses the offset indexes and reads no records. An index is a hint: a wrong one makes pieces larger or
-smaller, but loses nothing, since each piece begins where the one before it ends.
-
-Segments whose records are all older than a requested time are left out, by their time indexes.
+It uses the offset indexes and reads no records. An index is a hint: a wrong one makes ranges larger or
+smaller, but loses nothing, since each range begins where the one before it ends. Time indexes exclude
+segments whose records are all older than a requested time.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..index import lookup_offset
-from ..model import Piece
+from ..model import OffsetRange
 from ..segment import Segment
 
 
@@ -31,14 +30,14 @@ class _Part(NamedTuple):
     end_pos: int
 
 
-def divide(
-    segments: Sequence[tuple[Segment, int]], start: int, end: int, piece_bytes: int, not_before_ms: int | None
-) -> list[Piece]:
-    """The offsets start..end-1 in pieces of at most about piece_bytes, in order.
+def split_offsets(
+    segments: Sequence[tuple[Segment, int]], start: int, end: int, split_bytes: int, not_before_ms: int | None
+) -> list[OffsetRange]:
+    """Consecutive ranges of the offsets start..end-1, each of at most about split_bytes.
 
     Args:
         segments: all segments of the partition, each with its readable bytes.
-        not_before_ms: pieces may leave out records with smaller timestamps; None: no record.
+        not_before_ms: records with smaller timestamps may be left out; None: no record.
 
     Raises OSError, CorruptRecord.
     """
@@ -46,16 +45,16 @@ def divide(
     for number, (segment, size) in enumerate(segments):
         is_last = number + 1 == len(segments)
         first = start if number == 0 else max(start, segment.base_offset)
-        behind = end if is_last else min(end, segments[number + 1][0].base_offset)
-        if first >= behind:
+        following = end if is_last else min(end, segments[number + 1][0].base_offset)
+        if first >= following:
             continue
         if not_before_ms is not None and not is_last and segment.largest_timestamp_ms < not_before_ms:
             runs.append([])
             continue
         pos = _byte_near(segment, first, size)
-        end_pos = size if behind < end else _byte_near(segment, behind, size)
-        runs[-1].append(_Part(segment, first, behind, pos, max(pos, end_pos)))
-    return [piece for run in runs if run for piece in _cut(run, piece_bytes)]
+        end_pos = size if following < end else _byte_near(segment, following, size)
+        runs[-1].append(_Part(segment, first, following, pos, max(pos, end_pos)))
+    return [each for run in runs if run for each in _split(run, split_bytes)]
 
 
 def _byte_near(segment: Segment, offset: int, size: int) -> int:
@@ -66,23 +65,23 @@ def _byte_near(segment: Segment, offset: int, size: int) -> int:
     return min(lookup_offset(segment.entries()[0], offset - segment.base_offset)[1], size)
 
 
-def _cut(run: list[_Part], piece_bytes: int) -> list[Piece]:
-    """Divide consecutive parts into pieces of equal size."""
+def _split(run: list[_Part], split_bytes: int) -> list[OffsetRange]:
+    """Split consecutive parts into ranges of equal size."""
     start, end = run[0].start, run[-1].end
     total = sum(part.end_pos - part.pos for part in run)
-    count = min(max(1, -(-total // piece_bytes)), end - start)
-    pieces = []
+    count = min(max(1, -(-total // split_bytes)), end - start)
+    ranges = []
     begin, passed, number = start, 0, 0
     for wanted in range(1, count):
         target = total * wanted // count
         while passed + run[number].end_pos - run[number].pos < target:
             passed += run[number].end_pos - run[number].pos
             number += 1
-        cut = _offset_near(run[number], run[number].pos + target - passed)
-        if begin < cut < end:
-            pieces.append(Piece(begin, cut, total // count))
-            begin = cut
-    return [*pieces, Piece(begin, end, total // count)]
+        at = _offset_near(run[number], run[number].pos + target - passed)
+        if begin < at < end:
+            ranges.append(OffsetRange(begin, at, total // count))
+            begin = at
+    return [*ranges, OffsetRange(begin, end, total // count)]
 
 
 def _offset_near(part: _Part, pos: int) -> int:
