@@ -5,8 +5,8 @@
     0.11 on            the same                        record batches: kept as they are, byte for byte
     design documents   my_topic_0/00000000000.kafka    any of the three
 
-A source is a file, a partition's directory, or a directory of those. The format is detected from the bytes
-(codec.sniff); it may change within a file if the broker was upgraded.
+A source is a file, a partition's directory, or a directory of those (import_source.py). The format is
+detected from the bytes (codec.sniff); it may change within a file if the broker was upgraded.
 
 Theory of operation: a source always reads as the same batches with the same offsets. The target's existing
 records must equal a prefix of them, or the import is refused; it continues after that prefix. So a killed
@@ -20,29 +20,24 @@ Source: the design documents of Kafka 0.7, 0.10 and 2.7, sections on the log.
 from __future__ import annotations
 
 import os
-import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from itertools import pairwise
-from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from ..backends.local import WriterBackend
 from ..codec import NONE, RecordTuple, codec_number, decode, encode_batch, filter_batch, read_header, scan
-from ..errors import CorruptRecord, DirectoryError, InvalidArgument, NotALog
-from ..files.names import INTERNAL_TOPICS, check_not_internal, check_topic_name
-from ..groups.offsets import OFFSETS_TOPIC
+from ..errors import CorruptRecord, InvalidArgument
+from ..files.names import check_not_internal, check_topic_name
 from ..log import Log
 from ..model import CREATE_TIME, LOG_APPEND_TIME, Record, TopicPartition
 from ..partition import Partition
 from ..store.store import Store
 from ..validation import as_path, check_choice, check_flag
+from .import_source import find_files
 from .imported_groups import GroupsImport, GroupsSource, import_groups
 from .legacy_files import FORMATS, VERSION_07, Batch, Messages, Problem, read_source
 
-_SEGMENT: Final = re.compile(r"(\d{1,20})\.(?:kafka|log)\Z", re.ASCII)
-_PARTITION: Final = re.compile(r"(?P<topic>.+)[-_](?P<number>\d{1,10})\Z", re.ASCII)
-_INTERNAL: Final = INTERNAL_TOPICS | {"__cluster_metadata", "__share_group_state"}
 _BATCH_RECORDS: Final = 1000
 _BATCH_BYTES: Final = 512 << 10
 _APPEND_BYTES: Final = 1 << 20
@@ -56,10 +51,9 @@ Progress = Callable[[int, int], None]
 class PartitionImport(NamedTuple):
     """What came from one partition of a source.
 
-    records were appended by this import, records_present were there from one before, and records_left_out
-    are those whose offsets lie before the target's log start: it had them and deleted them, or began after
-    them. first_offset is the source's first, log_end_offset the target's end now. problems are damage that
-    was passed over, and torn ends.
+    records: appended by this import. records_present: already there. records_left_out: at offsets before the
+    target's log start, which it has deleted or never had. first_offset: the source's first. log_end_offset:
+    the target's end now. problems: damage that was skipped, and torn ends.
     """
 
     topic: str
@@ -113,23 +107,24 @@ def import_files(
     Args:
         source: a segment file, a partition's directory (`my_topic-0`, `my_topic_0`), or a directory of such.
         log: opened with mode="rw". Topics and partitions that it lacks are made.
-        topic: the target's name, where it is not the source's; of a directory of several topics, the one
+        topic: the target's name, if it differs from the source's; for a directory of several topics, the one
             to import.
-        format: "0.7", "message-set" or "batch", where the bytes are not to tell it.
-        compression: for messages of the older formats; by default the topic's compression_type, and where
-            that is "producer" what the source has. Record batches stay as they are.
-        on_damage: "stop" raises at damage that has valid entries after it (what is before it has been
-            imported), "skip" goes on after it and reports it.
+        format: "0.7", "message-set" or "batch"; by default detected from the bytes.
+        compression: for messages of the older formats; by default the topic's compression_type, or the
+            source's codec if that is "producer". Record batches stay as they are.
+        on_damage: "stop" raises at damage that has valid entries after it (what precedes it is imported),
+            "skip" reports it and continues after it.
         groups: also import the offsets that groups have committed for the imported partitions, from the
             `__consumer_offsets` in the same directory (imported_groups.py).
         progress: called with (bytes done, bytes in all) of the source.
 
-    Offsets are kept, but for 0.7's, which were byte positions: those partitions must be empty, and begin
-    with 0. A partition that holds records of its own below the source's first offset keeps them; one that
-    holds others than the source under the same offsets is refused. Run again after a kill it goes on.
+    Offsets are kept, except for those of 0.7, which were byte positions: such partitions must be empty and
+    start at 0. A partition keeps its own records below the source's first offset; one that holds other
+    records than the source at the same offsets is refused. An import that was killed continues when it is run
+    again.
 
-    Returns a report; everything is durable then. Raises InvalidArgument, CorruptRecord (on_damage="stop"),
-    DirectoryError or NotALog (nothing to import), ReadOnly, and what appending raises.
+    Returns a report; everything imported is durable. Raises InvalidArgument, CorruptRecord
+    (on_damage="stop"), DirectoryError or NotALog (nothing to import), ReadOnly, and what appending raises.
     """
     started = time.perf_counter()
     store, backend = log._writer(), log.backend
@@ -139,7 +134,7 @@ def import_files(
     check_choice("on_damage", on_damage, ("stop", "skip"))
     check_flag("groups", groups)
     codec = None if compression is None else codec_number(compression)
-    found = _found(as_path(source, "source"), store.path, topic, groups)
+    found = find_files(as_path(source, "source"), store.path, topic, groups)
     read = GroupsSource()
     for files in found.groups:
         read.read(files, skips_damage=on_damage == "skip")
@@ -158,87 +153,6 @@ def import_files(
         taken = import_groups(read, backend.coordinator, kept, found.renamed)
         log.flush()
     return ImportReport(tuple(imported), tuple(found.skipped), time.perf_counter() - started, taken)
-
-
-# -- finding -----------------------------------------------------------------------------------------------
-
-
-class _Found(NamedTuple):
-    """What a source has: files of each target partition, in order; directories left out; files of each
-    partition of `__consumer_offsets`; source topic -> name here."""
-
-    files: dict[TopicPartition, list[str]]
-    skipped: Sequence[str] = ()
-    groups: Sequence[list[str]] = ()
-    renamed: Mapping[str, str] = MappingProxyType({})
-
-
-def _found(source: str, target: str, topic: str | None, with_groups: bool) -> _Found:
-    """Find a source's segment files. Raises DirectoryError, NotALog, InvalidArgument."""
-    if topic is not None:
-        check_topic_name(topic)
-    if not os.path.exists(source):
-        raise DirectoryError(f"{source} does not exist", path=source)
-    if os.path.commonpath([source, target]) == target:
-        raise InvalidArgument(f"{source} is (in) the log that is to be imported into")
-    if os.path.isfile(source):
-        return _Found({_target(os.path.dirname(source), topic): [source]})
-    files = _segments(source)
-    if files:
-        return _Found({_target(source, topic): files})
-    by_source: dict[TopicPartition, list[str]] = {}
-    skipped = []
-    groups = []
-    for entry in sorted(os.listdir(source)):
-        directory = os.path.join(source, entry)
-        match = _PARTITION.match(entry)
-        files = _segments(directory) if match and os.path.isdir(directory) else []
-        if match is None or not files:
-            continue
-        name = TopicPartition(match["topic"], int(match["number"]))
-        if name.topic == OFFSETS_TOPIC and with_groups:
-            groups.append(files)
-        elif name.topic in _INTERNAL:
-            skipped.append(f"{directory}: an internal topic of the broker that wrote it")
-        elif name in by_source:
-            raise InvalidArgument(f"{directory}: another directory beside it is partition {name} as well")
-        else:
-            by_source[name] = files
-    topics = {name.topic for name in by_source}
-    if topic is not None and topic in topics:
-        only = {name: files for name, files in by_source.items() if name.topic == topic}
-        return _Found(only, skipped, groups)
-    if topic is not None and len(topics) > 1:
-        raise InvalidArgument(
-            f"{source} has the topics {', '.join(sorted(topics))}, and not {topic!r}: import one partition's "
-            "directory at a time to give it another name"
-        )
-    if not by_source:
-        raise NotALog(f"{source} holds no log files: neither <number>.kafka nor <number>.log", path=source)
-    renamed = {name.topic: topic or name.topic for name in by_source}
-    here = {name._replace(topic=renamed[name.topic]): files for name, files in by_source.items()}
-    return _Found(here, skipped, groups, renamed)
-
-
-def _segments(directory: str) -> list[str]:
-    """The segment files of a directory, in order of base offset."""
-    found = []
-    for entry in os.listdir(directory):
-        match = _SEGMENT.match(entry)
-        if match is not None and os.path.isfile(os.path.join(directory, entry)):
-            found.append((int(match[1]), os.path.join(directory, entry)))
-    return [path for _, path in sorted(found)]
-
-
-def _target(directory: str, topic: str | None) -> TopicPartition:
-    match = _PARTITION.match(os.path.basename(directory))
-    if match is None:
-        if topic is None:
-            raise InvalidArgument(
-                f"the name {directory} does not tell a topic: say which (topic=..., --topic)"
-            )
-        return TopicPartition(topic, 0)
-    return TopicPartition(topic or match["topic"], int(match["number"]))
 
 
 def _make_room(store: Store, names: dict[TopicPartition, list[str]]) -> None:

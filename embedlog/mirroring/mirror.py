@@ -84,7 +84,8 @@ class Mirror(Closing):
     """Continuously copies topics of one or several logs into another log.
 
     Args:
-        sources: an address, a directory, a Log, or several; "kafka://a,kafka://b" are two, and "east=kafka://a"
+        sources: an address, a directory, a Log, or several; "kafka://a,kafka://b" are two, and
+        "east=kafka://a"
             is one whose topics get the name's prefix ("east.clicks").
         target: a directory, created if missing; an address; or a Log opened for writing.
         topics: a regular expression, compiled or not, that must match the whole topic name; default: all.
