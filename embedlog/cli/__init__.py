@@ -5,9 +5,8 @@
     opening.py    opening the directory, or the log that brokers keep, for a command
     ui.py         everything that is printed: lines, tables, JSON, progress
     units.py      sizes, times and counts as people read them
-    stopping.py   waiting for the signal that ends a command
     text.py       a record as text and as JSON, and back
-    messages.py   the log lines of long-running commands
+    long_running.py  what ends a command that runs until it is stopped, its log lines
     problems.py   an error as a line that says what to do, and its exit code
     <command>.py  a family of commands: add_parser(subparsers), run(args, ui) -> exit code
 

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ..errors import EmbedlogError
+from ..spark import session
 from .demo_loader import TOPIC
-from .spark_session import quiet_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,7 +36,7 @@ def show(directory: str, console: Console) -> int | None:
     started = time.perf_counter()
     try:
         with console.status("Spark starts"):
-            spark = quiet_session("embedlog demo", "local[*]")
+            spark = session("embedlog demo", "local[*]")
     except EmbedlogError as error:
         console.print(f"Spark     left out: {error}", highlight=False, soft_wrap=True)
         return None

@@ -8,12 +8,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+from ..spark import session
 from ..spark.load import LoadReport, load
+from ..spark.load_plan import Status, status
 from ..spark.manifest import BAD_DIRECTORY, Manifest
-from ..spark.status import Status, status
 from .arguments import add_command, add_json, add_log
 from .opening import reader
-from .spark_session import quiet_session
 from .ui import UI, Column
 from .units import counted, duration, size
 
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace, ui: UI) -> int:
             date_column=args.date_column,
             from_time=args.from_time,
             allow_data_loss=args.allow_data_loss,
-            spark=lambda: quiet_session("embedlog load", args.master),
+            spark=lambda: session("embedlog load", args.master),
             progress=bars.update,
         )
     _show_load(done, args, ui)

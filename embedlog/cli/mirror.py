@@ -12,8 +12,7 @@ from typing import Any, Final
 
 from ..mirroring import Mirror, MirrorStatus
 from .arguments import add_command, add_json, positive
-from .messages import FORMATS, LEVELS, log_messages
-from .stopping import stops
+from .long_running import FORMATS, LEVELS, log_messages, stops
 from .ui import UI, Column, Progress
 from .units import counted, duration, size
 

@@ -18,9 +18,8 @@ from ..errors import InvalidArgument, StorageError
 from ..files.names import INTERNAL_TOPICS
 from ..synonyms import BROKER_ARGUMENTS, plain
 from .arguments import add_command, add_directory, add_json, count, settings
-from .messages import FORMATS, LEVELS, log_messages
+from .long_running import FORMATS, LAST_PORT, LEVELS, Stop, Stopped, log_messages, port
 from .opening import report
-from .stopping import LAST_PORT, Stop, Stopped, port
 from .ui import UI
 from .units import counted, duration, size
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ..cluster.zookeeper.running import MAX_SERVERS, ZooKeepers
 from .arguments import add_command, add_here_only, add_json, positive
-from .stopping import Stop, Stopped, port
+from .long_running import Stop, Stopped, port
 from .ui import UI
 from .units import counted, duration
 

@@ -34,8 +34,7 @@ from ..open import open as open_log
 from ..validation import check_flag, check_text
 from .load_plan import LoadPlan, check_topic, loaded_up_to, plan_load, topic_of
 from .manifest import LastLoad, Loaded, Lost, Manifest
-from .requirements import check_pyspark
-from .session import register, session
+from .session import check_pyspark, register, session
 from .table import Table
 from .tasks import Progress, watched
 from .warehouse import MANY_FILES, PARALLEL_LISTING

@@ -13,6 +13,7 @@ Imports no pyspark: a table's lag can be computed without starting Spark.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Final, NamedTuple
@@ -30,6 +31,7 @@ from ..errors import (
 from ..log import Log
 from ..model import PartitionOffsets, TopicDescription, TopicPartition
 from .manifest import Loaded, Lost, Manifest
+from .table import Table
 
 _ONE_BATCH: Final = 1  # max_bytes; a fetch always returns at least one batch
 
@@ -194,3 +196,53 @@ def _cut_short(tp: TopicPartition, survived: int, loaded: int) -> RecordsLost:
         f"{survived:,} on (a crash of the machine, or an older copy of the log). allow_data_loss replaces "
         "them by what the log has there now"
     )
+
+
+# -- status ------------------------------------------------------------------------------------------------
+
+
+class PartitionStatus(NamedTuple):
+    """A partition: the next offset to load, the end to load up to, and the lag in offsets."""
+
+    partition: int
+    loaded: int
+    end: int
+
+    @property
+    def lag(self) -> int:
+        return self.end - self.loaded
+
+
+class Status(NamedTuple):
+    """A table beside its topic.
+
+    manifest: None if there is no table yet. problem: why the next load would be refused, or None.
+    """
+
+    table: str
+    topic: str
+    manifest: Manifest | None
+    partitions: tuple[PartitionStatus, ...]
+    problem: str | None = None
+
+    @property
+    def lag(self) -> int:
+        return sum(each.lag for each in self.partitions)
+
+
+def status(log: Log, *, to: str | os.PathLike[str], topic: str | None = None) -> Status:
+    """A table's status; takes no lock. Raises TableError, TopicNotFound, CorruptCheckpoint, StorageError."""
+    table = Table(to)
+    manifest = table.read()
+    name = topic_of(table.path, manifest, topic)
+    described = log.describe_topic(name)
+    known = manifest or Manifest(name, described.topic_id)
+    check_topic(known, described)
+    problem = None
+    try:
+        plan = plan_load(log, name, known)
+    except RecordsLost as error:
+        problem = str(error)
+        plan = plan_load(log, name, known, allow_data_loss=True)
+    partitions = tuple(PartitionStatus(p, each.start, each.end) for p, each in plan.partitions.items())
+    return Status(table.path, name, manifest, partitions, problem)

@@ -1,14 +1,16 @@
-"""Resolves a query's options to partitions and offset ranges of the log.
+"""Resolves a query's options to spans of offsets, and cuts these into pieces for tasks.
 
-The driver fixes every offset here, once. Tasks read exactly their ranges, and nothing appended meanwhile.
+The driver fixes every offset here, once. Tasks read exactly their pieces, and nothing appended meanwhile.
 """
 
 from __future__ import annotations
 
+import heapq
 import logging
 import re
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
 
 from ..errors import InvalidArgument, OffsetOutOfRange, PartitionNotFound, TopicNotFound
 from ..log import Log
@@ -188,3 +190,67 @@ def within(tp: TopicPartition, option: str, offset: int, edge: PartitionOffsets,
         )
     logger.warning("%s: going on at %s (failOnDataLoss=false)", what, f"{inside:,}")
     return inside
+
+
+# -- pieces ------------------------------------------------------------------------------------------------
+
+PIECE_BYTES: Final = 64 << 20
+_ONE_PIECE: Final = 1 << 62
+
+
+def split(
+    log: Log,
+    spans: Sequence[Span],
+    *,
+    min_partitions: int | None = None,
+    max_records: int | None = None,
+    not_before_ms: int | None = None,
+) -> list[Span]:
+    """The spans in pieces, in order, without segments in which all records are older than not_before_ms.
+
+    Pieces are cut by bytes, through the offset indexes: at most PIECE_BYTES, or as many as min_partitions.
+    They are cut by offsets if the bytes are unknown (brokers), if an index is too coarse for min_partitions,
+    and for max_records.
+
+    Raises TopicNotFound, StorageError, CorruptRecord.
+    """
+    piece_bytes = PIECE_BYTES
+    if min_partitions is not None:
+        whole = _divided(log, spans, _ONE_PIECE, not_before_ms)
+        piece_bytes = max(1, sum(max(size, 0) for _, size in whole) // min_partitions)
+    pieces = [span for span, _ in _divided(log, spans, piece_bytes, not_before_ms)]
+    counts = [1 if max_records is None else -(-(piece.end - piece.start) // max_records) for piece in pieces]
+    _raise_to(min_partitions or 0, pieces, counts)
+    return [part for piece, count in zip(pieces, counts, strict=True) for part in _evenly(piece, count)]
+
+
+def _divided(
+    log: Log, spans: Sequence[Span], piece_bytes: int, not_before_ms: int | None
+) -> list[tuple[Span, int]]:
+    """The pieces, each with its size in bytes, -1 if unknown."""
+    return [
+        (span._replace(start=piece.start, end=piece.end), piece.size)
+        for span in spans
+        for piece in log.backend.splits.split(*span, piece_bytes, not_before_ms)
+    ]
+
+
+def _raise_to(wanted: int, pieces: list[Span], counts: list[int]) -> None:
+    """Cut the largest parts smaller, until there are `wanted` parts or no part can be cut."""
+    largest = [(-(piece.end - piece.start) / counts[i], i) for i, piece in enumerate(pieces)]
+    heapq.heapify(largest)
+    missing = wanted - sum(counts)
+    while missing > 0 and largest:
+        _, i = heapq.heappop(largest)
+        offsets = pieces[i].end - pieces[i].start
+        if counts[i] < offsets:
+            counts[i] += 1
+            missing -= 1
+            heapq.heappush(largest, (-offsets / counts[i], i))
+
+
+def _evenly(span: Span, count: int) -> list[Span]:
+    """A span in so many parts of equally many offsets."""
+    offsets = span.end - span.start
+    edges = [span.start + offsets * number // count for number in range(count + 1)]
+    return [span._replace(start=start, end=end) for start, end in pairwise(edges)]

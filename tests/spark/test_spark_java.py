@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from embedlog.runtime.java import java_home as any_java_home
-from embedlog.spark.java import java_home
+from embedlog.spark.session import java_home
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import embedlog.spark
 from embedlog import Log, Record
 from embedlog.cluster import Broker
 from embedlog.spark import load, warehouse
-from embedlog.spark.status import status
+from embedlog.spark.load_plan import status
 from embedlog.spark.table import Table
 
 pytestmark = pytest.mark.jvm

@@ -14,9 +14,8 @@ from transactions import Transactions
 import embedlog
 import embedlog.spark
 from embedlog import Log
-from embedlog.spark.load_plan import PartitionLoad, check_topic, loaded_up_to, plan_load
+from embedlog.spark.load_plan import PartitionLoad, check_topic, loaded_up_to, plan_load, status
 from embedlog.spark.manifest import Loaded, Lost, Manifest
-from embedlog.spark.status import status
 from embedlog.spark.table import Table
 
 

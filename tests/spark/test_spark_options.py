@@ -11,7 +11,8 @@ import pytest
 from embedlog.errors import InvalidArgument, UnknownSetting
 from embedlog.model import TopicPartition
 from embedlog.spark.access import LogLocation
-from embedlog.spark.options import OPTIONS, Limit, Use, read_options
+from embedlog.spark.option_table import OPTIONS, Use
+from embedlog.spark.options import Limit, read_options
 
 ROOT = Path(__file__).parent.parent.parent
 GIVEN = {"path": "/log", "subscribe": "t"}

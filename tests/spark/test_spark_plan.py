@@ -30,11 +30,10 @@ from embedlog.errors import (
     TopicNotFound,
 )
 from embedlog.spark.filters import ALL, ScanBounds, scan_bounds
-from embedlog.spark.offsets import Span, planned_spans
+from embedlog.spark.offsets import Span, planned_spans, split
 from embedlog.spark.options import read_options
 from embedlog.spark.scan import scan
 from embedlog.spark.schema import arrow_schema, columns_of, full_schema
-from embedlog.spark.splits import split
 
 SCHEMA = full_schema(include_headers=True)
 

@@ -202,8 +202,7 @@ def test_spark_before_it_had_limits(spark: SparkSession, stream: Callable[..., S
 
     def source() -> type:  # not of this module, which Spark's processes do not know
         from embedlog.spark.options import read_options
-        from embedlog.spark.source import EmbedlogSource
-        from embedlog.spark.stream_reader import PlainStreamReader
+        from embedlog.spark.source import EmbedlogSource, PlainStreamReader
 
         class Old(EmbedlogSource):
             @classmethod

@@ -14,9 +14,9 @@ from embedlog.cluster import Broker
 from embedlog.errors import RecordsLost
 from embedlog.model import TopicPartition
 from embedlog.spark.access import LogLocation, opened
-from embedlog.spark.group_offsets import commit_to_group
 from embedlog.spark.options import read_options
 from embedlog.spark.progress import Position, Progress
+from embedlog.spark.source import commit_to_group
 from embedlog.spark.stream import Stream
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
@@ -188,8 +188,8 @@ def test_a_failed_commit_is_reported(log: Log, path: Path, caplog: pytest.LogCap
         while not consumer.assignment():
             consumer.poll(0.1)
         commit_to_group(LogLocation(str(path)), "g", PROGRESS)
-    assert "the group g does not know how far the query is" in caplog.text
+    assert "offsets were not committed to the group g" in caplog.text
     commit_to_group(LogLocation(str(path.parent / "nowhere")), "g", PROGRESS)
-    assert caplog.text.count("the group g does not know how far the query is") == 2
+    assert caplog.text.count("offsets were not committed to the group g") == 2
     commit_to_group(LogLocation(address="kafka://127.0.0.1:1"), "g", PROGRESS)
-    assert caplog.text.count("the group g does not know how far the query is") == 3
+    assert caplog.text.count("offsets were not committed to the group g") == 3

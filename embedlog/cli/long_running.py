@@ -1,15 +1,19 @@
-"""Signals and listening ports of commands that run until they are stopped."""
+"""What long-running commands share: the signals that stop them, ports, and log lines on standard error."""
 
 from __future__ import annotations
 
 import argparse
+import json
+import logging
 import select
 import signal
 import socket
+import sys
 from types import FrameType, TracebackType
 from typing import Any, Final, Self
 
 from .arguments import count
+from .units import iso
 
 LAST_PORT: Final = 65_535
 
@@ -17,7 +21,7 @@ LAST_PORT: Final = 65_535
 def stops() -> list[signal.Signals]:
     """The signals that end a command: SIGTERM and SIGINT, unless the command was started with them ignored.
 
-    A script starts its background jobs with SIGINT ignored, so that Ctrl-C ends the script and not them. We
+    A shell script starts its background jobs with SIGINT ignored, so that Ctrl-C ends only the script. We
     leave it ignored, as a JVM, and so Kafka, does.
     """
     both = (signal.SIGTERM, signal.SIGINT)
@@ -29,9 +33,9 @@ class Stopped(BaseException):
 
 
 class Stop:
-    """The signals of `stops`, as something to wait for. Before `is_awaited` is set they raise Stopped.
+    """Waits for one of the signals of `stops`. Until `is_awaited` is set they raise Stopped.
 
-    After the first one they have their usual effect again: who does not want to wait sends another.
+    The second signal has its usual effect, for a user who does not want to wait.
     """
 
     def __init__(self) -> None:
@@ -80,3 +84,43 @@ def port(text: str) -> int:
     if number > LAST_PORT:
         raise argparse.ArgumentTypeError(f"a port is a number up to {LAST_PORT}")
     return number
+
+
+FORMATS: Final = ("text", "json")
+LEVELS: Final = ("debug", "info", "warning", "error")
+
+
+def log_messages(form: str, level: str) -> None:
+    """Log to standard error: in a form of FORMATS, from a level of LEVELS on."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Json() if form == "json" else _Text())
+    root = logging.getLogger("embedlog")
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    root.propagate = False
+
+
+class _Text(logging.Formatter):
+    """One line per message, even if a client put a newline into it."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return super().formatMessage(record).replace("\r", "\\r").replace("\n", "\\n")
+
+
+class _Json(logging.Formatter):
+    """One JSON object per message."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        facts: dict[str, Any] = {
+            "time": iso(int(record.created * 1000)),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "thread": record.threadName,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            facts["exception"] = self.formatException(record.exc_info)
+        return json.dumps(facts, ensure_ascii=False)
