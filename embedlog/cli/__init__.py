@@ -1,20 +1,20 @@
 """The command line: `embedlog <command> DIR ...`, which is also `python -m embedlog`.
 
-    main          find the command's module, parse, run, turn errors into one line and an exit code
-    arguments.py  what commands' arguments have in common: directory or brokers, the note on the writer's lock
-    opening.py    opening the directory, or the log that brokers keep, for a command
-    ui.py         everything that is printed: lines, tables, JSON, progress
-    units.py      sizes, times and counts as people read them
-    text.py       a record as text and as JSON, and back
-    long_running.py  what ends a command that runs until it is stopped, its log lines
-    problems.py   an error as a line that says what to do, and its exit code
-    <command>.py  a family of commands: add_parser(subparsers), run(args, ui) -> exit code
+    main             finds the command's module, parses, runs, turns errors into one line and an exit code
+    arguments.py     arguments that commands share: directory or brokers, the note on the writer's lock
+    opening.py       opens the directory, or the brokers' log
+    ui.py            everything that is printed: lines, tables, JSON, progress
+    units.py         sizes, times and counts for people
+    text.py          a record as text and as JSON, and back
+    long_running.py  signals, ports and log lines of commands that run until they are stopped
+    problems.py      an error as a line that says what to do, and its exit code
+    <command>.py     a family of commands: add_parser(subparsers), run(args, ui) -> exit code
 
-Exit codes: 0 done; 1 damage found, or not done as asked; 2 a mistake of the user, or refused (the directory
-is locked, say); 130 interrupted by Ctrl-C. A reader that closes the pipe ends a command quietly, with 0.
+Exit codes: 0 done; 1 damage found, or the system failed; 2 wrong usage, or refused (a locked directory, for
+example); 130 interrupted by Ctrl-C. If the reader closes the pipe, the command ends quietly with 0.
 
-Only the module of the command that is asked for is imported, and `rich` only where a table or a progress
-bar is drawn: `embedlog append` must start fast.
+Commands start fast: only the module of the given command is imported, and `rich` only to draw a table or a
+progress bar.
 """
 
 from __future__ import annotations
@@ -101,13 +101,13 @@ def _run(module: ModuleType, args: argparse.Namespace, ui: UI) -> int:
 
 
 def _parser(arguments: Sequence[str]) -> Parser:
-    """The parser with the command that is asked for; with all of them for help and for a misspelt one."""
+    """The parser with the given command; with all commands for help and for a misspelt one."""
     from .. import __version__
 
     parser = Parser(
         prog="embedlog",
         description="Kafka without the server: a durable, replayable, partitioned log in a directory.",
-        epilog="embedlog COMMAND --help explains a command, and says whether it needs the writer's lock.",
+        epilog="embedlog COMMAND --help explains a command and says whether it needs the writer's lock.",
     )
     parser.add_argument("--version", action="version", version=f"embedlog {__version__}")
     kind = WireParser if names_brokers(arguments) else Parser
@@ -120,6 +120,6 @@ def _parser(arguments: Sequence[str]) -> Parser:
 
 
 def _let_go_of_stdout() -> None:
-    """Nobody reads it any more: what is still buffered must not fail again at exit."""
+    """The pipe is closed: what is still buffered must not fail again at exit."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,8 +1,8 @@
 """`embedlog append`: lines from standard input or a file become records.
 
-Whatever is there to be read is appended at once, at most `--batch` records together: a pipe that trickles
-is appended line by line, what comes fast in large batches. `ACK <partition> <offset>` is written after the
-append that it speaks of has returned; with --flush that is after the fsync.
+Available input is appended at once, at most `--batch` records together: line by line from a slow pipe, in
+large batches from a fast one. `ACK <partition> <offset>` is written after the append of that record has
+returned; with --flush that is after its fsync.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _LINGER_S: Final = 0.005
 _LOOK_UP_S: Final = 1.0
 _JSON_GROWTH: Final = 8  # a byte takes at most six characters in JSON, and names come on top
 _DESCRIPTION: Final = f"""\
-Append lines from standard input or FILE as records, as they come.
+Append lines from standard input or FILE as records, as they arrive.
 
-A line is a value (its newline does not belong to it); with --key-separator, a key and a value; with --json,
-an object with value, key, headers, timestamp_ms (or timestamp, also as ISO time) and partition, as `embedlog
-cat --json` writes it: {JSON_NOTE},
-and any JSON that is no string as its text.
+A line, without its newline, is a value; with --key-separator, a key and a value; with --json, an object as
+`embedlog cat --json` writes it, with value, key, headers, timestamp_ms (or timestamp, which may be an ISO
+time) and partition: {JSON_NOTE}. A value or
+key of another JSON type is stored as its JSON text.
 
-An invalid line, such as one with an unknown field, ends the command: the lines before it are appended, that
-line and those after it are not, and the error says which line it was and how many records were appended."""
+An invalid line, for example one with an unknown field, ends the command: the lines before it are appended,
+and the error gives the line's number and how many records were appended."""
 
 _Given = bytes | tuple[bytes, bytes] | Record
 
@@ -53,18 +53,18 @@ def add_parser(subparsers: Any) -> None:
     add_topic(parser)
     parser.add_argument("file", metavar="FILE", nargs="?", default="-", help="default: standard input")
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--key-separator", metavar="TEXT", help="what stands between key and value")
+    form.add_argument("--key-separator", metavar="TEXT", help="the text between key and value")
     form.add_argument(
         "--json", action="store_true", dest="from_json", help="each line is a record as a JSON object"
     )
     parser.add_argument(
-        "--partition", type=count, metavar="N", help="default: by key, or one for each batch without keys"
+        "--partition", type=count, metavar="N", help="default: by key; without keys, one partition per batch"
     )
     parser.add_argument(
         "--compression",
         choices=[name for name in COMPRESSION_TYPES if name != "producer"],
         metavar="CODEC",
-        help="none, gzip, snappy, lz4 or zstd; default: as the topic's compression_type says",
+        help="none, gzip, snappy, lz4 or zstd; default: the topic's compression_type",
     )
     parser.add_argument(
         "--batch", type=positive, default=10_000, metavar="N", help="at most N records at once (10,000)"
@@ -75,9 +75,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--ack",
         action="store_true",
-        help="print ACK <partition> <offset> for each record, once it is appended; with --flush, durable",
+        help="print ACK <partition> <offset> for each record once it is appended (with --flush, durable)",
     )
-    parser.add_argument("--create", action="store_true", help="make the directory and the topic if missing")
+    parser.add_argument("--create", action="store_true", help="create the directory and the topic if missing")
     parser.add_argument("-q", "--quiet", action="store_true", help="no summary")
 
 
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace, ui: UI) -> int:
         raise InvalidArgument("--key-separator must not be empty")
     if args.flush and is_over_wire(args.directory):
         raise InvalidArgument(
-            "--flush: brokers are not asked to fsync by a request\n"
+            "--flush: a request cannot ask brokers to fsync\n"
             f"embedlog topics alter {args.directory} {args.topic} --config flush_messages=1   has them do it"
         )
     with _input(args.file) as fd, writer(args, ui, create=args.create) as log:
@@ -119,13 +119,13 @@ def _input(path: str) -> Iterator[int]:
 
 
 def _size(fd: int) -> int | None:
-    """How many bytes there are to read; None unless it is a regular file."""
+    """The input's size in bytes; None unless it is a regular file."""
     status = os.fstat(fd)
     return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
 class _Appending:
-    """The work of one run, and what it came to."""
+    """One run: its work and its result."""
 
     def __init__(self, args: argparse.Namespace, ui: UI, log: Log) -> None:
         self._args = args
@@ -173,9 +173,9 @@ class _Appending:
         )
 
     def _read(self, fd: int) -> bytes:
-        """What there is; without --ack also what comes within a moment, up to a batch's worth."""
+        """The available input; without --ack, waits a moment for more, up to a batch's worth."""
         try:
-            # A signal that comes just before a read that blocks would wait for its end.
+            # A signal that arrives just before a blocking read would wait for its end.
             while not select.select([fd], [], [], _LOOK_UP_S)[0]:
                 pass
             data = os.read(fd, _READ_BYTES)
@@ -239,7 +239,7 @@ class _Appending:
 
 
 def _parser(args: argparse.Namespace) -> Callable[[bytes], _Given]:
-    """What turns a line into what append_many takes."""
+    """A function that turns a line into an item for append_many."""
     if args.from_json:
         return record_from_json
     if args.key_separator is None:
@@ -256,7 +256,7 @@ def _parser(args: argparse.Namespace) -> Callable[[bytes], _Given]:
 
 
 def _by_partition(records: list[_Given], chosen: int | None) -> Iterator[tuple[int | None, list[_Given]]]:
-    """The records as groups for one append each: those that name a partition of their own, and the others."""
+    """Groups of records for one append each: by the partition that a record names, and all others."""
     if chosen is not None or not any(
         isinstance(record, Record) and record.partition >= 0 for record in records
     ):

@@ -1,8 +1,8 @@
-"""What the commands' arguments have in common: declaring a command, which log it works on, settings, places.
+"""Arguments that commands share: declaring a command, the log it works on, settings, places.
 
-A command works on a directory, which is its first argument, or on a log that brokers keep, which
-`--bootstrap-server host:port` names in its place, or `kafka://host:port` where the directory would stand.
-Whichever it is stands in `args.directory`; opening.py makes a log of it.
+A command works on a directory, its first argument, or on the log of brokers: `--bootstrap-server host:port`
+instead of the directory, or `kafka://host:port` in its place. Either ends up in `args.directory`; opening.py
+opens it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,12 @@ from .ui import width_of, wrapped
 
 REFUSED: Final = 2  # the exit code
 READS: Final = (
-    "Takes no lock, changes nothing: works while an application has the directory open for writing."
+    "Takes no lock and changes nothing: works while an application has the directory open for writing."
 )
 WRITES: Final = (
-    "Needs the writer's lock: while an application has the directory open for writing it is refused "
-    "(exit 2), and changes nothing."
+    "Needs the writer's lock: it is refused (exit 2) while an application has the directory open for writing."
 )
-JSON_NOTE: Final = 'bytes that are not UTF-8 stand as {"base64": "..."}'
+JSON_NOTE: Final = 'bytes that are not UTF-8 appear as {"base64": "..."}'
 OFFSET_FORMS: Final = "earliest, latest, an offset, or an ISO time (2024-05-01, 2024-05-01T10:41+02:00)"
 
 OffsetArgument = str | int | datetime
@@ -37,7 +36,7 @@ _SCHEME: Final = "kafka://"
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, and where to read more; argparse prints the whole usage first."""
+    """Reports an error in one line, and where to read more; argparse would print the whole usage first."""
 
     def error(self, message: str) -> Never:
         misspelt = re.match(r"argument (?:COMMAND|ACTION): invalid choice: ('.*?')", message)
@@ -48,11 +47,11 @@ class Parser(argparse.ArgumentParser):
 
 
 class WireParser(Parser):
-    """Of a command line that names brokers: there is no argument for the directory then."""
+    """For a command line that names brokers: it has no argument for the directory."""
 
 
 def names_brokers(arguments: Sequence[str]) -> bool:
-    """Is --bootstrap-server among the arguments of a command line?"""
+    """Whether --bootstrap-server is among the arguments of a command line."""
     for argument in itertools.takewhile(lambda argument: argument != "--", arguments):
         name = argument.partition("=")[0]
         if name.startswith(_SHORTEST) and _BROKERS.startswith(name):
@@ -61,14 +60,14 @@ def names_brokers(arguments: Sequence[str]) -> bool:
 
 
 def is_over_wire(target: str) -> bool:
-    """Is it an address, and not a directory?"""
+    """Whether it is an address rather than a directory."""
     return "://" in target
 
 
 def add_command(
     subparsers: Any, name: str, summary: str, *, lock: str, description: str = "", **options: Any
 ) -> argparse.ArgumentParser:
-    """A command's parser: its one line in the list, its description, and the note on the lock."""
+    """A command's parser: its line in the list of commands, its description, and the note on the lock."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         name,
         help=summary,
@@ -81,7 +80,7 @@ def add_command(
 
 
 class _Paragraphs(argparse.HelpFormatter):
-    """Fills each paragraph of a description by itself, to the terminal's width."""
+    """Wraps each paragraph of a description to the terminal's width."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n\n".join(
@@ -98,7 +97,7 @@ def add_log(
 ) -> None:
     """The log that a command works on, as `args.directory`: a directory or the address of brokers.
 
-    optional: None where neither is given.
+    optional: None if neither is given.
     """
     over_wire = isinstance(parser, WireParser)
     parser.add_argument(
@@ -107,14 +106,14 @@ def add_log(
         type=_address,
         required=over_wire,
         metavar="HOST:PORT[,...]",
-        help="work on the log that these brokers keep; there is no DIR then",
+        help="use the log of these brokers, instead of a DIR",
     )
     if not over_wire:
         parser.add_argument("directory", metavar=metavar, nargs="?" if optional else None, help=explanation)
 
 
 def add_directory(parser: argparse.ArgumentParser, not_over_wire: str, **options: Any) -> None:
-    """The directory of a command that has no form on the wire; `not_over_wire` says why, and what to do."""
+    """The directory of a command that cannot work over the wire; `not_over_wire` says why, and what to do."""
     shown = {"metavar": "DIR", "help": "the log's directory"}
     add_here_only(parser, not_over_wire, "directory", **{**shown, **options})
 

@@ -1,4 +1,4 @@
-"""`embedlog verify`: say what is wrong, where, and what to do. `embedlog repair`: do it."""
+"""`embedlog verify` reports damage and what to do about it; `embedlog repair` does it."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from .ui import UI
 from .units import counted, duration, size
 
 _REPAIR = """\
-Take damaged bytes out of a partition, so that reading and appending go on around them. Nothing is thrown
-away: every byte taken out is kept in a .cut file beside the segment. Running it again does nothing. With
---dry-run it exits with 1 where there is something to repair."""
+Remove damaged bytes from a partition, so that it can be read and appended to again. Nothing is lost: every
+byte removed is kept in a .cut file beside the segment. Running it again does nothing. With --dry-run it exits
+with 1 if there is something to repair."""
 _NOT_OVER_WIRE = (
-    "it reads and mends files, which brokers do not hand out: run it where they are, on the directory"
+    "it reads and repairs files, which brokers do not serve: run it on their machine, on the directory"
 )
 _DESCRIPTION = """\
-Read a log, or one topic or partition of it: each batch (CRC, offsets, epochs), each index entry, the
-checkpoints; with --deep also each record. Changes nothing. Exits with 1 where something is damaged."""
+Check a log, or one of its topics or partitions: each batch (CRC, offsets, epochs), each index entry, the
+checkpoints; with --deep also each record. Changes nothing. Exits with 1 if anything is damaged."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -33,21 +33,23 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("topic", metavar="TOPIC", nargs="?", help="default: all")
     parser.add_argument("partition", metavar="PARTITION", nargs="?", type=count, help="default: all")
     parser.add_argument(
-        "--deep", action="store_true", help="also decode the records in each batch, as readers do"
+        "--deep", action="store_true", help="also decode the records of each batch, as readers do"
     )
-    add_json(parser, "a JSON object a finding, and one for the whole")
+    add_json(parser, "print a JSON object per finding, and a summary")
 
     parser = add_command(
-        subparsers, "repair", "take damage out of a partition", lock=WRITES, description=_REPAIR
+        subparsers, "repair", "remove damage from a partition", lock=WRITES, description=_REPAIR
     )
     add_directory(parser, _NOT_OVER_WIRE)
     add_topic(parser)
     parser.add_argument("partition", metavar="PARTITION", type=count)
     parser.add_argument(
-        "--dry-run", action="store_true", help="say what would be done; takes the lock as well"
+        "--dry-run", action="store_true", help="only show what would be done; takes the lock all the same"
     )
     add_json(parser, "a JSON object")
-    parser.set_defaults(refused="A partition is repaired while nobody writes it: close the log there first.")
+    parser.set_defaults(
+        refused="A partition is repaired while no process writes it: close the log there first."
+    )
 
 
 def run(args: argparse.Namespace, ui: UI) -> int:

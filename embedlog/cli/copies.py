@@ -1,4 +1,4 @@
-"""`embedlog backup` and `embedlog export`: a copy of a log, with the same file names or with others."""
+"""`embedlog backup` and `embedlog export`: copy a log, with the same file names or with others."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from .ui import UI
 from .units import counted, duration, size
 
 _BACKUP = """\
-Copy a log, group offsets included, into a new directory that is a log of its own.
+Copy a log, with its group offsets, into a new directory that is a log of its own.
 
-On the same file system sealed segments are hard links: they take no room as long as the original is there."""
+On the same file system, sealed segments are hard links: they take no space as long as the original exists."""
 _EXPORT = """\
 Copy a log into a new directory with other file names: kafka (topic-0/00000000000000000000.log, as a Kafka
-broker has them; a partition's files may be copied into a topic of one) or classic
+broker names them; a partition's files may be copied into a broker's topic) or classic
 (topic_0/00000000000.kafka)."""
 
 _NOT_OVER_WIRE = (
-    "it copies files, which brokers do not hand out: run it on the directory, while no broker does; "
+    "it copies files, which brokers do not serve: run it on the directory, while no broker runs on it; "
     "`embedlog cat --json` copies records over the wire"
 )
 
@@ -40,7 +40,7 @@ def add_parser(subparsers: Any) -> None:
             parser.add_argument(
                 "--layout", choices=("kafka", "classic"), default="kafka", help="default: kafka"
             )
-        add_json(parser, "a JSON object: what was copied")
+        add_json(parser, "print a JSON object: what was copied")
         parser.set_defaults(layout=None if name == "backup" else "kafka", inside="log.backup(destination)")
 
 

@@ -1,14 +1,14 @@
-"""`embedlog dump`: what is in one file of a log, read as it stands, without a log around it.
+"""`embedlog dump`: shows one file of a log, without opening the log.
 
-    *.kafka, *.log     record batches: place, offsets, records, codec, producer; with --records the records
+    *.kafka, *.log     record batches: position, offsets, records, codec, producer; with --records, records
                        (also *.cut, *.deleted, *.swap; message sets of Kafka 0.8 to 0.10 and files of 0.7)
     *.index            offset -> byte, each checked against the segment beside it
     *.timeindex        timestamp -> offset
     *.txnindex         aborted transactions
-    *.snapshot         what is known of producers
+    *.snapshot         producer state
 
-The file is mapped, not loaded; batches are printed as they are read. Damage does not end it: what can be
-read after the damage is, and the exit code is 1.
+The file is mapped, not loaded; batches are printed as they are read. Damage does not end the dump: it shows
+what can be read after the damage, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .ui import UI
 from .units import counted, iso
 
 _NOT_OVER_WIRE: Final = (
-    "it shows the bytes of a file, which brokers do not hand out: run it where the file is; `embedlog cat "
+    "it shows the bytes of a file, which brokers do not serve: run it on the file's machine; `embedlog cat "
     "--json` shows records over the wire"
 )
 _STEP: Final = 4 << 20
@@ -48,7 +48,7 @@ def add_parser(subparsers: Any) -> None:
         subparsers,
         "dump",
         "show the batches of a segment, or the entries of an index",
-        lock="Takes no lock, changes nothing: works on a file that an application has open.",
+        lock="Takes no lock and changes nothing: works on a file that an application has open.",
     )
     add_here_only(
         parser,
@@ -57,8 +57,8 @@ def add_parser(subparsers: Any) -> None:
         metavar="FILE",
         help="a segment (.kafka, .log), .index, .timeindex, .txnindex or .snapshot",
     )
-    parser.add_argument("--records", action="store_true", help="open each batch and show its records")
-    add_json(parser, f"a JSON object a batch (with --records: a record) or entry; {JSON_NOTE}")
+    parser.add_argument("--records", action="store_true", help="decode each batch and show its records")
+    add_json(parser, f"print a JSON object per batch (with --records, per record) or entry; {JSON_NOTE}")
 
 
 def run(args: argparse.Namespace, ui: UI) -> int:
@@ -157,7 +157,7 @@ def _tell(args: argparse.Namespace, ui: UI, start: int, stop: int, what: str) ->
 
 
 def _dump_batch(data: Any, header: BatchHeader, args: argparse.Namespace, ui: UI) -> int:
-    """Print a batch; 1 where its records cannot be read."""
+    """Print a batch; 1 if its records cannot be read."""
     if not (args.json and args.records):
         ui.json(_batch_as_json(header)) if args.json else ui.line(_batch_row(header))
     if not args.records:

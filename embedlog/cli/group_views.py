@@ -1,8 +1,8 @@
-"""Groups as they can be seen from outside: what they have committed, and who is in them.
+"""Groups seen from outside: their committed offsets and their members.
 
-In a directory both stand in the topic `__consumer_offsets`, which is read without a lock. Members live in the
-process that writes the log: where that is gone, nobody is in a group, whatever the topic still says. Over the
-wire brokers are asked.
+Both are in the topic `__consumer_offsets` of a directory, which is read without a lock. Members live in the
+process that writes the log: without it groups are empty, whatever the topic says. Over the wire, brokers are
+asked.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class GroupView(NamedTuple):
     members: tuple[MemberDescription | GroupMemberMetadata, ...]
 
     def consumers(self) -> dict[TopicPartition, str]:
-        """Which member has which partition."""
+        """The member that each partition is assigned to."""
         found = {}
         for member in self.members:
             with contextlib.suppress(EmbedlogError):  # of another kind than consumers
@@ -76,7 +76,7 @@ def one_group(engine: Viewed, name: str, target: str) -> GroupView:
 
 
 def committed_offsets(engine: Viewed, group: str) -> Committed:
-    """What a group has committed; nothing for one that there is not. Raises what `all_groups` raises."""
+    """A group's committed offsets; empty if there is no such group. Raises what `all_groups` raises."""
     if isinstance(engine, ReadOnlyStore):
         return positions(_loaded(engine).offsets.get(group, {}))
     return _coordinator(engine).committed_offsets(group)
@@ -110,7 +110,7 @@ def _loaded(engine: ReadOnlyStore) -> LoadedGroups:
 
 
 def _members_live(engine: ReadOnlyStore) -> bool:
-    """Is there a process that writes the log? As far as that can be told without touching its lock."""
+    """Whether a process has the log open for writing, as far as can be told without touching its lock."""
     try:
         pid = json.loads(engine.fs.read_file(engine.catalog.file(WRITER_FILE)))["pid"]
         os.kill(pid, 0)

@@ -1,7 +1,4 @@
-"""`embedlog groups`: consumer groups, their committed offsets, how far behind they are.
-
-Who is in them, and what they have committed: group_views.py. Reading needs no lock.
-"""
+"""`embedlog groups`: consumer groups, their committed offsets, their lag. group_views.py reads them."""
 
 from __future__ import annotations
 
@@ -32,9 +29,9 @@ from .ui import UI, Column
 from .units import counted, duration
 
 _RESET = f"""\
-Set a group's committed offsets. The group must have no members, which the writer's lock, or the broker, makes
-sure of; a group or topic without offsets gets them. PLACE: {OFFSET_FORMS};
-a time means the first record at or after it, or the end where there is none."""
+Set a group's committed offsets. The group must have no members, which the writer's lock or the broker
+ensures; a group or topic without offsets gets them. PLACE: {OFFSET_FORMS};
+a time means the first record at or after it, or the end if there is none."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -48,12 +45,12 @@ def add_parser(subparsers: Any) -> None:
 
     each = add_command(actions, "list", "list the groups", lock=READS)
     add_log(each)
-    add_json(each, "a JSON object a group")
+    add_json(each, "print a JSON object per group")
 
     each = add_command(actions, "describe", "show a group's offsets, lag and members", lock=READS)
     add_log(each)
     _add_group(each)
-    add_json(each, "a JSON object a partition")
+    add_json(each, "print a JSON object per partition")
 
     each = add_command(
         actions,
@@ -65,20 +62,20 @@ def add_parser(subparsers: Any) -> None:
     add_log(each)
     _add_group(each)
     each.add_argument(
-        "--to", type=offset_argument, required=True, metavar="PLACE", help="where the group is to go on"
+        "--to", type=offset_argument, required=True, metavar="PLACE", help="where the group continues"
     )
     each.add_argument(
-        "--topic", action="append", metavar="TOPIC", help="may be repeated; default: all with offsets"
+        "--topic", action="append", metavar="TOPIC", help="repeatable; default: all topics with offsets"
     )
-    each.add_argument("--partition", type=count, metavar="N", help="default: all of them")
-    each.add_argument("--dry-run", action="store_true", help="show what would be committed, change nothing")
-    add_json(each, "a JSON object a partition")
+    each.add_argument("--partition", type=count, metavar="N", help="default: all partitions")
+    each.add_argument("--dry-run", action="store_true", help="only show what would be committed")
+    add_json(each, "print a JSON object per partition")
     each.set_defaults(inside="consumer.seek(...) and consumer.commit()")
 
     each = add_command(actions, "delete", "delete a group and its offsets", lock=WRITES)
     add_log(each)
     _add_group(each)
-    add_json(each, "a JSON object: the group, and how many offsets it had")
+    add_json(each, "print a JSON object: the group, and how many offsets it had")
 
 
 def _add_group(parser: argparse.ArgumentParser) -> None:
@@ -93,7 +90,7 @@ def run(args: argparse.Namespace, ui: UI) -> int:
 
 
 class _Lag(NamedTuple):
-    """A partition as the group sees it. `edges` is None where the topic is gone."""
+    """A partition as the group sees it. `edges` is None if the topic is gone."""
 
     name: TopicPartition
     committed: CommittedOffset | None
@@ -108,7 +105,7 @@ class _Lag(NamedTuple):
 
 
 def lags_of(engine: Viewed, group: GroupView) -> list[_Lag]:
-    """The partitions that a group reads or has read, and how far behind it is in each."""
+    """The partitions that a group reads or has read, with its lag in each."""
     committed, consumers = group.committed, group.consumers()
     topics = sorted({name.topic for name in (*committed, *consumers)})
     existing = set(engine.topics())
@@ -205,7 +202,7 @@ def _as_json(lag: _Lag) -> dict[str, Any]:
 
 
 def _shortened(consumer: str) -> str:
-    """host-1:3f2a…: enough to tell members of a group from one another."""
+    """host-1:3f2a…: enough to tell the members of a group apart."""
     host, colon, member = consumer.rpartition(":")
     tail = member.rsplit("-", 5)[-5] if member.count("-") >= 5 else member
     return f"{host}:{tail[:8]}…" if colon and len(tail) >= 8 else consumer
@@ -238,7 +235,7 @@ def _unread_since(log: Log, lag: _Lag) -> int | None:
 
 
 def _oddities(lags: list[_Lag]) -> list[str]:
-    """What a lag alone does not tell."""
+    """What the lag does not show."""
     texts = []
     for lag in lags:
         if lag.edges is None:

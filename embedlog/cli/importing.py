@@ -17,21 +17,21 @@ from .ui import UI, Column
 from .units import counted, duration, size
 
 _DESCRIPTION = """\
-Copy log files of Kafka, from 0.7 to today's, into a log; SOURCE stays as it is. The log, and topics and
-partitions that it lacks, are made.
+Copy Kafka's log files, from 0.7 to today, into a log; SOURCE does not change. The log and missing topics and
+partitions are created.
 
 SOURCE is a segment file, a partition's directory (my_topic-0, my_topic_0), or a directory of such. Offsets
-are kept; those of 0.7, which were byte positions, become 0, 1, 2 ... An import that was interrupted is run
-again and goes on.
+are kept; those of 0.7, which were byte positions, become 0, 1, 2 ... To continue an interrupted import, run
+it again.
 
-The offsets that consumer groups have committed for these partitions are imported too, from __consumer_offsets
-in the same directory. A group that has committed here since keeps its newer offsets."""
+Offsets that consumer groups have committed for these partitions are imported too, from __consumer_offsets in
+the same directory. A group that has committed here since keeps its newer offsets."""
 
 
 _SHOWN_LEFT_OUT: Final = 5
 _NOT_OVER_WIRE: Final = (
-    "it keeps the files' offsets, which an append over the wire cannot: import into a directory, which "
-    "`embedlog serve` then serves"
+    "it keeps the files' offsets, which an append over the wire cannot do: import into a directory, and "
+    "serve that with `embedlog serve`"
 )
 
 
@@ -42,29 +42,31 @@ def add_parser(subparsers: Any) -> None:
     add_directory(parser, _NOT_OVER_WIRE)
     parser.add_argument("source", metavar="SOURCE", help="a file, or a directory")
     parser.add_argument(
-        "--topic", metavar="TOPIC", help="the name here; or, of several topics in SOURCE, the one to import"
+        "--topic",
+        metavar="TOPIC",
+        help="the topic's name here; or, if SOURCE has several topics, the one to import",
     )
     parser.add_argument(
         "--format",
         choices=FORMATS,
         metavar="FORMAT",
-        help=f"{', '.join(FORMATS)}; default: as the bytes tell",
+        help=f"{', '.join(FORMATS)}; default: detected from the bytes",
     )
     parser.add_argument(
         "--compression",
         choices=[name for name in COMPRESSION_TYPES if name != "producer"],
         metavar="CODEC",
-        help="for messages of before 0.11; default: as the topic's compression_type says, or as in SOURCE",
+        help="for messages from before 0.11; default: the topic's compression_type, or as in SOURCE",
     )
     parser.add_argument(
         "--on-damage",
         choices=("stop", "skip"),
         default="stop",
         metavar="WHAT",
-        help="stop (default), or skip: go on after damage and report it",
+        help="stop (default), or skip: report damage and continue after it",
     )
     parser.add_argument("--no-groups", action="store_true", help="do not import committed offsets")
-    add_json(parser, "a JSON object a partition, and one for the groups")
+    add_json(parser, "print a JSON object per partition, and one for the groups")
 
 
 def run(args: argparse.Namespace, ui: UI) -> int:

@@ -19,16 +19,15 @@ from .units import counted, duration, size
 
 _LOCK: Final = (
     "Takes no lock on the log: works while an application has it open for writing. A table has a lock of its "
-    "own: a second load of it is refused."
+    "own: a second load into it is refused."
 )
 _DESCRIPTION: Final = """\
-Load into a table of Parquet files, by date, what has come into a topic since the last load, exactly once:
-run it every night, or after a crash, and it begins where the last finished one ended. Needs the extra
+Load the records that a topic got since the last load into a table of Parquet files, by date, exactly once.
+Run it every night, or after a crash: it continues where the last finished load ended. Needs the extra
 `spark`.
 
-The table is TABLE/event_date=2013-01-01/*.parquet: any reader of Parquet reads it, and
-`embedlog.spark.warehouse` sees finished loads only. Topic, schema and date column are fixed
-by the first load."""
+The table is TABLE/event_date=2013-01-01/*.parquet, which any Parquet reader reads;
+`embedlog.spark.warehouse` sees only finished loads. The first load fixes topic, schema and date column."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -41,34 +40,32 @@ def add_parser(subparsers: Any) -> None:
     )
     add_log(parser)
     parser.add_argument(
-        "--to", metavar="TABLE", required=True, help="the table's directory; made if it is not there"
+        "--to", metavar="TABLE", required=True, help="the table's directory; created if missing"
     )
-    parser.add_argument("--topic", metavar="TOPIC", help="default: the one the table was loaded from")
+    parser.add_argument("--topic", metavar="TOPIC", help="default: the topic that the table was loaded from")
     parser.add_argument(
         "--schema",
         metavar="DDL",
-        help="parse values, which are JSON, into columns: 'carrier STRING, dep_delay INT'; what does not fit "
-        f"is kept in TABLE/{BAD_DIRECTORY}, and counted",
+        help="parse JSON values into columns: 'carrier STRING, dep_delay INT'; records that do not fit are "
+        f"kept in TABLE/{BAD_DIRECTORY} and counted",
     )
     parser.add_argument(
         "--date-column",
         metavar="COLUMN",
-        help="a DATE or TIMESTAMP of the schema to go by; default: the record's timestamp",
+        help="the DATE or TIMESTAMP of the schema to use; default: the record's timestamp",
     )
     parser.add_argument(
         "--from-time",
         type=_time,
         metavar="TIME",
-        help="load again, and replace, all from the first record at this ISO time on",
+        help="reload, and replace, everything from the first record at or after this ISO time",
     )
+    parser.add_argument("--allow-data-loss", action="store_true", help="skip records that the log has lost")
     parser.add_argument(
-        "--allow-data-loss", action="store_true", help="pass over records that the log has lost meanwhile"
+        "--master", metavar="URL", default="local[*]", help="Spark's master; default: local[*]"
     )
-    parser.add_argument("--master", metavar="URL", default="local[*]", help="Spark's; default: local[*]")
-    parser.add_argument(
-        "--status", action="store_true", help="load nothing: show what is loaded, and what is not yet"
-    )
-    add_json(parser, "a JSON object, with exact values")
+    parser.add_argument("--status", action="store_true", help="load nothing; show what is loaded and the lag")
+    add_json(parser, "print a JSON object with exact values")
 
 
 def run(args: argparse.Namespace, ui: UI) -> int:

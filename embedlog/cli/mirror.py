@@ -17,15 +17,13 @@ from .ui import UI, Column, Progress
 from .units import counted, duration, size
 
 _DESCRIPTION = """\
-Copy topics of one or several logs into another one, as they grow. Each may be a directory, embedlog's brokers
-or any that speak Kafka's protocol. Topics that are missing are made, with as many partitions and the same
-settings; records keep partition, key, value, headers and timestamps. A mirror that was killed is
-started again, and goes on.
+Copy topics of one or several logs into another log, as they grow. Each log may be a directory, or brokers:
+embedlog's, or any that speak Kafka's protocol. Missing topics are created with as many partitions and the
+same settings; records keep partition, key, value, headers and timestamps. To continue a mirror that was
+killed, start it again.
 
-A directory as target gets each record once; brokers get it at least once."""
-_LOCK = (
-    "Holds the writer's lock of a target that is a directory while it runs; sources are read without a lock."
-)
+A target directory gets each record exactly once; brokers get it at least once."""
+_LOCK = "Holds the writer's lock of a target directory while it runs; sources are read without a lock."
 _MOST_BARS: Final = 10
 
 
@@ -39,38 +37,47 @@ def add_parser(subparsers: Any) -> None:
         required=True,
         dest="sources",
         metavar="[NAME=]LOG",
-        help="DIR or kafka://HOST:PORT[,HOST:PORT]; with a name its topics become NAME.topic; several with "
-        "commas (kafka://a,kafka://b), or the flag again",
+        help="DIR or kafka://HOST:PORT[,HOST:PORT]; with a name, its topics become NAME.topic; repeatable, "
+        "or several separated by commas (kafka://a,kafka://b)",
     )
     parser.add_argument(
         "--to", required=True, dest="directory", metavar="LOG", help="DIR or kafka://HOST:PORT"
     )
-    parser.add_argument("--topics", default=".*", metavar="REGEX", help="whole names of those to copy (all)")
-    parser.add_argument("--exclude", metavar="REGEX", help="whole names of those not to copy")
+    parser.add_argument(
+        "--topics", default=".*", metavar="REGEX", help="the topics to copy: matches whole names (all)"
+    )
+    parser.add_argument("--exclude", metavar="REGEX", help="the topics not to copy: matches whole names")
     parser.add_argument(
         "--start",
         choices=("earliest", "latest"),
         default="earliest",
         metavar="PLACE",
-        help="where topics begin that have never been copied: earliest, or latest for those there are now",
+        help="where to start topics never copied before: earliest, or latest for topics that exist now",
     )
     parser.add_argument(
         "--until-caught-up",
         "--once",
         action="store_true",
-        help="end when all has come that was there when it began",
+        help="end once everything that existed at the start is copied",
     )
     parser.add_argument(
         "--group",
         metavar="NAME",
-        help="with brokers as target: how the groups of its positions begin (mirror)",
+        help="with brokers as target: the prefix of the groups that store positions (mirror)",
     )
     parser.add_argument(
-        "--interval", type=positive, default=10, metavar="SECONDS", help="between two lines of how it is (10)"
+        "--interval", type=positive, default=10, metavar="SECONDS", help="time between two status lines (10)"
     )
-    parser.add_argument("--log-format", choices=FORMATS, default="text", help="of messages on standard error")
-    parser.add_argument("--log-level", choices=LEVELS, default="warning", help="which of them (warning)")
-    add_json(parser, "a JSON object each --interval in which something moved, and at the end")
+    parser.add_argument(
+        "--log-format",
+        choices=FORMATS,
+        default="text",
+        help="the format of log lines on standard error (text)",
+    )
+    parser.add_argument(
+        "--log-level", choices=LEVELS, default="warning", help="the lowest level that is logged (warning)"
+    )
+    add_json(parser, "print a JSON object per --interval with progress, and one at the end")
 
 
 def run(args: argparse.Namespace, ui: UI) -> int:
@@ -99,7 +106,7 @@ def run(args: argparse.Namespace, ui: UI) -> int:
 
 
 class _Told:
-    """What is said while it runs: bars on a terminal, else a line now and then if anything has moved."""
+    """Reports progress: bars on a terminal, otherwise a line per interval with progress."""
 
     def __init__(self, args: argparse.Namespace, ui: UI, bars: Progress) -> None:
         self._args = args
@@ -156,7 +163,7 @@ def _as_json(ui: UI, status: MirrorStatus) -> None:
 
 @contextlib.contextmanager
 def _stopped_by_signals(mirror: Mirror) -> Iterator[None]:
-    """The signals of `stops` end the mirror in order; a second one has its usual effect."""
+    """The signals of `stops` shut the mirror down cleanly; a second one has its usual effect."""
     before = {number: signal.getsignal(number) for number in stops()}
 
     def restore() -> None:

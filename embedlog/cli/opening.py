@@ -1,6 +1,6 @@
-"""From what a command is given, a directory or the address of brokers, to a log.
+"""Opens the log that a command was given: a directory, or the address of brokers.
 
-Only commands that are told to make something create a directory: a misspelt path must not become a log.
+Only commands that create something create a directory: a misspelt path must not become a log.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from .ui import UI
 from .units import counted, duration, size
 
 Viewed: TypeAlias = ReadOnlyStore | Backend
-"""What can be looked at: a directory with its segments, or what brokers tell."""
+"""What a command can inspect: a directory with its segments, or brokers."""
 
 
 @contextlib.contextmanager
 def viewed(target: str) -> Iterator[Viewed]:
-    """What there is, without a lock: of a directory the engine, for commands that look at segments."""
+    """Opens without a lock: a directory as an engine, whose segments can be inspected, or brokers."""
     if is_over_wire(target):
         with open_log(target) as log:
             yield log.backend
@@ -57,9 +57,9 @@ def reader(target: str) -> Iterator[Log]:
 
 @contextlib.contextmanager
 def writer(args: argparse.Namespace, ui: UI, *, create: bool = False, **settings: Any) -> Iterator[Log]:
-    """The log, with the writer's lock; what recovery did is told on standard error. Brokers have neither.
+    """The log, with the writer's lock; reports a recovery on standard error. Brokers have neither.
 
-    Raises DirectoryLocked, and whatever opening raises.
+    Raises DirectoryLocked, and what opening raises.
     """
     if is_over_wire(args.directory):
         with open_log(args.directory, **settings) as log:
@@ -86,7 +86,7 @@ def store(args: argparse.Namespace, ui: UI) -> Iterator[Store]:
 
 
 def _checked(directory: str) -> str:
-    """The absolute path of what is a log; raises what `embedlog.open` raises for anything else."""
+    """The absolute path of a log. Raises what `embedlog.open` raises."""
     with open_log(directory, mode="r") as log:
         return log.path
 
@@ -102,7 +102,7 @@ def _recovering(ui: UI) -> Iterator[Progress]:
 
 
 def report(recovery: RecoveryReport, ui: UI) -> None:
-    """What recovery found, if it cut or missed anything."""
+    """Report a recovery that truncated anything."""
     if not recovery.bytes_cut:
         return  # damage is logged by the engine as it finds it
     read = sum(partition.bytes_read for partition in recovery.partitions)

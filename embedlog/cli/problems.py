@@ -1,7 +1,6 @@
-"""Formats an error: one line says what happened, an optional second one what to do.
+"""Formats an error: one line says what happened, an optional second line what to do.
 
-The library speaks to those who write Python: here the same is said to those who type commands, in about as
-many words as a line has.
+The library's messages are for Python code; these are for a command line, and about one line long.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from ..errors import (
 from .arguments import is_over_wire
 from .units import moment
 
-_MOST_NAMES: Final = 60  # characters, of what there is instead
+_MOST_NAMES: Final = 60  # characters of a list of known names
 _NOT_DONE: Final = (
     Located,
     StorageError,
@@ -51,7 +50,7 @@ _NOT_DONE: Final = (
 
 
 def exit_code(error: EmbedlogError) -> int:
-    """1 for damage and for what the system failed to do; 2 for a mistake or a refusal."""
+    """1 for damage and for failures of the system; 2 for a mistake or a refusal."""
     return 1 if isinstance(error, _NOT_DONE) else 2
 
 

@@ -1,4 +1,4 @@
-"""`embedlog serve`: a broker on a log directory, for any Kafka client, until it is told to stop."""
+"""`embedlog serve`: runs a broker on a log directory, for any Kafka client, until it is stopped."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ from .ui import UI
 from .units import counted, duration, size
 
 _DESCRIPTION = """\
-Serve a log directory to Kafka clients (confluent-kafka, aiokafka, kafka-python, kcat, Java); it is made where
-there is none. The broker is the directory's writer; other processes of this machine read the files meanwhile.
-SIGTERM or Ctrl-C stops it: no new connections, what was begun is answered, everything is durable, exit 0.
+Serve a log directory, created if missing, to Kafka clients (confluent-kafka, aiokafka, kafka-python, kcat,
+Java). The broker is the directory's writer; other processes on this machine can read the files meanwhile.
+SIGTERM or Ctrl-C stops it: it takes no new connections, answers the requests in progress, makes everything
+durable and exits with 0.
 
-There is no authentication yet: the port is open to this machine alone, unless --allow-remote is given."""
+There is no authentication yet: only this machine can connect, unless --allow-remote is given."""
 _LOCK = (
     "Holds the writer's lock while it runs: a second broker on the directory, and commands that write to it, "
     "are refused (exit 2)."
 )
-_NOT_OVER_WIRE: Final = "it is the broker itself: give the directory that it is to serve, and --port"
+_NOT_OVER_WIRE: Final = "it is the broker itself: give the directory to serve, and --port"
 _PORT: Final = 9092
 _SECTIONS: Final = ("broker", "log", "topics", "serve")
 
-# What may stand in a configuration file besides settings: the flags that have a value, and their types.
+# What a configuration file may hold besides settings: the flags with a value, and their types.
 _OF_FILE: Final[Mapping[str, type]] = {
     "host": str,
     "port": int,
@@ -63,49 +64,60 @@ def add_parser(subparsers: Any) -> None:
         description=_DESCRIPTION,
     )
     add_directory(parser, _NOT_OVER_WIRE)
-    parser.add_argument("--port", type=port, metavar="N", help=f"where to listen; 0: a free one ({_PORT})")
+    parser.add_argument(
+        "--port", type=port, metavar="N", help=f"the port to listen on; 0: a free one ({_PORT})"
+    )
     parser.add_argument("--host", help="the address to listen on (127.0.0.1)")
     parser.add_argument(
-        "--allow-remote", action="store_true", default=None, help="let --host be one that others can reach"
+        "--allow-remote",
+        action="store_true",
+        default=None,
+        help="allow a --host that other machines can reach",
     )
-    parser.add_argument("--advertised-host", metavar="HOST", help="what clients connect to, where it differs")
-    parser.add_argument("--advertised-port", type=port, metavar="N", help="the same for the port")
+    parser.add_argument(
+        "--advertised-host", metavar="HOST", help="the host that clients connect to, if it differs"
+    )
+    parser.add_argument(
+        "--advertised-port", type=port, metavar="N", help="the port that clients connect to, if it differs"
+    )
     parser.add_argument(
         "--metrics-port",
         type=port,
         metavar="N",
-        help="answer GET /metrics (Prometheus) and GET /health there (needs the extra 'cluster')",
+        help="serve GET /metrics (Prometheus) and GET /health here (needs the extra 'cluster')",
     )
     parser.add_argument(
         "--broker-id",
         type=count,
         metavar="N",
-        help="the broker's number, of its own in a cluster (0)",
+        help="the broker's id, unique in a cluster (0)",
     )
     parser.add_argument(
         "--zookeeper",
         metavar="HOST:PORT[,...][/CHROOT]",
-        help="be one of the brokers that form a cluster through this ZooKeeper (needs the extra 'cluster')",
+        help="join the cluster of this ZooKeeper (needs the extra 'cluster')",
     )
     parser.add_argument(
         "--with-zookeeper",
         action="store_true",
-        help="start that ZooKeeper as well, in DIR-zookeeper, for as long as the broker runs: to try a "
-        f"cluster out ({_ZOOKEEPER}, where --zookeeper says nothing else; needs the extra 'cluster-dev')",
+        help="also run that ZooKeeper, in DIR-zookeeper, as long as the broker runs: to try out a cluster "
+        f"({_ZOOKEEPER} unless --zookeeper is given; needs the extra 'cluster-dev')",
     )
-    parser.add_argument("--config", metavar="FILE", help="settings in TOML; flags win")
+    parser.add_argument("--config", metavar="FILE", help="settings in TOML; flags override them")
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="NAME=VALUE",
         dest="own",
-        help="a setting of the broker, the log or its topics' defaults, in Kafka's names, with dots or "
-        "underscores; may be repeated",
+        help="a setting of the broker, of the log, or a default for topics, by Kafka's name, with dots or "
+        "underscores; repeatable",
     )
-    parser.add_argument("--log-format", choices=FORMATS, help="of messages on standard error (text)")
-    parser.add_argument("--log-level", choices=LEVELS, help="which of them (warning)")
-    add_json(parser, "a JSON object when it listens, another when it has stopped")
+    parser.add_argument(
+        "--log-format", choices=FORMATS, help="the format of log lines on standard error (text)"
+    )
+    parser.add_argument("--log-level", choices=LEVELS, help="the lowest level that is logged (warning)")
+    add_json(parser, "print a JSON object when it listens, another when it has stopped")
     parser.set_defaults(refused="One broker serves a directory: stop that process first.")
 
 
@@ -134,7 +146,9 @@ def run(args: argparse.Namespace, ui: UI) -> int:
 
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
-    """What Broker is made with: the configuration file's, and the flags over them. Raises as _from_file."""
+    """Broker's arguments: those of the configuration file, overridden by flags. Raises what _from_file
+    raises.
+    """
     options: dict[str, Any] = {"host": "127.0.0.1", "port": _PORT}
     if args.config:
         options.update(_from_file(args.config))
@@ -156,7 +170,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _zookeeper(directory: str, connect: str) -> contextlib.AbstractContextManager[object]:
-    """A server for a broker that is to have one. Raises InvalidArgument, ZooKeeperError, JavaNotFound."""
+    """The broker's own ZooKeeper. Raises InvalidArgument, ZooKeeperError, JavaNotFound."""
     from ..cluster.zookeeper.client import split_connect
     from ..cluster.zookeeper.running import ZooKeepers
 
@@ -167,7 +181,7 @@ def _zookeeper(directory: str, connect: str) -> contextlib.AbstractContextManage
     return ZooKeepers(f"{os.path.abspath(directory)}-zookeeper", port=int(port), hosts=(host,))
 
 
-# -- what is said --------------------------------------------------------------------------------------
+# -- output ---------------------------------------------------------------------------------------------
 
 
 def _began(args: argparse.Namespace, ui: UI, broker: Broker) -> None:
@@ -251,7 +265,7 @@ def _durability(defaults: TopicSettings) -> str:
 
 
 def _from_file(path: str) -> dict[str, Any]:
-    """What stands in a configuration file, by underscored names. Raises InvalidArgument, StorageError."""
+    """A configuration file's contents, by underscored names. Raises InvalidArgument, StorageError."""
     try:
         with open(path, "rb") as file:
             found = tomllib.load(file)
@@ -292,7 +306,7 @@ def _flat(table: Mapping[str, Any], prefix: str) -> dict[str, Any]:
 
 
 def _meant(typed: str, value: Any) -> tuple[str, Any]:
-    """The setting or flag that is meant, and its value; a section's name in front of it may be left out."""
+    """The setting or flag that is meant, and its value; a section's name may precede it."""
     section, _, rest = plain(typed).partition("_")
     names = [typed, rest] if section in _SECTIONS and rest else [typed]
     for name in names:

@@ -1,9 +1,9 @@
-"""Sizes of a partition, from its offsets, its directory and a few batch headers, without a full scan.
+"""Sizes of a partition, from its offsets, its directory and a few batches, without a full scan.
 
-Brokers tell the edges, and the first and the last record; what lies on their disks they do not.
+Brokers report offsets and the first and last record, but not what is on their disks.
 
-Record counts are differences of offsets: compaction and control batches leave fewer records than that.
-The compression ratio is that of a few batches here and there, opened; the rest is assumed to be like them.
+Record counts are differences of offsets: compaction and control batches leave fewer records. The compression
+ratio is sampled from a few batches.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def _newest(readable: list[tuple[Segment, int]]) -> int:
 
 
 def _spread(items: list[Any], count: int) -> list[Any]:
-    """At most `count` of the items, evenly spread, the first and the last among them."""
+    """At most `count` of the items, evenly spread, with the first and the last."""
     if len(items) <= count:
         return items
     return [items[number * (len(items) - 1) // (count - 1)] for number in range(count)]

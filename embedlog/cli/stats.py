@@ -1,4 +1,4 @@
-"""`embedlog stats`: how much is where, from the edges and a few headers; `--build`: what runs here."""
+"""`embedlog stats`: sizes and times, from offsets and a few batch headers; `--build`: versions."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _LIBRARIES: Final = (
     "rich",
 )
 _DESCRIPTION: Final = """\
-Sizes, segments, offsets and times of each partition, without reading it through.
-`offsets` counts from the log's start to its end: compaction leaves fewer records. The ratio (raw size to
-size on disk) is measured on a few batches. `embedlog verify` reads everything. On a narrow terminal columns
-are left out: --json has all. Brokers tell offsets and times; of what is on their disks they say nothing."""
+Sizes, segments, offsets and times of each partition, without reading all of it.
+`offsets` is the distance from the log's start to its end: compaction leaves fewer records. The ratio (raw
+size to size on disk) is sampled from a few batches; `embedlog verify` reads everything. A narrow terminal
+leaves out columns: --json has all. Brokers report offsets and times, but not what is on their disks."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -42,13 +42,13 @@ def add_parser(subparsers: Any) -> None:
     )
     add_log(parser, optional=True)
     parser.add_argument("topics", metavar="TOPIC", nargs="*", help="default: all")
-    parser.add_argument("--partitions", action="store_true", help="a line a partition, not a topic")
+    parser.add_argument("--partitions", action="store_true", help="print a line per partition, not per topic")
     parser.add_argument(
         "--build",
         action="store_true",
-        help="say whether the compiled loops run, which checksum, and the versions of Python and libraries",
+        help="show whether the compiled loops run, the checksum in use, and versions of Python and libraries",
     )
-    add_json(parser, "a JSON object a partition, with exact values")
+    add_json(parser, "print a JSON object per partition, with exact values")
 
 
 def run(args: argparse.Namespace, ui: UI) -> int:

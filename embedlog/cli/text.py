@@ -3,11 +3,11 @@ r"""A record as a line of text or of JSON, and back: `cat --json | append --json
     {"topic":"clicks","partition":0,"offset":7,"timestamp_ms":1714552867123,"timestamp_type":"CreateTime",
      "key":"user-7","value":"{\"page\": \"/\"}","headers":[["trace","9f"]]}
 
-Bytes that are UTF-8 stand as a string, others as {"base64": "..."}, none at all as null. Given to append,
-only value matters (absent or null: a null value); key, headers (pairs or an object), partition and
-timestamp_ms (or `timestamp`, as ISO time too) may be there, and what else `cat` writes is passed over. Any
-other field is refused: a misspelt `value` would become a null, which deletes its key in a compacted topic. A
-value or key that is any other JSON (a number, an object, a list) is stored as its JSON text.
+UTF-8 bytes are a string, other bytes {"base64": "..."}, and no bytes null. `append` takes value (null if
+absent), key, headers (pairs or an object), partition and timestamp_ms (or `timestamp`, which may be an ISO
+time), and ignores the other fields that `cat` writes. It refuses any other field: a misspelt `value` would
+become a null, which deletes its key in a compacted topic. A value or key of another JSON type (a number, an
+object, a list) is stored as its JSON text.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TAKEN: Final = ("value", "key", "headers", "partition", "timestamp_ms", "timest
 _PASSED_OVER: Final = ("topic", "offset", "timestamp_type")
 _ESCAPES: Final = {"\\t": "\t", "\\n": "\n", "\\r": "\r", "\\0": "\0", "\\\\": "\\"}
 _ESCAPE: Final = re.compile(r"\\[tnr0\\]")
-# What could drive a terminal, or what it cannot show: control characters but tab and newline, lone bytes.
+# What could control a terminal, or what it cannot show: control characters but tab and newline, lone bytes.
 _UNPRINTABLE: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\udc80-\udcff]")
 
 
@@ -180,7 +180,7 @@ def _lossless(data: bytes | None) -> str:
 
 
 def printable(data: bytes) -> str:
-    r"""Bytes for a terminal: what could drive it, and what is not UTF-8, stands as \x1b."""
+    r"""Bytes for a terminal: control characters and bytes that are not UTF-8 appear as \x1b."""
     return _UNPRINTABLE.sub(_escaped, data.decode(errors="surrogateescape"))
 
 

@@ -37,50 +37,56 @@ def add_parser(subparsers: Any) -> None:
 
     each = add_command(actions, "list", "list the topics", lock=READS)
     add_log(each)
-    each.add_argument("--internal", action="store_true", help="also internal ones (__consumer_offsets)")
-    add_json(each, "a JSON object a topic, with exact values")
+    each.add_argument(
+        "--internal", action="store_true", help="also list internal topics (__consumer_offsets)"
+    )
+    add_json(each, "print a JSON object per topic, with exact values")
 
     each = add_command(
         actions,
         "create",
         "create a topic",
         lock=WRITES,
-        description="Create a topic, and its log directory where there is none.",
+        description="Create a topic, and the log directory if missing.",
     )
     add_log(each)
     add_topic(each)
-    each.add_argument("--partitions", type=positive, default=1, metavar="N", help="how many (1)")
-    each.add_argument("--if-not-exists", action="store_true", help="leave a topic that is there as it is")
-    _add_config(each)
-    add_json(each, "a JSON object: the topic, and whether it was created")
     each.add_argument(
-        "--layout", choices=("classic", "kafka"), help="the file names of a new directory (classic)"
+        "--partitions", type=positive, default=1, metavar="N", help="the number of partitions (1)"
+    )
+    each.add_argument("--if-not-exists", action="store_true", help="leave an existing topic as it is")
+    _add_config(each)
+    add_json(each, "print a JSON object: the topic, and whether it was created")
+    each.add_argument(
+        "--layout", choices=("classic", "kafka"), help="the file names in a new directory (classic)"
     )
     each.set_defaults(inside="log.create_topic(...)")
 
     each = add_command(actions, "describe", "show topics with their partitions and settings", lock=READS)
     add_log(each)
     each.add_argument("topics", metavar="TOPIC", nargs="*", help="default: all but internal ones")
-    each.add_argument("--all-settings", action="store_true", help="also those that have their default")
-    add_json(each, "a JSON object a topic, with exact values")
+    each.add_argument(
+        "--all-settings", action="store_true", help="also show settings that have their default"
+    )
+    add_json(each, "print a JSON object per topic, with exact values")
 
     each = add_command(
         actions,
         "alter",
         "change a topic's settings, or add partitions",
         lock=WRITES,
-        description="Change a topic's settings, or add partitions. Keys may go to other partitions then.",
+        description="Change a topic's settings, or add partitions. More partitions move keys to other ones.",
     )
     add_log(each)
     add_topic(each)
     each.add_argument(
-        "--partitions", type=positive, metavar="N", help="how many there are to be; never fewer"
+        "--partitions", type=positive, metavar="N", help="the new number of partitions; it cannot shrink"
     )
     _add_config(each)
     each.add_argument(
         "--default", action="append", default=[], metavar="NAME", help="return a setting to its default"
     )
-    add_json(each, "a JSON object: the topic as it is now")
+    add_json(each, "print a JSON object: the topic as it is now")
     each.set_defaults(inside="log.alter_topic(...), log.create_partitions(...)")
 
     each = add_command(
@@ -88,13 +94,15 @@ def add_parser(subparsers: Any) -> None:
         "delete",
         "delete a topic with all its records",
         lock=WRITES,
-        description="Delete a topic with all its records: gone, durably, when the command returns. Its files "
-        "are removed when the directory is next opened for writing.",
+        description="Delete a topic with all its records. The deletion is durable when the command returns; "
+        "the files are removed when the directory is next opened for writing.",
     )
     add_log(each)
     add_topic(each)
-    each.add_argument("--yes", action="store_true", help="do not ask (it is asked only on a terminal)")
-    add_json(each, "a JSON object: what was deleted")
+    each.add_argument(
+        "--yes", action="store_true", help="do not ask for confirmation (asked only on a terminal)"
+    )
+    add_json(each, "print a JSON object: what was deleted")
     each.set_defaults(inside="log.delete_topic(...)")
 
 
@@ -104,7 +112,7 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help=f"may be repeated; Kafka's names, with dots or underscores: {', '.join(TopicSettings.names())}",
+        help=f"repeatable; by Kafka's names, with dots or underscores: {', '.join(TopicSettings.names())}",
     )
 
 
@@ -142,7 +150,7 @@ def _list(args: argparse.Namespace, ui: UI) -> int:
 
 
 def _told(taken: int | None) -> list[str]:
-    """A size; nothing where brokers do not tell it."""
+    """A size; empty if brokers do not report it."""
     return [] if taken is None else [size(taken)]
 
 
@@ -179,7 +187,7 @@ def _describe(args: argparse.Namespace, ui: UI) -> int:
 
 
 def _facts(description: TopicDescription) -> dict[str, Any]:
-    """A topic for machines, in the words that all commands use."""
+    """A topic as JSON, with the names that all commands use."""
     return {
         "topic": description.name,
         "topic_id": description.topic_id,

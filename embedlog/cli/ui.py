@@ -1,10 +1,9 @@
 """Everything a command prints: lines, tables, JSON, progress bars.
 
-Standard output carries what was asked for; standard error what went on (warnings, errors, progress). Tables
-and errors are as wide as the terminal: long names lose their middle, text goes over several lines, columns
-that can be spared are left out. Where there is no terminal all is shown, each row and error on one line.
-Colour comes only on a terminal and never says anything that the text does not. `rich` is imported when the
-first table or progress bar is drawn.
+Results go to standard output; warnings, errors and progress to standard error. Tables and errors fit the
+terminal: long names lose their middle, text wraps, dispensable columns are left out. Without a terminal
+everything is shown, each row and error on one line. Colour is used only on a terminal, and adds nothing to
+the text. `rich` is imported for the first table or progress bar.
 """
 
 from __future__ import annotations
@@ -32,10 +31,9 @@ _PATIENCE_S: Final = 0.5  # work that is done sooner needs no progress bar
 
 
 class Column(NamedTuple):
-    """A table's column: its head, how it is aligned, and how it gives way where the table does not fit.
+    """A table's column: its heading, its alignment, and what happens to it if the table does not fit.
 
-    folds: its text goes over several lines. shortens: names lose their middle. spare: it is left out, the
-    column with the highest number first.
+    folds: its text wraps. shortens: names lose their middle. spare: it is left out, the highest number first.
     """
 
     name: str
@@ -89,7 +87,7 @@ class UI:
         *,
         totals: Sequence[object] | None = None,
     ) -> None:
-        """Rows under their heads; numbers get commas, None is shown as a dash. `totals` stand below all."""
+        """Rows under their headings; numbers get commas, None becomes a dash. `totals` is the last row."""
         from rich.table import Table
         from rich.text import Text
 
@@ -199,9 +197,9 @@ class _Bars(Progress):
 
 
 def _fitting(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> dict[int, int]:
-    """Which columns of a table are shown, by their numbers, and how wide each is.
+    """The columns of a table to show, by number, and their widths.
 
-    Rather wider than the terminal than numbers cut off.
+    May be wider than the terminal: numbers are not cut off.
     """
     from rich.cells import cell_len
 
@@ -264,7 +262,7 @@ def width_of(stream: TextIO) -> int | None:
 
 
 def wrapped(text: str, width: int | None) -> str:
-    """Each line of a text broken at spaces, so that it fits; but for commands, which are to be copied."""
+    """A text wrapped to a width, except for lines with commands to copy."""
     if width is None:
         return text
     return "\n".join(

@@ -1,7 +1,6 @@
-"""Numbers as people read them. Machines get the exact ones: these functions are for tables and lines only.
+"""Numbers for people, in tables and lines; JSON has the exact ones.
 
-Sizes count in thousands (1 kB = 1,000 bytes), as disks and networks do. Times are local, with the offset
-from UTC where a date is given.
+Sizes are decimal (1 kB = 1,000 bytes), as for disks and networks. Times are local.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def moment(timestamp_ms: int) -> str:
 
 
 def day(timestamp_ms: int) -> str:
-    """A time as `ls` shows it: 21 Nov 21:41, or half a year away 21 Nov 2024; - where there is none."""
+    """A time as `ls` shows it: 21 Nov 21:41, or 21 Nov 2024 if half a year away; - if there is none."""
     if timestamp_ms < 0:
         return "-"
     try:

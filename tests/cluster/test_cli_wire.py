@@ -297,7 +297,7 @@ def test_flush_is_refused_over_the_wire(wire: Run, broker: Broker) -> None:
     ran = wire("append", "clicks", "/dev/null", "--flush")
     assert (ran.code, ran.out) == (2, "")
     assert ran.err == (
-        "--flush: brokers are not asked to fsync by a request\n"
+        "--flush: a request cannot ask brokers to fsync\n"
         f"embedlog topics alter kafka://{broker.bootstrap_servers} clicks --config flush_messages=1   "
         "has them do it\n"
     )
