@@ -1,19 +1,19 @@
-"""`embedlog cat` and `embedlog tail`: records of a topic, printed.
+"""`embedlog cat` and `embedlog tail`: print the records of a topic.
 
-`cat` goes from here to there. `tail` takes the last records of all partitions together, by their
-timestamps, and with -f goes on as the partitions grow, from exactly where it began to follow.
+`cat` prints from one place to another. `tail` prints the last records of all partitions together, by
+timestamp, and with -f new records, from exactly where it began to follow. Records are formatted and written a
+chunk at a time.
 """
 
 from __future__ import annotations
 
 import argparse
 import select
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
-from ..clients.reader import ISOLATION_LEVELS, PartitionReader, time_ms
+from ..clients.reader import ISOLATION_LEVELS, PartitionReader, partition_readers, time_ms
 from ..errors import InvalidArgument
 from ..log import Log
 from ..model import Record, TopicPartition
@@ -30,20 +30,23 @@ from .arguments import (
     offset_argument,
 )
 from .opening import reader
-from .text import FIELDS, formatter, printable, record_as_json
+from .text import FIELDS, formatter, printable, record_as_json_line
 from .ui import UI
 
 _WAIT_MS: Final = 1_000
+
+_Records: TypeAlias = Sequence[Record]
+
 _DESCRIPTION: Final = f"""\
 {{what}}
 
-By default the value of each record on a line of its own, byte for byte (on a terminal what could drive it is
-escaped); a null value is an empty line. --format and --json tell more.
+By default each line is the value of a record, byte for byte (control characters are escaped on a terminal);
+a null value is an empty line. --format and --json show more.
 PLACE: {OFFSET_FORMS}. A time without an offset from UTC is local time."""
 
 
 def add_parser(subparsers: Any) -> None:
-    what = "Print the records of a topic: all of them, or from one place up to another."
+    what = "Print the records of a topic: all, or from one place up to another."
     cat = _add(subparsers, "cat", "print records from one place to another", what)
     cat.add_argument(
         "--from",
@@ -55,16 +58,18 @@ def add_parser(subparsers: Any) -> None:
         help="default: earliest",
     )
     cat.add_argument(
-        "--to", type=offset_argument, metavar="PLACE", help="stop before it; default: the end as it is now"
+        "--to", type=offset_argument, metavar="PLACE", help="stop before it; default: the current end"
     )
     cat.add_argument("--max-records", type=count, metavar="N", help="stop after N records")
     cat.set_defaults(follow=False, last=None)
 
-    what = "Print the last records of a topic, by their timestamps; with -f also those that are yet to come."
+    what = "Print the last records of a topic, by timestamp; with -f also new ones as they are appended."
     tail = _add(subparsers, "tail", "print the last records, and follow", what)
-    tail.add_argument("-n", dest="last", type=count, default=10, metavar="N", help="how many (10)")
     tail.add_argument(
-        "-f", "--follow", action="store_true", help="go on as records are appended, until Ctrl-C"
+        "-n", dest="last", type=count, default=10, metavar="N", help="the number of records (10)"
+    )
+    tail.add_argument(
+        "-f", "--follow", action="store_true", help="continue as records are appended, until Ctrl-C"
     )
     tail.add_argument(
         "--from",
@@ -72,7 +77,7 @@ def add_parser(subparsers: Any) -> None:
         dest="start",
         type=offset_argument,
         metavar="PLACE",
-        help="all records from there on, in place of the last N",
+        help="all records from there on, instead of the last N",
     )
     tail.add_argument("--max-records", type=count, metavar="N", help="stop after N records")
     tail.set_defaults(to=None)
@@ -82,17 +87,19 @@ def _add(subparsers: Any, name: str, summary: str, what: str) -> argparse.Argume
     parser = add_command(subparsers, name, summary, lock=READS, description=_DESCRIPTION.format(what=what))
     add_log(parser)
     add_topic(parser)
-    parser.add_argument("--partition", type=count, metavar="N", help="default: all of them")
+    parser.add_argument("--partition", type=count, metavar="N", help="default: all partitions")
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
         "--format",
         default="{value}",
         metavar="TEXT",
-        help=r"e.g. '{offset} {key} {value}', with \t and \n and Python's format specifications; the fields "
-        f"are {', '.join(FIELDS)}",
+        help=r"e.g. '{offset} {key} {value}', with \t, \n and Python's format specifications; the fields are "
+        f"{', '.join(FIELDS)}",
     )
     form.add_argument(
-        "--json", action="store_true", help=f"a JSON object a line, as append --json takes it; {JSON_NOTE}"
+        "--json",
+        action="store_true",
+        help=f"print a JSON object per line, as append --json takes it; {JSON_NOTE}",
     )
     parser.add_argument(
         "--isolation-level",
@@ -108,11 +115,9 @@ def run(args: argparse.Namespace, ui: UI) -> int:
     write = _writer(args, ui)
     with reader(args.directory) as log:
         _check(args, log)
-        records = _records(args, log, ui)
-        if args.max_records is not None:
-            records = islice(records, args.max_records)
-        for record in records:
-            write(record)
+        chunks = _cat(args, log) if args.start is not None and not args.follow else _tail(args, log, ui)
+        for records in chunks if args.max_records is None else _first(args.max_records, chunks):
+            write(records)
         ui.flush()
     return 0
 
@@ -127,36 +132,34 @@ def _check(args: argparse.Namespace, log: Log) -> None:
             )
 
 
-def _writer(args: argparse.Namespace, ui: UI) -> Callable[[Record], None]:
-    """What prints one record. A terminal sees each at once; a pipe when the command waits for more."""
+def _writer(args: argparse.Namespace, ui: UI) -> Callable[[_Records], object]:
+    """A function that prints a chunk of records; a pipe gets the last ones when the command waits or ends."""
     if args.json:
-        return lambda record: ui.json(record_as_json(record))
+        return lambda records: ui.out.write("".join(map(record_as_json_line, records)))
     fill = formatter(args.format)
     if ui.out.isatty():
-        return lambda record: ui.line(printable(fill(record)))
+        return lambda records: ui.out.write("".join([printable(fill(each)) + "\n" for each in records]))
     raw = ui.out.buffer
-    return lambda record: _write_line(raw, fill(record))
+    return lambda records: raw.write(b"".join([fill(each) + b"\n" for each in records]))
 
 
-def _write_line(raw: Any, line: bytes) -> None:
-    raw.write(line)
-    raw.write(b"\n")
+def _first(count: int, chunks: Iterator[_Records]) -> Iterator[_Records]:
+    """The first records. Reads no chunk that it does not need: a follower would wait for it."""
+    while count and (records := next(chunks, None)) is not None:
+        yield records[:count]
+        count -= min(count, len(records))
 
 
-def _records(args: argparse.Namespace, log: Log, ui: UI) -> Iterator[Record]:
-    if args.start is not None and not args.follow:
-        return log.read(
-            args.topic,
-            args.partition,
-            start=args.start,
-            end=args.to,
-            isolation_level=args.isolation_level,
-        )
-    return _tail(args, log, ui)
+def _cat(args: argparse.Namespace, log: Log) -> Iterator[_Records]:
+    for each in partition_readers(
+        log.backend, args.topic, args.partition, args.start, args.to, isolation_level=args.isolation_level
+    ):
+        while records := each.read():
+            yield records
 
 
-def _tail(args: argparse.Namespace, log: Log, ui: UI) -> Iterator[Record]:
-    """The last records, or those from a place on; then, with -f, what comes."""
+def _tail(args: argparse.Namespace, log: Log, ui: UI) -> Iterator[_Records]:
+    """The last records, or those from a place on; then, with -f, new ones."""
     edges = log.offsets(args.topic)
     if args.partition is not None:
         check_partition(args.topic, args.partition, len(edges))
@@ -167,7 +170,7 @@ def _tail(args: argparse.Namespace, log: Log, ui: UI) -> Iterator[Record]:
         last: list[Record] = []
         for number, (start, end, _) in edges.items():
             last += _last(log, args, number, start, end)
-        yield from sorted(last, key=_when)[len(last) - min(args.last, len(last)) :]
+        yield sorted(last, key=_when)[len(last) - min(args.last, len(last)) :]
         positions = {number: edge.log_end_offset for number, edge in edges.items()}
     if args.follow:
         yield from _follow(args, log, ui, positions)
@@ -178,7 +181,7 @@ def _when(record: Record) -> tuple[int, int, int]:
 
 
 def _last(log: Log, args: argparse.Namespace, number: int, start: int, end: int) -> list[Record]:
-    """The last records of one partition; compaction and control batches leave fewer records than offsets."""
+    """The last records of a partition; compaction and control batches leave fewer records than offsets."""
     wanted = span = args.last
     while True:
         first = max(end - span, start)
@@ -196,14 +199,14 @@ def _resolved(log: Log, args: argparse.Namespace, number: int, where: OffsetArgu
     if where == "latest":
         return edges.log_end_offset
     if isinstance(where, int):
-        log.read(args.topic, number, start=where)  # raises where there is no such place
+        log.read(args.topic, number, start=where)  # raises if it is out of range
         return where
     assert isinstance(where, datetime)
     found = log.offset_for_time(args.topic, number, time_ms(where))
     return edges.log_end_offset if found is None else found.offset
 
 
-def _follow(args: argparse.Namespace, log: Log, ui: UI, positions: dict[int, int]) -> Iterator[Record]:
+def _follow(args: argparse.Namespace, log: Log, ui: UI, positions: dict[int, int]) -> Iterator[_Records]:
     """Follow the partitions from the positions, until the reader of our output is gone."""
     committed = args.isolation_level == "read_committed"
     readers: dict[TopicPartition, PartitionReader] = {}
@@ -219,7 +222,7 @@ def _follow(args: argparse.Namespace, log: Log, ui: UI, positions: dict[int, int
         for each in readers.values():
             while records := each.read():
                 idle = False
-                yield from records
+                yield records
         if not idle:
             continue
         ui.flush()

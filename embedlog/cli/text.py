@@ -27,9 +27,10 @@ from ..errors import EmbedlogError, InvalidArgument, shown
 from ..model import LOG_APPEND_TIME, Headers, Record
 from .units import iso
 
-FIELDS: Final = ("topic", "partition", "offset", "timestamp", "timestamp_ms", "key", "value", "headers")
 _TAKEN: Final = ("value", "key", "headers", "partition", "timestamp_ms", "timestamp")
 _PASSED_OVER: Final = ("topic", "offset", "timestamp_type")
+_TIMESTAMP_TYPES: Final = ("CreateTime", "LogAppendTime")
+_quoted: Final = json.encoder.encode_basestring
 _ESCAPES: Final = {"\\t": "\t", "\\n": "\n", "\\r": "\r", "\\0": "\0", "\\\\": "\\"}
 _ESCAPE: Final = re.compile(r"\\[tnr0\\]")
 # What could control a terminal, or what it cannot show: control characters but tab and newline, lone bytes.
@@ -70,11 +71,31 @@ def record_as_json(record: Record) -> dict[str, Any]:
         "partition": record.partition,
         "offset": record.offset,
         "timestamp_ms": record.timestamp_ms,
-        "timestamp_type": "LogAppendTime" if record.timestamp_type == LOG_APPEND_TIME else "CreateTime",
+        "timestamp_type": _TIMESTAMP_TYPES[record.timestamp_type == LOG_APPEND_TIME],
         "key": bytes_as_json(record.key),
         "value": bytes_as_json(record.value),
         "headers": [[name, bytes_as_json(value)] for name, value in record.headers],
     }
+
+
+def record_as_json_line(record: Record) -> str:
+    """The line of `record_as_json`, without building its objects: several times as fast."""
+    topic, partition, offset, timestamp_ms, timestamp_type, key, value, headers = record
+    pairs = ",".join([f"[{_quoted(name)},{_json_text(data)}]" for name, data in headers]) if headers else ""
+    return (
+        f'{{"topic":{_quoted(topic)},"partition":{partition},"offset":{offset},"timestamp_ms":{timestamp_ms},'
+        f'"timestamp_type":"{_TIMESTAMP_TYPES[timestamp_type == LOG_APPEND_TIME]}",'
+        f'"key":{_json_text(key)},"value":{_json_text(value)},"headers":[{pairs}]}}\n'
+    )
+
+
+def _json_text(data: bytes | None) -> str:
+    if data is None:
+        return "null"
+    try:
+        return _quoted(data.decode())
+    except UnicodeDecodeError:
+        return f'{{"base64":"{base64.b64encode(data).decode()}"}}'
 
 
 def record_from_json(line: bytes) -> Record:
@@ -153,30 +174,37 @@ def formatter(template: str) -> Callable[[Record], bytes]:
         if unknown:
             known = ", ".join(FIELDS)
             raise InvalidArgument(f"--format has no field {{{unknown[0]}}}; the fields are {known}")
-        _filled(template, Record())
+        fields = [(name, _FIELDS[name]) for name in wanted]
+
+        def fill(record: Record) -> bytes:
+            filled = template.format_map({name: field(record) for name, field in fields})
+            return filled.encode(errors="surrogateescape")
+
+        fill(Record())
     except EmbedlogError:
         raise
     except (ValueError, IndexError, KeyError, AttributeError) as error:
         raise InvalidArgument(f"--format {template!r}: {error}") from None
-    return lambda record: _filled(template, record)
-
-
-def _filled(template: str, record: Record) -> bytes:
-    headers = b",".join(name.encode() + b"=" + (value or b"") for name, value in record.headers)
-    return template.format(
-        topic=record.topic,
-        partition=record.partition,
-        offset=record.offset,
-        timestamp=iso(record.timestamp_ms),
-        timestamp_ms=record.timestamp_ms,
-        key=_lossless(record.key),
-        value=_lossless(record.value),
-        headers=_lossless(headers),
-    ).encode(errors="surrogateescape")
+    return fill
 
 
 def _lossless(data: bytes | None) -> str:
     return "" if data is None else data.decode(errors="surrogateescape")
+
+
+_FIELDS: Final[dict[str, Callable[[Record], object]]] = {
+    "topic": lambda record: record.topic,
+    "partition": lambda record: record.partition,
+    "offset": lambda record: record.offset,
+    "timestamp": lambda record: iso(record.timestamp_ms),
+    "timestamp_ms": lambda record: record.timestamp_ms,
+    "key": lambda record: _lossless(record.key),
+    "value": lambda record: _lossless(record.value),
+    "headers": lambda record: _lossless(
+        b",".join(name.encode() + b"=" + (value or b"") for name, value in record.headers)
+    ),
+}
+FIELDS: Final = tuple(_FIELDS)
 
 
 def printable(data: bytes) -> str:

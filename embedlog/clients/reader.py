@@ -250,8 +250,8 @@ def partition_readers(
     partition: int | None,
     start: Where,
     end: Where | None,
-    max_bytes: int,
-    isolation_level: str,
+    max_bytes: int = DEFAULT_FETCH_BYTES,
+    isolation_level: str = "read_uncommitted",
     *,
     follow: bool = False,
 ) -> list[PartitionReader]:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embedlog.cli.text import formatter, printable, record_as_json, record_from_json
+from embedlog.cli.text import formatter, printable, record_as_json, record_as_json_line, record_from_json
 from embedlog.cli.ui import shortened
 from embedlog.cli.units import counted, day, duration, size
 from embedlog.errors import InvalidArgument
@@ -23,7 +23,7 @@ records = st.builds(
     partition=st.integers(0, 9),
     offset=st.integers(0, 1 << 40),
     timestamp_ms=st.integers(0, 1 << 50),
-    timestamp_type=st.just(0),
+    timestamp_type=st.integers(0, 1),
     key=data,
     value=data,
     headers=st.lists(st.tuples(st.text(max_size=5), data), max_size=3).map(tuple),
@@ -32,8 +32,9 @@ records = st.builds(
 
 @given(records)
 def test_json_round_trip(record: Record) -> None:
-    line = json.dumps(record_as_json(record)).encode()
-    assert record_from_json(line) == record._replace(topic="", offset=-1)
+    line = json.dumps(record_as_json(record), ensure_ascii=False, separators=(",", ":")) + "\n"
+    assert record_as_json_line(record) == line
+    assert record_from_json(line.encode()) == record._replace(topic="", offset=-1, timestamp_type=0)
 
 
 def test_json_of_bytes() -> None:
