@@ -8,8 +8,7 @@ from pathlib import Path
 
 from aiokafka.record.default_records import DefaultRecordBatchBuilder as AiokafkaBatch
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder as AiokafkaSet
-
-from embedlog.codec.message_07 import encode_messages_07
+from old_formats import encode_messages_07
 
 with warnings.catch_warnings():
     # On its import kafka-python uses what Python 3.11 deprecates (and later versions take back).
@@ -75,7 +74,7 @@ def record_batch(
 
 
 def file_07(payloads: list[bytes], magic: int = 1, compression: int = 0) -> bytes:
-    """Messages of 0.7, encoded by our codec: no current library writes them. Its tests pin the bytes."""
+    """Messages of 0.7. No current library writes them; test_codec_message_07.py pins the bytes."""
     return encode_messages_07(payloads, magic, compression)
 
 

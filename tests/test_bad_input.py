@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from old_formats import encode_messages_07
 
 import embedlog
 from embedlog import CommittedOffset, Log, TopicPartition
 from embedlog.codec import crc32c, encode_batch
-from embedlog.codec.message_07 import encode_messages_07
 from embedlog.codec.message_set import encode_message_set
 from embedlog.errors import (
     CorruptCheckpoint,

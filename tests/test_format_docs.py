@@ -7,10 +7,11 @@ import json
 import re
 from pathlib import Path
 
+import old_formats
 import pytest
 
 from embedlog import codec
-from embedlog.codec import message_07, message_set
+from embedlog.codec import message_set
 from embedlog.codec.sniff import identify
 from embedlog.files.filesystem import FileSystem
 from embedlog.files.names import CLEAN_SHUTDOWN_FILE, LEADER_EPOCH_FILE, SEGMENT_MANIFEST_FILE, TOPICS_FILE
@@ -285,7 +286,7 @@ def test_messages(name: str) -> None:
 
 
 def test_the_wrapper_holds_two_messages() -> None:
-    records = message_set.decode_message_set(EXAMPLES["wrapper-v1"].data)
+    records = old_formats.decode_message_set(EXAMPLES["wrapper-v1"].data)
     assert [(r.offset, r.timestamp_ms, r.key, r.value) for r in records] == [
         (41, 1700000000000, b"k", b"hello"),
         (42, 1700000000001, b"k", b"world"),
@@ -294,14 +295,14 @@ def test_the_wrapper_holds_two_messages() -> None:
 
 def test_messages_of_07() -> None:
     example = EXAMPLES["kafka-07"]
-    messages = message_07.decode_messages_07(example.data)
+    messages = old_formats.decode_messages_07(example.data)
     assert [(m.offset, m.next_offset, m.payload) for m in messages] == [(0, 14, b"hello"), (14, 29, b"world")]
     assert identify(example.data) == "0.7"
-    error, body = message_07.decode_fetch_response_07(EXAMPLES["fetch-07"].data)
-    assert (error, [m.payload for m in message_07.decode_messages_07(body)]) == (0, [b"hello"])
+    error, body = old_formats.decode_fetch_response_07(EXAMPLES["fetch-07"].data)
+    assert (error, [m.payload for m in old_formats.decode_messages_07(body)]) == (0, [b"hello"])
     sets = [(0, body), (1, b"")]
-    assert message_07.decode_multifetch_response_07(EXAMPLES["multifetch-07"].data) == (0, sets)
-    assert message_07.encode_multifetch_response_07(0, sets) == EXAMPLES["multifetch-07"].data
+    assert old_formats.decode_multifetch_response_07(EXAMPLES["multifetch-07"].data) == (0, sets)
+    assert old_formats.encode_multifetch_response_07(0, sets) == EXAMPLES["multifetch-07"].data
 
 
 def test_json_blocks_are_json() -> None:

@@ -21,9 +21,9 @@ from faults import (
     values,
 )
 from housekeeping import housekeep
+from old_formats import encode_messages_07
 
 from embedlog.codec import encode_batch, encode_control_batch, read_header
-from embedlog.codec.message_07 import encode_messages_07
 from embedlog.codec.message_set import encode_message_set
 from embedlog.errors import (
     CorruptRecord,

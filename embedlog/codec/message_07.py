@@ -1,39 +1,31 @@
-"""The messages of Kafka 0.7, on disk and on the wire: other layouts than `message_set`, with the same magics.
+"""The messages of Kafka 0.7, read from its files. Layouts differ from `message_set`; the magics do not.
 
-    on disk     length      i32   bytes after this field
-                magic       i8    0 or 1
-                attributes  i8    magic 1 only: codec, 0 none, 1 gzip, 2 snappy
-                crc         u32   CRC-32 of the payload
-                payload
+    length      i32   bytes after this field
+    magic       i8    0 or 1
+    attributes  i8    magic 1 only: codec, 0 none, 1 gzip, 2 snappy
+    crc         u32   CRC-32 of the payload
+    payload           for a compressed message: a set of messages of this layout
 
-    fetch       total length i32, error code i16, messages            (MessageSetSend)
-    multifetch  total length i32, error code i16, then for each request
-                length i32, error code i16, messages                  (MultiMessageSetSend)
-
-A length on the wire counts what follows it. The payload of a compressed message is a set of messages of the
-same layout.
-
-An offset is a byte position: a message's is that of its first byte, and the next offset to fetch is that of
-the byte after it. Messages inside a compressed one have no positions of their own: they bear their
-wrapper's, are told apart by `inner_index`, and the next position is after the wrapper.
+An offset is a byte position: that of the message's first byte. The next offset is that of the byte after it.
+Messages inside a compressed one have no positions of their own: they have their wrapper's and differ in
+`inner_index`; the next position is after the wrapper.
 
 Invariants: CRCs are checked at both levels; sizes are checked before use; a wrapper opens to at most
-max_bytes and holds no further wrapper. A message cut off at the end of a set is left out, as it is what a
-fetch of so many bytes ends with.
+max_bytes and contains no other wrapper. A message cut off at the end of a set is left out: Kafka's fetches
+end with one.
 
-Source: Kafka 0.7 design, sections "Messages", "Log" and "Network layer".
+Source: Kafka 0.7 design, sections "Messages" and "Log".
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..errors import CorruptRecord, InvalidArgument, UnknownMagic
+from ..errors import CorruptRecord, UnknownMagic
 from .checksum import crc32
-from .compression import NONE, SNAPPY, codec_name, codec_number, compress, decompress
-from .plain_encoding import as_bytes
+from .compression import NONE, SNAPPY, decompress
 
 if TYPE_CHECKING:
     from .record_batch import ReadBuffer
@@ -44,38 +36,16 @@ DEFAULT_MAX_BYTES = 128 << 20
 
 _LENGTH = struct.Struct(">i")
 _HEADS = (struct.Struct(">bI"), struct.Struct(">bbI"))
-_RESPONSE = struct.Struct(">ih")
-_ERROR_SIZE = 2
 _CODEC_MASK = 0x03
 
 
 class Message07(NamedTuple):
-    """A message: its position, the next one to fetch, its number in its wrapper (0 without), its payload."""
+    """A message: its offset, the next offset, its index in its wrapper (0 without one), its payload."""
 
     offset: int
     next_offset: int
     inner_index: int
     payload: bytes
-
-
-def encode_messages_07(
-    payloads: Sequence[bytes | bytearray | memoryview],
-    magic: int = 1,
-    compression: int = NONE,
-    *,
-    level: int | None = None,
-) -> bytes:
-    """A set of messages, each with its length in front; compressed, it is one message that holds the set.
-
-    Raises InvalidArgument for another magic or codec (magic 0 has none), InvalidType for wrong payloads.
-    """
-    if magic not in (0, 1):
-        raise InvalidArgument(f"0.7 knows magic 0 and 1, not {magic}")
-    compression = codec_number(compression)
-    if compression > (SNAPPY if magic else NONE):
-        raise InvalidArgument(f"0.7 knows no {codec_name(compression)} for magic {magic}")
-    plain = b"".join(_message(as_bytes("payload", payload), magic, NONE) for payload in payloads)
-    return _message(compress(compression, plain, level), magic, compression) if compression else plain
 
 
 def iter_messages_07(
@@ -86,7 +56,7 @@ def iter_messages_07(
     base_offset: int = 0,
     max_bytes: int = DEFAULT_MAX_BYTES,
 ) -> Iterator[Message07]:
-    """The messages in pos..end, wrappers opened; `base_offset` is the position that the buffer's byte 0 has.
+    """The messages in pos..end, wrappers opened. `base_offset` is the offset of the buffer's byte 0.
 
     Stops at a message that is cut off. Raises UnknownMagic or CorruptRecord with the pos in the buffer.
     """
@@ -105,56 +75,8 @@ def iter_messages_07(
         pos = stop
 
 
-def decode_messages_07(
-    buffer: ReadBuffer,
-    pos: int = 0,
-    end: int | None = None,
-    *,
-    base_offset: int = 0,
-    max_bytes: int = DEFAULT_MAX_BYTES,
-) -> list[Message07]:
-    """`iter_messages_07` as a list."""
-    return list(iter_messages_07(buffer, pos, end, base_offset=base_offset, max_bytes=max_bytes))
-
-
-def encode_fetch_response_07(error_code: int, messages: bytes) -> bytes:
-    """A fetch's answer on the 0.7 wire: total length, error code, messages (a set as on disk)."""
-    return _RESPONSE.pack(_ERROR_SIZE + len(messages), error_code) + messages
-
-
-def decode_fetch_response_07(data: bytes) -> tuple[int, bytes]:
-    """(error code, messages) of a fetch's whole answer. Raises CorruptRecord if its length is not so."""
-    error_code, messages, stop = _read_response(data, 0, len(data))
-    if stop != len(data):
-        raise CorruptRecord(f"{len(data) - stop:,} bytes after a fetch response", pos=stop)
-    return error_code, messages
-
-
-def encode_multifetch_response_07(error_code: int, sets: Sequence[tuple[int, bytes]]) -> bytes:
-    """A multi-fetch's answer: total length, error code, then the answer to each fetch, (error, messages)."""
-    body = b"".join(encode_fetch_response_07(error, messages) for error, messages in sets)
-    return encode_fetch_response_07(error_code, body)
-
-
-def decode_multifetch_response_07(data: bytes) -> tuple[int, list[tuple[int, bytes]]]:
-    """(error code, [(error code, messages) of each fetch]). Raises CorruptRecord if a length is not so."""
-    error_code, body = decode_fetch_response_07(data)
-    sets = []
-    pos = 0
-    while pos < len(body):
-        error, messages, pos = _read_response(body, pos, len(body))
-        sets.append((error, messages))
-    return error_code, sets
-
-
-def _message(payload: bytes, magic: int, codec: int) -> bytes:
-    crc = crc32(payload)
-    head = _HEADS[1].pack(magic, codec, crc) if magic else _HEADS[0].pack(magic, crc)
-    return _LENGTH.pack(len(head) + len(payload)) + head + payload
-
-
 def _read(buffer: ReadBuffer, pos: int, end: int) -> tuple[bytes, int, int] | None:
-    """(payload, codec, pos after) of the message at `pos`; None where it is cut off."""
+    """(payload, codec, pos after it) of the message at `pos`; None if it is cut off."""
     if end - pos < LENGTH_SIZE:
         return None
     (length,) = _LENGTH.unpack_from(buffer, pos)
@@ -197,13 +119,3 @@ def _unwrapped(payload: bytes, codec: int, pos: int, max_bytes: int) -> list[byt
         error.at(pos=pos)
         raise
     return payloads
-
-
-def _read_response(data: bytes, pos: int, end: int) -> tuple[int, bytes, int]:
-    if end - pos < _RESPONSE.size:
-        raise CorruptRecord("a response's header is cut off", pos=pos)
-    length, error_code = _RESPONSE.unpack_from(data, pos)
-    stop = pos + LENGTH_SIZE + length
-    if length < _ERROR_SIZE or stop > end:
-        raise CorruptRecord(f"a response of {length:,} bytes, {end - pos - LENGTH_SIZE:,} remain", pos=pos)
-    return error_code, bytes(data[pos + _RESPONSE.size : stop]), stop

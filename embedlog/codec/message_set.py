@@ -1,6 +1,6 @@
 """Message sets, magic 0 and 1: Kafka's formats before the record batch, read and written.
 
-A set is messages in a row, without a count. Each has its offset in front:
+A set is a series of messages without a count. Each message begins with its offset:
 
      0  offset         i64
      8  message size   i32   bytes after this field
@@ -18,14 +18,14 @@ last message in that. Inside, offsets are absolute with magic 0; with magic 1 th
 log need only set the wrapper's. A wrapper's timestamp is the largest inside; if its type is log append
 time, it stands for all of them. Messages inside must not be compressed again.
 
-A message whose end is missing at the end of a set is no error: Kafka's fetches cut them there. It is left
-out. With magic 0, lz4 frames carry Kafka's wrong header checksum: written so, read either way.
+A message that is cut off at the end of a set is left out, without an error: Kafka's fetches end with one.
+With magic 0, lz4 frames have Kafka's wrong header checksum; both checksums are accepted.
 
 Invariants: CRCs are checked at both levels; sizes are checked before they are used; a wrapper opens to at
 most max_bytes. Errors carry the pos of the outer message.
 
 Source: Kafka 0.10 implementation, section 5.4 (messages); Kafka 2.7 implementation, section 5.4 (old message
-format); DeepRecordsIterator of Kafka's AbstractLegacyRecordBatch for what is refused.
+format); Kafka's AbstractLegacyRecordBatch (DeepRecordsIterator) for the checks.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _TIMESTAMP_TYPE_BIT = 0x08
 
 
 class Message(NamedTuple):
-    """An outer message: where it stands, its fields, its key and value. A wrapper's value is compressed."""
+    """An outer message: its position, its fields, its key and value. A wrapper's value is compressed."""
 
     pos: int
     size: int
@@ -125,33 +125,13 @@ def encode_message_set(
     return _message(offsets[-1], magic, compression | type_bit, largest, None, wrapped)
 
 
-def decode_message_set(
-    buffer: ReadBuffer,
-    topic: str = "",
-    partition: int = -1,
-    *,
-    pos: int = 0,
-    end: int | None = None,
-    start_offset: int = 0,
-    max_bytes: int = DEFAULT_MAX_BYTES,
-) -> list[Record]:
-    """The records from `start_offset` on of the set in pos..end; an incomplete last message is left out.
-
-    Magic 0's have timestamp -1. Raises CorruptRecord (UnknownMagic for a record batch) with its pos.
-    """
-    records: list[Record] = []
-    for message in iter_messages(buffer, pos, end):
-        records += message_records(message, topic, partition, max_bytes=max_bytes)
-    return [record for record in records if record.offset >= start_offset] if start_offset else records
-
-
 def iter_messages(
     buffer: ReadBuffer, pos: int = 0, end: int | None = None, *, any_offset: bool = False
 ) -> Iterator[Message]:
     """The outer messages in pos..end, CRCs checked, wrappers closed; stops at an incomplete one.
 
-    What was read ends at the last message's pos + size. With any_offset they may be negative, too: in what
-    producers send they mean nothing. Raises as `decode_message_set`.
+    With any_offset offsets may be negative: producers send arbitrary ones. Raises CorruptRecord (UnknownMagic
+    for a record batch) with its pos.
     """
     end = len(buffer) if end is None else min(end, len(buffer))
     while end - pos >= ENTRY_OVERHEAD:
@@ -165,10 +145,10 @@ def iter_messages(
 def inner_messages(
     message: Message, *, max_bytes: int = DEFAULT_MAX_BYTES, any_offset: bool = False
 ) -> Iterator[Message]:
-    """What a wrapper holds, opened to at most `max_bytes`, message by message; of any other, itself.
+    """The messages in a wrapper, which opens to at most `max_bytes`; for another message, itself.
 
     A wrapper is decompressed piece by piece, and `pos` is relative to the piece. Offsets and timestamps are
-    as they stand inside. Raises as `decode_message_set`, without a place.
+    those inside. Raises CorruptRecord without a pos.
     """
     if not message.compression:
         yield message
@@ -199,7 +179,10 @@ def inner_messages(
 def message_records(
     message: Message, topic: str = "", partition: int = -1, *, max_bytes: int = DEFAULT_MAX_BYTES
 ) -> list[Record]:
-    """The records of an outer message: itself, or what the wrapper holds, opened to at most `max_bytes`."""
+    """The records of an outer message: one, or those of a wrapper, which opens to at most `max_bytes`.
+
+    Magic 0 has timestamp -1. Raises CorruptRecord with the message's pos.
+    """
     if not message.compression:
         return [_record(message, message.offset, message.timestamp_ms, topic, partition)]
     try:

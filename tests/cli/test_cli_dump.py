@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 from cli_commands import Run
+from old_formats import encode_messages_07
 
 import embedlog
 from embedlog.codec import encode_batch, encode_control_batch
-from embedlog.codec.message_07 import encode_messages_07
 from embedlog.codec.message_set import encode_message_set
 from embedlog.index import OFFSET_ENTRY
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from cli_commands import Run
+from old_formats import encode_messages_07
 
-from embedlog.codec.message_07 import encode_messages_07
 from embedlog.codec.message_set import encode_message_set
 
 

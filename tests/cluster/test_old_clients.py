@@ -11,10 +11,11 @@ from typing import Any
 
 import confluent_kafka
 import pytest
+from old_formats import decode_message_set
 from wire import Wire, records_of
 
 from embedlog.cluster import Broker
-from embedlog.codec.message_set import MAGIC_POS, decode_message_set
+from embedlog.codec.message_set import MAGIC_POS
 from embedlog.wire.apis import APIS
 from embedlog.wire.apis.fetch import FetchRequest, FetchResponse, PartitionData
 from embedlog.wire.apis.offset_fetch import OffsetFetchResponse

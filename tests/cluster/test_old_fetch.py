@@ -13,6 +13,7 @@ import pytest
 from aiokafka.record.memory_records import MemoryRecords
 from hypothesis import given
 from hypothesis import strategies as st
+from old_formats import decode_message_set
 from old_requests import T, fetch, fetched
 from wire import TIMEOUT_S, Wire, batch_of
 from wire import fetch as request_of
@@ -21,7 +22,7 @@ from embedlog import codec
 from embedlog.cluster import Broker
 from embedlog.cluster.down_conversion import Conversion, as_message_set
 from embedlog.codec import encode_batch, encode_control_batch, scan
-from embedlog.codec.message_set import decode_message_set, iter_messages
+from embedlog.codec.message_set import iter_messages
 from embedlog.model import Record, TopicPartition
 from embedlog.wire.apis.fetch import FetchRequest
 from embedlog.wire.error_codes import ErrorCode

@@ -4,10 +4,11 @@ import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder as AiokafkaBuilder
 from codec_golden import BATCHES, MESSAGE_SETS, OLD_RECORDS, RECORDS, TRANSACTIONAL
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
+from old_formats import decode_message_set
 
 from embedlog import codec
 from embedlog.codec import sniff
-from embedlog.codec.message_set import decode_message_set, encode_message_set
+from embedlog.codec.message_set import encode_message_set
 
 NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
 PRODUCER = {"producer_id": 4_000_000_000_000, "producer_epoch": 7, "base_sequence": 2_147_483_646}

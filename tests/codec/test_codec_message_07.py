@@ -8,10 +8,7 @@ import pytest
 from aiokafka.codec import snappy_encode
 from hypothesis import given
 from hypothesis import strategies as st
-
-from embedlog import codec
-from embedlog.codec.message_07 import (
-    Message07,
+from old_formats import (
     decode_fetch_response_07,
     decode_messages_07,
     decode_multifetch_response_07,
@@ -19,6 +16,9 @@ from embedlog.codec.message_07 import (
     encode_messages_07,
     encode_multifetch_response_07,
 )
+
+from embedlog import codec
+from embedlog.codec.message_07 import Message07
 from embedlog.errors import CorruptRecord, DecompressedTooLarge, InvalidArgument, InvalidType, UnknownMagic
 
 SHAPES = [(0, codec.NONE), (1, codec.NONE), (1, codec.GZIP), (1, codec.SNAPPY)]

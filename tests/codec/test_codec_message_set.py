@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record.legacy_records import LegacyRecordBatchBuilder as KafkaPythonBuilder
 from kafka.record.memory_records import MemoryRecords as KafkaPythonRecords
+from old_formats import decode_message_set
 
 from embedlog import codec
-from embedlog.codec.message_set import decode_message_set, encode_message_set, iter_messages
+from embedlog.codec.message_set import encode_message_set, iter_messages
 from embedlog.errors import (
     CorruptRecord,
     DecompressedTooLarge,

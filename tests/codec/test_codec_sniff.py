@@ -6,9 +6,9 @@ import pytest
 from codec_golden import BATCHES, MESSAGE_SETS, TRANSACTIONAL
 from hypothesis import given
 from hypothesis import strategies as st
+from old_formats import encode_messages_07
 
 from embedlog import codec
-from embedlog.codec.message_07 import encode_messages_07
 from embedlog.codec.message_set import encode_message_set
 from embedlog.codec.sniff import identify
 
