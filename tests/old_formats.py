@@ -19,7 +19,6 @@ from embedlog.codec.compression import NONE, SNAPPY, codec_name, codec_number, c
 from embedlog.codec.message_07 import DEFAULT_MAX_BYTES, LENGTH_SIZE, Message07, iter_messages_07
 from embedlog.codec.message_set import iter_messages, message_records
 from embedlog.codec.plain_encoding import as_bytes
-from embedlog.codec.record_batch import ReadBuffer
 from embedlog.errors import CorruptRecord, InvalidArgument
 from embedlog.model import Record
 
@@ -30,7 +29,7 @@ _ERROR_SIZE = 2
 
 
 def decode_message_set(
-    buffer: ReadBuffer,
+    buffer: bytes | bytearray | memoryview,
     topic: str = "",
     partition: int = -1,
     *,
@@ -67,7 +66,7 @@ def encode_messages_07(
 
 
 def decode_messages_07(
-    buffer: ReadBuffer,
+    buffer: bytes | bytearray | memoryview,
     pos: int = 0,
     end: int | None = None,
     *,
