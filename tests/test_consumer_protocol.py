@@ -139,11 +139,13 @@ def test_cut_bytes_are_damage() -> None:
 
 
 def test_hostile_lengths_are_refused_at_once() -> None:
-    with pytest.raises(CorruptRecord, match="topics counts 2147483647 items"):
+    with pytest.raises(CorruptRecord, match="topics at byte 6: 2147483647 elements, 50 bytes remain"):
         decode_subscription(bytes.fromhex("00007fffffff") + bytes(50))
-    with pytest.raises(CorruptRecord, match="partitions counts 536870912 items"):
+    with pytest.raises(
+        CorruptRecord, match=r"partitions\.partitions at byte 13: 536870912 elements, 50 bytes remain"
+    ):
         decode_assignment(bytes.fromhex("00000000000100016120000000") + bytes(50))
-    with pytest.raises(CorruptRecord, match="user data has length 2147483647"):
+    with pytest.raises(CorruptRecord, match="user_data at byte 10: 2147483647 bytes, 50 remain"):
         decode_assignment(bytes.fromhex("0000000000007fffffff") + bytes(50))
 
 

@@ -74,7 +74,7 @@ def test_offset_values_of_version_4(value: str, metadata: str) -> None:
     for size in range(len(data)):
         with pytest.raises(CorruptRecord):
             records.decode_offset_value(data[:size])
-    with pytest.raises(CorruptRecord, match="metadata is null"):
+    with pytest.raises(CorruptRecord, match="OffsetCommitValue v4, metadata at byte 15: a length of -1"):
         records.decode_offset_value(data[:14] + b"\0" + data[15:])
 
 
@@ -139,25 +139,24 @@ def test_values_cut_or_too_long_are_damage() -> None:
 
 
 def test_hostile_counts_and_nulls_are_refused_before_they_cost_anything() -> None:
-    with pytest.raises(CorruptRecord, match="counts 2147483647 items"):
+    with pytest.raises(CorruptRecord, match="members at byte 40: 2147483647 elements, 37 bytes remain"):
         records.decode_group_value(GROUP_3[:-4] + hexed("7fffffff") + MEMBER_3)
-    with pytest.raises(CorruptRecord, match="counts -2 items"):
+    with pytest.raises(CorruptRecord, match="members at byte 40: a length of -2"):
         records.decode_group_value(GROUP_3[:-4] + hexed("fffffffe") + MEMBER_3)
-    with pytest.raises(CorruptRecord, match="group is null") as caught:
+    with pytest.raises(CorruptRecord, match="GroupMetadataKey v2, group at byte 4: a length of -1"):
         records.decode_key(hexed("0002", "ffff"))
-    assert caught.value.pos == 2
-    with pytest.raises(CorruptRecord, match="not UTF-8"):
+    with pytest.raises(CorruptRecord, match=r"group at byte 4: .utf-8. codec can't decode"):
         records.decode_key(hexed("0002", "0001", "ff"))
-    with pytest.raises(CorruptRecord, match="assignment is null"):
+    with pytest.raises(CorruptRecord, match=r"assignment at byte .*: a length of -1"):
         records.decode_group_value(GROUP_3 + MEMBER_3[:-7] + hexed("ffffffff"))
 
 
 def test_unwritable_values_are_errors_of_the_caller() -> None:
-    with pytest.raises(InvalidArgument, match="32,768 bytes"):
+    with pytest.raises(InvalidArgument, match=r"GroupMetadataKey v2, group: .* 32767"):
         records.encode_group_key("x" * 32_768)
-    with pytest.raises(InvalidArgument, match="UTF-8"):
+    with pytest.raises(InvalidArgument, match="surrogates not allowed"):
         records.encode_group_key("\ud800")
-    with pytest.raises(InvalidArgument, match="does not fit"):
+    with pytest.raises(InvalidArgument, match=r"OffsetCommitKey v1: .* 2147483647"):
         records.encode_offset_key("g", "t", 2**31)
 
 

@@ -7,6 +7,7 @@
     frames.py            sizes and headers
     request_template.py  a fast path for produce requests that repeat
     error_codes.py       Kafka's error codes
+    versioned.py         messages in records and in members' metadata, which begin with their version
     consumer_protocol.py what consumers of a group exchange through their coordinator
     offsets_topic.py     the records of __consumer_offsets
 

@@ -12,8 +12,8 @@
 The coordinator compares these bytes and does not decode them. New versions only add fields at the end, so a
 version that is too new is read as the newest known one, and the bytes after that are ignored.
 
-Invariants: decoding returns what was encoded (fields that the version lacks excepted); each length is checked
-against the remaining bytes before it is used; invalid bytes raise CorruptRecord with their pos.
+Invariants: decoding returns what was encoded (fields that the version lacks excepted); invalid bytes raise
+CorruptRecord.
 
 Source: Kafka's schemas ConsumerProtocolSubscription and ConsumerProtocolAssignment; KIP-429 (owned
 partitions), KIP-792 (generation), KIP-881 (rack).
@@ -22,18 +22,40 @@ partitions), KIP-792 (generation), KIP-881 (rack).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
-from ..errors import CorruptRecord, InvalidArgument
+from ..errors import CorruptRecord
 from ..model import TopicPartition
-from .primitives import Reader, array, bytes_, int16, int32, string
+from . import versioned
+from .messages import Message
+from .schema import Api, array, byte_string, int32, message, string
 
 PROTOCOL_TYPE: Final = "consumer"
 SUBSCRIPTION_VERSION: Final = 3
 ASSIGNMENT_VERSION: Final = 1
 
-_LEAST_STRING_BYTES: Final = 2
-_LEAST_TOPIC_BYTES: Final = 6  # an empty name and an empty array
+
+@message
+class _TopicPartitions:
+    topic: str = string()
+    partitions: list[int] = array(int32)
+
+
+@message
+class ConsumerProtocolSubscription(Message):
+    api: ClassVar[Api] = Api("ConsumerProtocolSubscription", -1, SUBSCRIPTION_VERSION, None)
+    topics: list[str] = array(string)
+    user_data: bytes | None = byte_string(nullable=0)
+    owned_partitions: list[_TopicPartitions] = array(_TopicPartitions, since=1)
+    generation: int = int32(since=2, default=-1)
+    rack_id: str | None = string(since=3, nullable=3)
+
+
+@message
+class ConsumerProtocolAssignment(Message):
+    api: ClassVar[Api] = Api("ConsumerProtocolAssignment", -1, ASSIGNMENT_VERSION, None)
+    partitions: list[_TopicPartitions] = array(_TopicPartitions)
+    user_data: bytes | None = byte_string(nullable=0)
 
 
 class Subscription(NamedTuple):
@@ -63,20 +85,14 @@ def encode_subscription(subscription: Subscription, *, version: int = SUBSCRIPTI
 
     Raises InvalidArgument for another version, or for a name above 32,767 bytes.
     """
-    if not 0 <= version <= SUBSCRIPTION_VERSION:
-        raise InvalidArgument(f"subscription version {version}: known are 0 to {SUBSCRIPTION_VERSION}")
-    parts = [
-        int16(version),
-        array(string(topic) for topic in subscription.topics),
-        bytes_(subscription.user_data),
-    ]
-    if version >= 1:
-        parts.append(_encode_partitions(subscription.owned_partitions))
-    if version >= 2:
-        parts.append(int32(subscription.generation))
-    if version >= 3:
-        parts.append(string(subscription.rack_id))
-    return b"".join(parts)
+    encoded = ConsumerProtocolSubscription(
+        topics=list(subscription.topics),
+        user_data=subscription.user_data,
+        owned_partitions=_by_topic(subscription.owned_partitions),
+        generation=subscription.generation,
+        rack_id=subscription.rack_id,
+    )
+    return versioned.encode(ConsumerProtocolSubscription, encoded, version)
 
 
 def decode_subscription(data: bytes, *, group_instance_id: str | None = None) -> Subscription:
@@ -85,15 +101,14 @@ def decode_subscription(data: bytes, *, group_instance_id: str | None = None) ->
     group_instance_id, which the JoinGroup request carries, goes into the result. Raises CorruptRecord for a
     negative version and for invalid bytes.
     """
-    reader = Reader(data)
-    version = _version(reader, SUBSCRIPTION_VERSION)
+    decoded: ConsumerProtocolSubscription = versioned.decode_newest_known(ConsumerProtocolSubscription, data)
     return Subscription(
-        topics=tuple(reader.array(lambda: reader.string("topic"), "topics", item_bytes=_LEAST_STRING_BYTES)),
-        user_data=reader.nullable_bytes("user data"),
-        owned_partitions=_decode_partitions(reader, "owned partitions") if version >= 1 else (),
-        generation=reader.int32("generation") if version >= 2 else -1,
-        rack_id=reader.nullable_string("rack id") if version >= 3 else None,
-        group_instance_id=group_instance_id,
+        tuple(decoded.topics),
+        decoded.user_data,
+        _flat(decoded.owned_partitions),
+        decoded.generation,
+        decoded.rack_id,
+        group_instance_id,
     )
 
 
@@ -116,9 +131,10 @@ def encode_assignment(assignment: Assignment, *, version: int = ASSIGNMENT_VERSI
 
     Raises InvalidArgument for another version, or for a name above 32,767 bytes.
     """
-    if not 0 <= version <= ASSIGNMENT_VERSION:
-        raise InvalidArgument(f"assignment version {version}: known are 0 to {ASSIGNMENT_VERSION}")
-    return int16(version) + _encode_partitions(assignment.partitions) + bytes_(assignment.user_data)
+    encoded = ConsumerProtocolAssignment(
+        partitions=_by_topic(assignment.partitions), user_data=assignment.user_data
+    )
+    return versioned.encode(ConsumerProtocolAssignment, encoded, version)
 
 
 def decode_assignment(data: bytes) -> Assignment:
@@ -128,35 +144,16 @@ def decode_assignment(data: bytes) -> Assignment:
     """
     if not data:
         return Assignment(())
-    reader = Reader(data)
-    _version(reader, ASSIGNMENT_VERSION)
-    return Assignment(
-        partitions=_decode_partitions(reader, "assigned partitions"),
-        user_data=reader.nullable_bytes("user data"),
-    )
+    decoded: ConsumerProtocolAssignment = versioned.decode_newest_known(ConsumerProtocolAssignment, data)
+    return Assignment(_flat(decoded.partitions), decoded.user_data)
 
 
-def _version(reader: Reader, newest: int) -> int:
-    version = reader.int16("version")
-    if version < 0:
-        raise CorruptRecord(f"version {version} of the consumer protocol", pos=0)
-    return min(version, newest)
-
-
-def _encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:
+def _by_topic(partitions: Iterable[TopicPartition]) -> list[_TopicPartitions]:
     by_topic: dict[str, list[int]] = {}
     for topic, partition in partitions:
         by_topic.setdefault(topic, []).append(partition)
-    return array(
-        string(topic) + array(int32(number) for number in numbers) for topic, numbers in by_topic.items()
-    )
+    return [_TopicPartitions(topic=topic, partitions=numbers) for topic, numbers in by_topic.items()]
 
 
-def _decode_partitions(reader: Reader, what: str) -> tuple[TopicPartition, ...]:
-    def read() -> list[TopicPartition]:
-        topic = reader.string("topic")
-        numbers = reader.array(lambda: reader.int32("partition"), "partitions", item_bytes=4)
-        return [TopicPartition(topic, number) for number in numbers]
-
-    topics = reader.array(read, what, item_bytes=_LEAST_TOPIC_BYTES)
-    return tuple(partition for topic in topics for partition in topic)
+def _flat(topics: Iterable[_TopicPartitions]) -> tuple[TopicPartition, ...]:
+    return tuple(TopicPartition(each.topic, number) for each in topics for number in each.partitions)

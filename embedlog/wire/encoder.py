@@ -45,7 +45,7 @@ class _Encoder:
             varint=varint,
             small=SMALL_VARINTS,
             pack_many=struct.pack,
-            caught=(struct.error, TypeError, AttributeError, ProtocolError),
+            caught=(struct.error, TypeError, AttributeError, UnicodeEncodeError, ProtocolError),
         )
 
     def compiled(self) -> Callable[..., Any]:

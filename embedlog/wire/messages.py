@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeAlias
 
-from .decoder import compile_decoder
-from .encoder import compile_encoder
 from .errors import ProtocolError
 from .schema import Api
 from .varints import Readable
 
-__all__ = ["Chunk", "Exchange", "Message", "Records", "Request", "Response"]
+__all__ = ["Chunk", "Exchange", "Message", "Records", "Request", "Response", "compiled"]
 
 
 class SizedRecords(Protocol):
@@ -47,8 +45,7 @@ class Message:
         takes about forty times its encoded size in memory. Raises ProtocolError if the bytes are not such a
         message, or if the version is unknown.
         """
-        decoder = _compiled.get((cls, version, "decode")) or _compile(cls, version, "decode")
-        message: Self = decoder(data, pos)[0]
+        message: Self = compiled(cls, version, "decode")(data, pos)[0]
         return message
 
     def encode(self, version: int, prefix: bytes = b"") -> bytes:
@@ -57,9 +54,7 @@ class Message:
         Fields that the version lacks are silently left out. Raises ProtocolError if a value is out of range,
         or if the version is unknown.
         """
-        key = (type(self), version, "encode")
-        encoder = _compiled.get(key) or _compile(*key)
-        return bytes(encoder(self, bytearray(prefix), None))
+        return bytes(compiled(type(self), version, "encode")(self, bytearray(prefix), None))
 
     def encode_chunks(self, version: int, prefix: bytes = b"") -> list[Chunk]:
         """The message in chunks, to be sent one after the other; the first starts with the prefix.
@@ -67,10 +62,8 @@ class Message:
         Each `records` that is not empty is a chunk, the same object. Only its `len()` is used, its size in
         bytes, so it may stand for bytes that are sent from a file. Raises like `encode`.
         """
-        key = (type(self), version, "chunks")
-        encoder = _compiled.get(key) or _compile(*key)
         chunks: list[Chunk] = []
-        last = encoder(self, bytearray(prefix), chunks)
+        last = compiled(type(self), version, "chunks")(self, bytearray(prefix), chunks)
         if last:
             chunks.append(last)
         return chunks
@@ -96,16 +89,28 @@ class Exchange(NamedTuple):
     response: type[Response]
 
 
-def _compile(cls: type[Message], version: int, what: str) -> Any:
+def compiled(cls: type[Message], version: int, action: str) -> Any:
+    """The function that does `action` ("decode", "encode" or "chunks") for one version of a message.
+
+    Raises ProtocolError if the version is unknown.
+    """
+    function = _compiled.get((cls, version, action))
+    return function if function is not None else _compile(cls, version, action)
+
+
+def _compile(cls: type[Message], version: int, action: str) -> Any:
+    from .decoder import compile_decoder
+    from .encoder import compile_encoder
+
     api = cls.api
     if not api.knows(version):
         raise ProtocolError(
             f"{cls.__name__} v{version}: known are versions {api.min_version} to {api.max_version}"
         )
     flexible = api.is_flexible(version)
-    if what == "decode":
-        made = compile_decoder(cls, version, flexible)
+    if action == "decode":
+        function = compile_decoder(cls, version, flexible)
     else:
-        made = compile_encoder(cls, version, flexible, chunked=what == "chunks")
-    _compiled[cls, version, what] = made
-    return made
+        function = compile_encoder(cls, version, flexible, chunked=action == "chunks")
+    _compiled[cls, version, action] = function
+    return function

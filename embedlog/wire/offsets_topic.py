@@ -21,27 +21,26 @@ A null value (a tombstone) deletes what its key names; callers handle it. Keys a
 2, values in version 3, which Kafka reads.
 
 Invariants: decoding returns what was encoded; the key of a commit or a group is always the same bytes, so
-that compaction keeps one record of each; an unknown version and invalid bytes raise CorruptRecord, before
-more than the record's own size is allocated.
+that compaction keeps one record of each; an unknown version and invalid bytes raise CorruptRecord.
 
 Source: Kafka's schemas OffsetCommitKey, OffsetCommitValue, GroupMetadataKey and GroupMetadataValue.
 """
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 from ..errors import CorruptRecord, InvalidArgument
 from ..model import NO_EPOCH, NO_TIMESTAMP, CommittedOffset, GroupMemberMetadata, GroupMetadata
-from .primitives import Reader, array, bytes_, int16, int32, int64, string
+from . import versioned
+from .messages import Message
+from .schema import Api, array, byte_string, int32, int64, message, string
 
 OFFSET_KEY_VERSION: Final = 1
 GROUP_KEY_VERSION: Final = 2
 OFFSET_VALUE_VERSION: Final = 3
-_NEWEST_OFFSET_VALUE: Final = 4
 GROUP_VALUE_VERSION: Final = 3
 
-_LEAST_MEMBER_BYTES: Final = 18  # three empty strings, a session timeout, two empty byte fields
 _INT32_MIN: Final = -(2**31)
 
 
@@ -57,6 +56,53 @@ class GroupKey(NamedTuple):
     """The key of a group's metadata."""
 
     group: str
+
+
+@message
+class OffsetCommitKey(Message):
+    api: ClassVar[Api] = Api("OffsetCommitKey", -1, OFFSET_KEY_VERSION, None)
+    group: str = string()
+    topic: str = string()
+    partition: int = int32()
+
+
+@message
+class OffsetCommitValue(Message):
+    api: ClassVar[Api] = Api("OffsetCommitValue", -1, 4, flexible_since=4)
+    offset: int = int64()
+    leader_epoch: int = int32(since=3, default=NO_EPOCH)
+    metadata: str = string()
+    commit_timestamp_ms: int = int64()
+    expire_timestamp_ms: int = int64(since=1, until=1)
+
+
+@message
+class GroupMetadataKey(Message):
+    api: ClassVar[Api] = Api("GroupMetadataKey", -1, GROUP_KEY_VERSION, None, min_version=GROUP_KEY_VERSION)
+    group: str = string()
+
+
+@message
+class _MemberMetadata:
+    member_id: str = string()
+    group_instance_id: str | None = string(since=3, nullable=3)
+    client_id: str = string()
+    client_host: str = string()
+    rebalance_timeout_ms: int = int32(since=1, default=-1)
+    session_timeout_ms: int = int32()
+    subscription: bytes = byte_string()
+    assignment: bytes = byte_string()
+
+
+@message
+class GroupMetadataValue(Message):
+    api: ClassVar[Api] = Api("GroupMetadataValue", -1, GROUP_VALUE_VERSION, None)
+    protocol_type: str = string()
+    generation: int = int32()
+    protocol: str | None = string(nullable=0)
+    leader_id: str | None = string(nullable=0)
+    state_timestamp_ms: int = int64(since=2, default=NO_TIMESTAMP)
+    members: list[_MemberMetadata] = array(_MemberMetadata)
 
 
 def partition_for(group: str, num_partitions: int) -> int:
@@ -80,12 +126,12 @@ def encode_offset_key(group: str, topic: str, partition: int) -> bytes:
 
     Raises InvalidArgument for a name above 32,767 bytes.
     """
-    return int16(OFFSET_KEY_VERSION) + string(group) + string(topic) + int32(partition)
+    return versioned.encode(OffsetCommitKey, OffsetKey(group, topic, partition), OFFSET_KEY_VERSION)
 
 
 def encode_group_key(group: str) -> bytes:
     """The key of a group's metadata (version 2). Raises InvalidArgument for a name above 32,767 bytes."""
-    return int16(GROUP_KEY_VERSION) + string(group)
+    return versioned.encode(GroupMetadataKey, GroupKey(group), GROUP_KEY_VERSION)
 
 
 def decode_key(key: bytes | None) -> OffsetKey | GroupKey:
@@ -95,30 +141,18 @@ def decode_key(key: bytes | None) -> OffsetKey | GroupKey:
     """
     if key is None:
         raise CorruptRecord("a record of __consumer_offsets has no key")
-    reader = Reader(key)
-    version = reader.int16("key version")
-    decoded: OffsetKey | GroupKey
+    version = versioned.version_of(key, "a key of __consumer_offsets")
     if version in (0, OFFSET_KEY_VERSION):
-        decoded = OffsetKey(reader.string("group"), reader.string("topic"), reader.int32("partition"))
-    elif version == GROUP_KEY_VERSION:
-        decoded = GroupKey(reader.string("group"))
-    else:
-        raise CorruptRecord(f"unknown version {version} of a __consumer_offsets key", pos=0)
-    _check_end(reader)
-    return decoded
+        commit: OffsetCommitKey = versioned.decode(OffsetCommitKey, key)[1]
+        return OffsetKey(commit.group, commit.topic, commit.partition)
+    if version == GROUP_KEY_VERSION:
+        return GroupKey(versioned.decode(GroupMetadataKey, key)[1].group)
+    raise CorruptRecord(f"unknown version {version} of a __consumer_offsets key", pos=0)
 
 
 def encode_offset_value(committed: CommittedOffset) -> bytes:
     """A committed offset (version 3). Raises InvalidArgument for metadata above 32,767 bytes."""
-    return b"".join(
-        (
-            int16(OFFSET_VALUE_VERSION),
-            int64(committed.offset),
-            int32(committed.leader_epoch),
-            string(committed.metadata),
-            int64(committed.commit_timestamp_ms),
-        )
-    )
+    return versioned.encode(OffsetCommitValue, committed, OFFSET_VALUE_VERSION)
 
 
 def decode_offset_value(value: bytes) -> CommittedOffset:
@@ -126,33 +160,13 @@ def decode_offset_value(value: bytes) -> CommittedOffset:
 
     Raises CorruptRecord for an unknown version, and for invalid or trailing bytes.
     """
-    reader = Reader(value)
-    version = _version(reader, _NEWEST_OFFSET_VALUE, "an offset commit")
-    offset = reader.int64("offset")
-    leader_epoch = reader.int32("leader epoch") if version >= 3 else NO_EPOCH
-    metadata = reader.compact_string("metadata") if version >= 4 else reader.string("metadata")
-    commit_timestamp_ms = reader.int64("commit timestamp")
-    if version == 1:
-        reader.int64("expire timestamp")
-    if version >= 4:
-        reader.skip_tagged_fields()
-    _check_end(reader)
-    return CommittedOffset(offset, leader_epoch, metadata, commit_timestamp_ms)
+    found: OffsetCommitValue = versioned.decode(OffsetCommitValue, value)[1]
+    return CommittedOffset(found.offset, found.leader_epoch, found.metadata, found.commit_timestamp_ms)
 
 
 def encode_group_value(group: GroupMetadata) -> bytes:
     """A group's metadata (version 3). Raises InvalidArgument for a string above 32,767 bytes."""
-    return b"".join(
-        (
-            int16(GROUP_VALUE_VERSION),
-            string(group.protocol_type),
-            int32(group.generation),
-            string(group.protocol),
-            string(group.leader_id),
-            int64(group.state_timestamp_ms),
-            array(_encode_member(member) for member in group.members),
-        )
-    )
+    return versioned.encode(GroupMetadataValue, group, GROUP_VALUE_VERSION)
 
 
 def decode_group_value(value: bytes) -> GroupMetadata:
@@ -161,63 +175,24 @@ def decode_group_value(value: bytes) -> GroupMetadata:
     Version 0 has no rebalance timeout: like Kafka, this takes the session timeout. Raises CorruptRecord for
     an unknown version, and for invalid or trailing bytes.
     """
-    reader = Reader(value)
-    version = _version(reader, GROUP_VALUE_VERSION, "a group's metadata")
-    group = GroupMetadata(
-        protocol_type=reader.string("protocol type"),
-        generation=reader.int32("generation"),
-        protocol=reader.nullable_string("protocol"),
-        leader_id=reader.nullable_string("leader"),
-        state_timestamp_ms=reader.int64("state timestamp") if version >= 2 else NO_TIMESTAMP,
-        members=tuple(
-            reader.array(lambda: _decode_member(reader, version), "members", item_bytes=_LEAST_MEMBER_BYTES)
+    version, group = versioned.decode(GroupMetadataValue, value)
+    return GroupMetadata(
+        group.protocol_type,
+        group.generation,
+        group.protocol,
+        group.leader_id,
+        group.state_timestamp_ms,
+        tuple(
+            GroupMemberMetadata(
+                member.member_id,
+                member.group_instance_id,
+                member.client_id,
+                member.client_host,
+                member.rebalance_timeout_ms if version >= 1 else member.session_timeout_ms,
+                member.session_timeout_ms,
+                member.subscription,
+                member.assignment,
+            )
+            for member in group.members
         ),
     )
-    _check_end(reader)
-    return group
-
-
-def _encode_member(member: GroupMemberMetadata) -> bytes:
-    return b"".join(
-        (
-            string(member.member_id),
-            string(member.group_instance_id),
-            string(member.client_id),
-            string(member.client_host),
-            int32(member.rebalance_timeout_ms),
-            int32(member.session_timeout_ms),
-            bytes_(member.subscription),
-            bytes_(member.assignment),
-        )
-    )
-
-
-def _decode_member(reader: Reader, version: int) -> GroupMemberMetadata:
-    member_id = reader.string("member id")
-    group_instance_id = reader.nullable_string("group instance id") if version >= 3 else None
-    client_id = reader.string("client id")
-    client_host = reader.string("client host")
-    rebalance_timeout_ms = reader.int32("rebalance timeout") if version >= 1 else None
-    session_timeout_ms = reader.int32("session timeout")
-    return GroupMemberMetadata(
-        member_id=member_id,
-        group_instance_id=group_instance_id,
-        client_id=client_id,
-        client_host=client_host,
-        rebalance_timeout_ms=session_timeout_ms if rebalance_timeout_ms is None else rebalance_timeout_ms,
-        session_timeout_ms=session_timeout_ms,
-        subscription=reader.bytes_("subscription"),
-        assignment=reader.bytes_("assignment"),
-    )
-
-
-def _version(reader: Reader, newest: int, what: str) -> int:
-    version = reader.int16("value version")
-    if not 0 <= version <= newest:
-        raise CorruptRecord(f"unknown version {version} of {what} in __consumer_offsets", pos=0)
-    return version
-
-
-def _check_end(reader: Reader) -> None:
-    if reader.remaining:
-        raise CorruptRecord(f"{reader.remaining} bytes left over", pos=reader.pos)

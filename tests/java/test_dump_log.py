@@ -1,0 +1,66 @@
+"""Kafka's dump tool reads the records of `__consumer_offsets` as we wrote them.
+
+Needs Java 17 or newer and Maven, which fetches what tools/pom.xml names: `make test-java`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import embedlog
+from embedlog import CommittedOffset, TopicPartition
+from embedlog.runtime.java import java_home
+
+TOOLS = Path(__file__).parent / "tools"
+RECORD = re.compile(r"^\| offset: \d+ .* key: (\{.*\}) payload: (.*)$", re.MULTILINE)
+
+
+def dumped(path: Path, classpath: Path) -> list[tuple[dict[str, Any], dict[str, Any] | None]]:
+    """Key and value of each record in a file of `__consumer_offsets`; a tombstone's value is None."""
+    goal = ["dependency:build-classpath", f"-Dmdep.outputFile={classpath}"]
+    subprocess.run(["mvn", "--batch-mode", "--quiet", *goal], cwd=TOOLS, check=True)
+    java = [str(java_home() / "bin" / "java"), "-cp", classpath.read_text().strip()]
+    options = ["--offsets-decoder", "--print-data-log", "--files", str(path)]
+    tool = [*java, "org.apache.kafka.tools.DumpLogSegments", *options]
+    ran = subprocess.run(tool, capture_output=True, text=True, check=True)
+    assert "isvalid: false" not in ran.stdout
+    return [
+        (json.loads(key), None if value == "<DELETE>" else json.loads(value))
+        for key, value in RECORD.findall(ran.stdout)
+    ]
+
+
+def test_the_dump_tool_reads_offsets_and_groups(tmp_path: Path) -> None:
+    with embedlog.open(tmp_path / "log", layout="kafka", offsets_topic_num_partitions=1) as log:
+        log.create_topic("clicks", partitions=2)
+        log.append_many("clicks", [b"x"] * 10, partition=1)
+        with log.consumer("clicks", group="grüppe", group_instance_id="i-1", auto_commit=False) as consumer:
+            assert next(consumer).offset == 0
+            consumer.commit({TopicPartition("clicks", 1): CommittedOffset(7, 0, "half of it")})
+        with log.consumer("clicks", group="gone") as consumer:
+            next(consumer)
+        assert log.backend.coordinator is not None
+        log.backend.coordinator.delete_group("gone")
+        (segment,) = (tmp_path / "log").glob("__consumer_offsets-0/*.log")
+    records = dumped(segment, tmp_path / "classpath")
+    group = {"type": "2", "data": {"group": "grüppe"}}
+    offset = {"type": "1", "data": {"group": "grüppe", "topic": "clicks", "partition": 1}}
+    key, value = records[0]
+    assert key == group
+    assert value is not None and value["version"] == "3"
+    assert value["data"].pop("currentStateTimestamp") > 0
+    (member,) = value["data"].pop("members")
+    assert value["data"].pop("leader") == member["memberId"]
+    assert value["data"] == {"protocolType": "consumer", "generation": 1, "protocol": "range"}
+    assert member["groupInstanceId"] == "i-1"
+    assert member["subscription"]["topics"] == ["clicks"]
+    assert member["assignment"]["assignedPartitions"] == [{"topic": "clicks", "partitions": [0, 1]}]
+    (committed,) = (value for key, value in records if key == offset)
+    assert committed is not None and committed["version"] == "3"
+    assert committed["data"].pop("commitTimestamp") > 0
+    assert committed["data"] == {"offset": 7, "leaderEpoch": 0, "metadata": "half of it"}
+    assert ({"type": "2", "data": {"group": "gone"}}, None) in records
