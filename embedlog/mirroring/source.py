@@ -28,7 +28,7 @@ _BETWEEN: Final = re.compile(r",(?=(?:[a-zA-Z0-9_-]{1,100}=)?kafka://)")
 
 
 class Source:
-    """One mirrored log. Closes it only if it opened it."""
+    """A mirrored log. Closes it only if it opened it."""
 
     def __init__(self, location: str | Log, name: str = "") -> None:
         self.name = name

@@ -29,8 +29,8 @@ from .source import Source
 logger = logging.getLogger(__name__)
 
 DIVERGED: Final = (
-    "%s: %s: what stood there at offsets %s to %s, and was mirrored, has been lost or replaced; the mirror "
-    "keeps it, and goes on with what stands there now"
+    "%s: %s: the records at offsets %s to %s, which were mirrored, have been lost or replaced; the mirror "
+    "keeps them, and continues with the records that are there now"
 )
 # Brokers must not overwrite timestamps (message_timestamp_type); delete_policy is unknown to them.
 _NOT_FOR_BROKERS: Final = ("message_timestamp_type", "delete_policy")

@@ -1,7 +1,7 @@
 """Opens a log in any process of Spark: a directory by its path, brokers by their addresses.
 
-A LogLocation is a plain value that is sent from process to process; each process opens the log itself. It
-keeps a few logs open, because a Spark worker runs many small tasks.
+A LogLocation is a plain value that is sent between processes; each process opens the log itself, and keeps a
+few logs open, because a Spark worker runs many small tasks.
 """
 
 from __future__ import annotations

@@ -1,23 +1,23 @@
-"""What a warehouse table holds: how far the log is loaded, and which files make up the table. One JSON file.
+"""A warehouse table's manifest: how far the log is loaded, and the files of the table. One JSON file.
 
     <table>/_embedlog/manifest.json
-        {"version": 1, "crc32": ...,                of all the rest
-         "topic": "flights", "topic_id": "...",     "" where brokers tell none
-         "schema": "carrier STRING, ..." or null,   what the values are parsed into
-         "date_column": "time_hour" or null,        null: the date is that of the record's timestamp
+        {"version": 1, "crc32": ...,                of everything else
+         "topic": "flights", "topic_id": "...",     "" if the brokers have none
+         "schema": "carrier STRING, ..." or null,   the columns that values are parsed into
+         "date_column": "time_hour" or null,        null: the date of the record's timestamp
          "load": 7,                                 the last load's number
          "loaded": {"0": {"offset": 41870, "leader_epoch": 0}, ...},
          "files": [{"path": "event_date=2013-01-01/part-00000007-00000.parquet", "rows": 842, "bytes": 20144,
                     "date": "2013-01-01", "offsets": {"0": [first, last, rows], ...}}, ...],
-         "bad": [...],                              the same of the side table, without dates
+         "bad": [...],                              the same for the side table, without dates
          "lost": [{"partition": 0, "start": 0, "end": 120, "load": 3}, ...],
          "last": {"at_ms": ..., "seconds": ..., "records": ..., "bad": ..., "replaced": ...} or null}
 
-`loaded` and `files` are replaced together, by one rename: that is all there is to "exactly once". Whatever
-file is not listed does not belong to the table.
+`loaded` and `files` are replaced together, by one rename: this makes loads exactly once. A file that is not
+listed does not belong to the table.
 
-Invariants: values only, no I/O; what cannot be a manifest is CorruptCheckpoint, and never half understood;
-a path names a file within the table.
+Invariants: values only, no I/O; a file is decoded completely or raises CorruptCheckpoint; a path names a file
+within the table.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ..model import NO_EPOCH
 VERSION: Final = 1
 DATE_NAME: Final = "event_date"
 BAD_DIRECTORY: Final = "_bad"
-# What a reader of Hive's layout takes for null.
+# Hive's name for null.
 NO_DATE: Final = "__HIVE_DEFAULT_PARTITION__"
 
 _FILE: Final = re.compile(r"part-\d{8,18}-\d{5,9}\.parquet\Z")
@@ -42,7 +42,7 @@ _DIRECTORY: Final = re.compile(rf"{DATE_NAME}=(?:[+-]?\d{{4,9}}-\d\d-\d\d|{NO_DA
 
 
 class Span(NamedTuple):
-    """The records of one of the log's partitions in a file: first and last offset, and how many."""
+    """The records of a partition in a file: first and last offset, and their number."""
 
     first: int
     last: int
@@ -50,7 +50,7 @@ class Span(NamedTuple):
 
 
 class TableFile(NamedTuple):
-    """A file of the table; `path` is relative to it. date: None where the records have none."""
+    """A file of the table; `path` is relative to it. date: None if the records have none."""
 
     path: str
     rows: int
@@ -59,11 +59,11 @@ class TableFile(NamedTuple):
     date: str | None = None
 
     def lies_before(self, cuts: Mapping[int, int]) -> bool:
-        """Are all its records at offsets below these (partition -> offset)?"""
+        """Whether all its records lie at offsets below the cuts (partition -> offset)."""
         return all(span.last < cuts[p] for p, span in self.offsets.items() if p in cuts)
 
     def lies_after(self, cuts: Mapping[int, int]) -> bool:
-        """Are all its records at these offsets or later?"""
+        """Whether all its records lie at or after the cuts."""
         return all(p in cuts and span.first >= cuts[p] for p, span in self.offsets.items())
 
 
@@ -75,7 +75,7 @@ class Loaded(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """Offsets that were gone from the log before they could be loaded, and the load that passed over them."""
+    """Offsets that the log lost before they were loaded, and the load that skipped them."""
 
     partition: int
     start: int
@@ -84,7 +84,7 @@ class Lost(NamedTuple):
 
 
 class LastLoad(NamedTuple):
-    """What the last load did."""
+    """The last load's result."""
 
     at_ms: int
     seconds: float
@@ -94,7 +94,7 @@ class LastLoad(NamedTuple):
 
 
 class Manifest(NamedTuple):
-    """A table as it is."""
+    """A table's state."""
 
     topic: str
     topic_id: str
@@ -135,7 +135,7 @@ def file_name(load: int, number: int) -> str:
 
 
 def is_file_name(name: str) -> bool:
-    """Is it the name of a file of some load? No other file is ever removed."""
+    """Whether it is the name of a load's file. No other file is ever removed."""
     return _FILE.match(name) is not None
 
 
@@ -247,7 +247,7 @@ def _file(
 
 
 def _checked(path: str, directory: re.Pattern[str]) -> str:
-    """The directory of a file's path. Raises ValueError where it is none of this table's."""
+    """The directory of a file's path. Raises ValueError unless it is one of this table's."""
     parts = path.split("/")
     if len(parts) != 2 or directory.match(parts[0]) is None or not is_file_name(parts[1]):
         raise ValueError(f"{path!r} is no file of a table")

@@ -5,18 +5,18 @@
             "0": {"offset": 4711, "leader_epoch": 3},
             "1": {"offset": 120, "leader_epoch": -1, "begin": 100}}}}}
 
-`offset` is the next one to read, `leader_epoch` that of the last record before it (-1 where unknown): it
-tells after a crash whether the query still stands in the log's history. `topic_id` tells a topic from another
-one that bears its name later. `begin` stands at the end of a batch where it does not begin at the offset of
-the batch before: in a partition that is new to the query, or whose records were lost. So both ends of every
-batch are in the checkpoint, and a batch that is run again has the same records.
+`offset` is the next offset to read; `leader_epoch` that of the last record before it (-1 if unknown), which
+shows after a crash whether the position is still part of the log's history. `topic_id` tells a recreated
+topic from the old one. `begin` is the start of the batch in this partition, if that is not the end of the
+batch before: the partition is new to the query, or records were lost. So both ends of every batch are in the
+checkpoint, and a batch that runs again has the same records.
 
-Admission control is that of Spark's Kafka source: maxOffsetsPerTrigger is spread over the partitions in
-proportion to what waits in each, and each that has something gets at least one offset; minOffsetsPerTrigger
-lets a trigger pass until so much waits, or maxTriggerDelay is over.
+Admission control is that of Spark's Kafka source: maxOffsetsPerTrigger is shared among the partitions in
+proportion to their backlog, at least one offset for each that has any; with minOffsetsPerTrigger, triggers
+are skipped until that many offsets wait or maxTriggerDelay has passed.
 
-Invariants: no I/O, no clock, no pyspark; the dict of equal progress is the same text (keys are sorted), by
-which Spark sees that there is nothing new.
+Invariants: no I/O, no clock, no pyspark; equal progress has equal JSON (keys are sorted), so that Spark sees
+that there is nothing new.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ VERSION: Final = 1
 
 
 class Position(NamedTuple):
-    """Where a query stands in a partition. `begin`: where its last batch began, None for where the one before
-    it ended."""
+    """A query's position in a partition. begin: the start of its last batch; None if that is the end of the
+    one before.
+    """
 
     offset: int
     leader_epoch: int = NO_EPOCH
@@ -43,7 +44,7 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a query stands in all its partitions, and the ids of their topics ("" where unknown)."""
+    """A query's positions in all its partitions, and the ids of their topics ("" if unknown)."""
 
     positions: Mapping[TopicPartition, Position] = field(default_factory=dict)
     topic_ids: Mapping[str, str] = field(default_factory=dict)
@@ -89,7 +90,7 @@ class Progress:
         return cls(positions, topic_ids)
 
     def stands_at(self, before: Progress) -> bool:
-        """Is there nothing that was not in the progress before?"""
+        """Whether nothing is new since the progress before."""
         return self.topic_ids == before.topic_ids and self.positions == {
             tp: position._replace(begin=None) for tp, position in before.positions.items()
         }
@@ -102,7 +103,7 @@ class Progress:
         )
 
     def begins(self, before: Progress) -> dict[TopicPartition, int]:
-        """Where the batch that ends here began, `before` being the end of the one before it."""
+        """The start of the batch that ends here; `before` is the end of the previous batch."""
         found = {}
         for tp, position in self.positions.items():
             if position.begin is not None:
@@ -115,10 +116,10 @@ class Progress:
 def limited(
     most: int, begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Where a batch of about `most` offsets ends, which begins at `begins` and may go up to `ends`.
+    """The end of a batch of about `most` offsets that starts at `begins` and may reach `ends`.
 
-    Each partition gets its share of what waits in all, rounded down, but at least one offset if anything
-    waits in it: small partitions do not starve, so that a batch may be larger than `most` by their number.
+    Each partition gets its share in proportion to its backlog, rounded down, but at least one offset if it
+    has any, so that small partitions do not starve. So a batch may exceed `most` by their number.
     """
     waiting = {tp: end - begins[tp] for tp, end in ends.items() if end > begins[tp]}
     total = sum(waiting.values())
@@ -131,10 +132,10 @@ def limited(
 
 
 class Patience:
-    """Lets triggers pass until enough waits. For one query.
+    """Skips triggers until enough offsets wait. For one query.
 
-    min_offsets: what is enough. max_delay_ms: for how long a trigger waits for it at most; the first one of
-    a run does not wait.
+    min_offsets: how many are enough. max_delay_ms: the longest time to skip triggers; the first trigger of a
+    run is never skipped.
     """
 
     def __init__(self, min_offsets: int, max_delay_ms: int) -> None:
@@ -143,7 +144,7 @@ class Patience:
         self._last_ms: int | None = None
 
     def waits(self, offsets: int, now_ms: int) -> bool:
-        """Shall a trigger pass that finds so many offsets? Where not, the delay starts over."""
+        """Whether to skip a trigger that finds this many offsets. If not, the delay starts over."""
         if not offsets:
             return False
         over = self._last_ms is None or not 0 <= now_ms - self._last_ms < self._max_delay_ms

@@ -4,11 +4,10 @@
     with one           its columns, then _key, _headers, _partition, _offset, _timestamp
     both               event_date, which stands in the directories' names and not in the files
 
-A value that is no JSON object, or has something that its column cannot take, goes to the side table, as it
-is: partition, offset, timestamp, key, value, headers, reason. A null value (a tombstone) is no such value:
-all its columns are null.
+A value that is not a JSON object, or does not fit its columns, goes to the side table unchanged: partition,
+offset, timestamp, key, value, headers, reason. A null value (a tombstone) is good: all its columns are null.
 
-Dates and times are UTC, whatever the session's time zone: two loads from two places agree on a record's date.
+Dates and times are UTC in any session's time zone: two loads from two places agree on a record's date.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ _DATED: Final = (DateType, TimestampType, TimestampNTZType)
 
 
 class Rows:
-    """How the records of a topic become rows of its table, and what can be read from it."""
+    """Converts a topic's records to rows of its table."""
 
     def __init__(self, ddl: str | None, date_column: str | None) -> None:
-        """Needs a session. Raises InvalidArgument."""
+        """Needs an active session. Raises InvalidArgument."""
         self._columns = None if ddl is None else _parsed(ddl)
         self._date_column = date_column
         self.prefix = "" if ddl is None else "_"
@@ -44,7 +43,7 @@ class Rows:
             self._check_date_column(date_column)
 
     def schema(self) -> StructType:
-        """Of the table, its date included."""
+        """The table's schema, with its date."""
         record = full_schema(include_headers=True)
         if self._columns is None:
             fields = [record[name] for name in _RAW]
@@ -55,12 +54,12 @@ class Rows:
 
     @staticmethod
     def bad_schema() -> StructType:
-        """Of the side table."""
+        """The side table's schema."""
         record = full_schema(include_headers=True)
         return StructType([*(record[name] for name in _BAD), StructField("reason", StringType())])
 
     def read(self, records: DataFrame) -> DataFrame:
-        """The records, with what `good`, `bad` and `is_bad` ask for."""
+        """The records with their parsed values, as `good`, `bad` and `is_bad` need them."""
         if self._columns is None:
             return records
         text = F.col("value").cast("string")
@@ -69,7 +68,7 @@ class Rows:
         return records.withColumn("parsed", F.from_json(text, wanted, options))
 
     def is_bad(self) -> Column | None:
-        """Of what `read` gives: does it belong into the side table? None where nothing ever does."""
+        """A condition on what `read` returns: the row belongs in the side table. None if no row ever does."""
         if self._columns is None:
             return None
         broken = F.col("parsed").isNull() | F.col(f"parsed.{_CORRUPT}").isNotNull()
@@ -85,7 +84,7 @@ class Rows:
         return read.where(~is_bad).select(*columns, *beside, self._date(self._columns).alias(DATE_NAME))
 
     def bad(self, read: DataFrame) -> DataFrame:
-        """The side table's rows, of topics that have a schema."""
+        """The side table's rows, for topics with a schema."""
         is_bad = self.is_bad()
         assert is_bad is not None
         text = F.col("value").cast("string")

@@ -50,7 +50,7 @@ _FIELDS: Final = {"timestamp": "timestamp_ms", "timestampType": "timestamp_type"
 
 
 def full_schema(include_headers: bool) -> StructType:
-    """The schema where the user gives none."""
+    """The default schema."""
     return StructType(
         [StructField(name, kind) for name, kind in _TYPES.items() if include_headers or name != HEADERS]
     )
@@ -80,7 +80,7 @@ def columns_of(schema: StructType) -> list[str]:
 
 
 def arrow_schema(schema: StructType) -> pyarrow.Schema:
-    """What Spark expects in a record batch, field for field."""
+    """The Arrow schema that Spark expects of record batches."""
     import pyarrow as pa
 
     kinds: dict[str, Any] = {

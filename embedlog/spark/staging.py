@@ -1,16 +1,15 @@
 """The task side of a write: encodes rows as record batches, into staged files or to brokers.
 
-A task's rows come as columns, some ten thousand at a time. They are sorted by topic and partition: by the
-column `partition` where it says one, else by murmur2 of the key as the producer does, else they are spread.
-`appender.append_many` checks, cuts, compresses and encodes them, as for anybody who appends; what it
-appends to is here a backend whose appends go to files under staging/:
+A task's rows come as columns, tens of thousands at a time. They are grouped by topic and partition: the
+column `partition` if it has a value, else murmur2 of the key as in the producer, else they are spread.
+clients/append.py checks, splits, compresses and encodes them like any append; the backend that it appends to
+writes files under staging/:
 
     staging/<set>.<task>.<attempt>.<number>      one for each partition that the task has rows for
 
-The files are durable when `finish` returns, and nobody's until the driver publishes them. A task that fails
-removes its own; one that is killed leaves them to whoever ends the set, and to time (store/staging.py). No
-file is written by two attempts, so a task that runs twice at once stages its rows twice, of which one is
-published.
+The files are durable when `finish` returns, and invisible until the driver appends them atomically. A task
+that fails removes its files; those of a killed task are removed with the set, or expire (store/staging.py).
+No two attempts write the same file: a task that runs twice stages its rows twice, and one copy is appended.
 """
 
 from __future__ import annotations
@@ -36,8 +35,9 @@ from ..store.read_only_store import ReadOnlyStore
 from .access import LogLocation, opened
 
 Columns: TypeAlias = Mapping[str, Sequence[Any]]
-"""Column name -> its values, which a chunk of rows has: "value" always; "key", "headers", "timestamp" (in
-milliseconds), "topic", "partition" where there are such columns. Bytes are bytes, headers pairs."""
+"""A chunk of rows by column: "value" always; "key", "headers" (pairs), "timestamp" (milliseconds), "topic"
+and "partition" if the rows have them.
+"""
 
 
 class StagedFile(NamedTuple):
@@ -53,7 +53,7 @@ class StagingBackend(ReaderBackend):
     """Reads a log in place and appends to staged files. Not thread-safe."""
 
     def __init__(self, path: str, stem: str) -> None:
-        """`stem`: what the files' names begin with. Raises what embedlog.open raises with mode="r"."""
+        """`stem`: the prefix of the files' names. Raises what embedlog.open raises with mode="r"."""
         super().__init__(ReadOnlyStore(path))
         self._fs = FileSystem()
         self._directory = os.path.join(path, STAGING_DIRECTORY)
@@ -79,7 +79,7 @@ class StagingBackend(ReaderBackend):
                     self._fs.sync_dir(self.path)
             before = StagedFile(name, f"{self._stem}.{len(self._staged)}", 0, 0)
             self._staged[name] = before
-        # Opened for each of its batches: a topic may have more partitions than a process descriptors.
+        # Opened for each append: a topic may have more partitions than a process has descriptors.
         fd = self._fs.open_write(os.path.join(self._directory, before.name), create=True)
         try:
             self._fs.pwrite_all(fd, batches, before.size)

@@ -1,13 +1,13 @@
-"""What Java and Spark say while they start, kept off the terminal by a process that stands between.
+"""Keeps the start-up output of Java and Spark off the terminal.
 
-A JVM inherits standard error, and writes a dozen lines there before it can be told what to log. So it gets a
-pipe in its place, and at the other end stands this file, run as a program: it keeps what comes until it hears
-that the start is over, and passes on what comes after that. A start that fails shows all.
+A JVM inherits standard error, and writes a dozen lines to it before its logging can be configured. So it gets
+a pipe instead. This file, run as a program, reads the pipe: it holds the output back until it is told that
+the start is over, and passes on everything after that. If the start fails, it shows everything.
 
     JVM --said--> this program --> standard error          told over its standard output, which it reads
 
-It is a process because a JVM outlives the program that started it by a moment, in which it still may have
-something to say; it ends when the JVM does.
+It is a process because the JVM outlives the program that started it by a moment and may still write; it ends
+when the JVM does.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ _SHOWN_S = 2.0  # how long a start that has failed waits until all is shown
 
 @contextlib.contextmanager
 def kept_back() -> Iterator[int]:
-    """The descriptor that a JVM is to have as its standard error while the block starts it.
+    """The descriptor to use as the standard error of a JVM that the block starts.
 
-    What it says is dropped when the block has ended, and shown where it ends by an error; what it says later
-    is shown.
+    Output up to the end of the block is dropped, or shown if the block raises; later output is shown.
     """
     said, to_say = os.pipe()
     told, to_tell = os.pipe()

@@ -1,26 +1,27 @@
-"""A warehouse table's directory: one load at a time, and how the files it wrote become the table's.
+"""A warehouse table's directory: one load at a time, and the atomic commit of its files.
 
     <table>/event_date=2013-01-01/part-00000007-00000.parquet   Hive's layout: any reader of Parquet reads it
-            _bad/part-00000007-00000.parquet                    what a schema did not fit
-            _embedlog/manifest.json                             which of these files count (manifest.py)
-            _embedlog/lock                                      one load at a time: flock, and who holds it
-            _loading/00000007-6f3a.../...                       a load's files while they are written
+            _bad/part-00000007-00000.parquet                    records that did not fit the schema
+            _embedlog/manifest.json                             which of these files belong to it
+            (manifest.py) _embedlog/lock                                      one load at a time: flock, and
+            its holder _loading/00000007-6f3a.../...                       a load's files while they are
+            written
 
-    1  lock; remove what a killed load left: all in _loading, and files of loads that no manifest lists
-    2  the load writes its files in a directory of its own in _loading
-    3  commit: fsync each, rename it to its place, fsync the directories
-    4  write the manifest (fsync, rename, fsync its directory): now, and not before, they are in the table
-    5  remove the files that the manifest does not list any more (those that a load replaced)
+    1  lock; remove what a killed load left: everything in _loading, and load files that the manifest lacks
+    2  the load writes its files to a directory of its own in _loading
+    3  commit: fsync each file, rename it to its place, fsync the directories
+    4  write the manifest (fsync, rename, fsync its directory): this adds the files to the table
+    5  remove the files that the manifest no longer lists (those that the load replaced)
 
-Names that begin with an underscore are passed over by readers of Parquet. One that does not ask the manifest
-sees whole files always; but from 3 to 4 some that are not in the table yet, and from 4 to 5 some that are not
-any more. After a kill between these it does until the next load.
+Parquet readers skip names with a leading underscore. A reader that ignores the manifest always sees whole
+files; but between 3 and 4 it sees files that are not in the table yet, and between 4 and 5 replaced ones.
+After a kill in between, it does so until the next load.
 
-A load's directory has a name of its own: what a killed load's tasks may still write, since a JVM outlives its
-driver for a moment, is never mixed with the next load's.
+A load's directory has a unique name: tasks of a killed load may still write for a moment, since a JVM
+outlives its driver, and must not mix with the next load.
 
-Invariants: a manifest lists only files that are durable in their places; nothing is ever removed but what has
-the name of a load's file and is not listed; a directory with other files in it is not made a table.
+Invariants: a manifest lists only files that are durable in their places; only unlisted files with the name of
+a load's file are ever removed; a directory with other files never becomes a table.
 """
 
 from __future__ import annotations
@@ -148,9 +149,9 @@ class Table:
         """Commit a manifest atomically. Call it within `locked`. Durable on return.
 
         Args:
-            written: for each new file of the manifest, by its path there, where the load has written it.
+            written: path in the table -> path where the load wrote it, for each new file of the manifest.
 
-        Raises OSError: the table is as before then, or as it is to be.
+        Raises OSError: the table is then in its state before or after the commit.
         """
         fs = self._fs
         directories = set()

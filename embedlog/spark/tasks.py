@@ -1,4 +1,4 @@
-"""How far Spark has come with what this thread asked it for: told while it works, from its status tracker."""
+"""Reports the progress of this thread's Spark jobs, from Spark's status tracker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Progress: TypeAlias = Callable[[str, int, int], object]
-"""Called as (what is done, tasks done, tasks in all)."""
+"""Called as (stage, tasks done, total tasks)."""
 
 _EVERY_S: Final = 0.2
 _GROUP: Final = "spark.jobGroup.id"
@@ -21,9 +21,9 @@ _DESCRIPTION: Final = "spark.job.description"
 
 @contextlib.contextmanager
 def watched(spark: SparkSession, what: str, progress: Progress | None) -> Iterator[None]:
-    """Tell `progress` how many tasks are done of what the block asks Spark for, from another thread.
+    """Call `progress` from another thread with the tasks done of the block's Spark jobs.
 
-    An error of `progress` is raised when the block is done.
+    An error of `progress` is raised at the end of the block.
     """
     if progress is None:
         yield
@@ -77,6 +77,6 @@ def _tasks(spark: SparkSession, group: str) -> tuple[int, int]:
 
 
 def _complete(spark: SparkSession, group: str) -> tuple[int, int]:
-    """Stages that Spark has skipped are done, too."""
+    """All tasks as done: stages that Spark skipped count as done."""
     _, total = _tasks(spark, group)
     return total, total

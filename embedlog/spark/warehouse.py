@@ -1,6 +1,6 @@
-"""Reading a warehouse table: exactly the files that its manifest lists, as a DataFrame.
+"""Reads a warehouse table: exactly the files that its manifest lists, as a DataFrame.
 
-Any reader of Parquet may read the directory as well; what it sees beside that is told in table.py.
+Any Parquet reader can read the directory; table.py says what else it may see.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-# From so many files on Spark has its workers look at them: a task for each, which is slow for local ones.
+# From this many files on, Spark lists them with a task for each, which is slow for local files.
 PARALLEL_LISTING: Final = "spark.sql.sources.parallelPartitionDiscovery.threshold"
 MANY_FILES: Final = 100_000
 _PATTERN: Final = str.maketrans({character: f"\\{character}" for character in "\\{}[]*?"})
 
 
 def warehouse(spark: SparkSession, path: str | os.PathLike[str], *, bad: bool = False) -> DataFrame:
-    """A table's rows as of the last load that was finished when this is called.
+    """A table's rows, as of the last load that was finished at this call.
 
-    A load `from_time` removes the files that it replaces: a query that is still running then may fail for a
-    missing file, and gives the new rows when it is run again. Other loads disturb no query.
+    A load with `from_time` removes the files that it replaces: a query running meanwhile may fail because of
+    a missing file, and returns the new rows when it is run again. Other loads do not disturb queries.
 
     Args:
-        bad: the side table in its place: the records that did not fit the schema, each with its reason.
+        bad: read the side table instead: the records that did not fit the schema, with the reason for each.
 
-    Raises TableError where there is no table; CorruptCheckpoint, UnsupportedFormat, StorageError.
+    Raises TableError if there is no table; CorruptCheckpoint, UnsupportedFormat, StorageError.
     """
     check_pyspark()
     check_flag("bad", bad)
@@ -65,5 +65,5 @@ def read_files(
 
 
 def local_uri(path: str) -> str:
-    """A path of this machine, wherever Spark looks by default. It is taken as it is: nothing is quoted."""
+    """The URI of a local path, whatever Spark's default file system is. Spark expects it unquoted."""
     return f"file://{path}"

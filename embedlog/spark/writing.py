@@ -9,8 +9,9 @@ The columns are those of Spark's Kafka sink, and `timestamp`. Idempotence keys:
 
     stream    (query id, batch id). The query id is in the checkpoint, so committing a micro-batch again after
               a restart has no effect. The option txnAppId replaces the query id
-    batch     the options txnAppId and txnVersion, as in Delta Lake: a version not greater than the last one
-              of its id was written before and is skipped. Without them every write is new
+    batch     the options txnAppId and txnVersion, as in Delta Lake: a version up to the last one of its id
+    has
+              been written and is skipped. Without them every write is new
 
 Spark does not pass the query id as an option; tasks read it from their context and return it with their
 staged files. Every driver call runs in a Python process of its own: no state is kept between them.
