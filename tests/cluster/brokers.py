@@ -141,9 +141,17 @@ class Brokers:
             )
 
     def create(self, topic: str, partitions: int, **config: str) -> None:
+        """Create a topic, and wait until every broker knows the leaders of its partitions."""
         new = NewTopic(topic, partitions, 1, config=config)
         admin = self.admin()  # it must live until it is answered
         admin.create_topics([new])[topic].result(WAIT_S)
+
+        def is_led(number: int) -> bool:
+            leaders = self.leaders(topic, number).values()
+            return len(leaders) == partitions and min(leaders) >= 0
+
+        for broker in self.all:
+            eventually(lambda n=broker.number: is_led(n), f"broker {broker.number} knows the leaders")
 
     def leaders(self, topic: str, number: int = 0) -> dict[int, int]:
         """The leader of each partition according to one broker; empty if it does not know the topic."""
