@@ -200,7 +200,7 @@ class Partition(PartitionFields):
     # -- life ------------------------------------------------------------------------------------------
 
     def reopen(self, recover: Callable[[int], OpenedLog]) -> None:
-        """Recover from a failure: `recover(recovery point)` reads the files anew. For the store."""
+        """Recover from a failure: `recover(recovery point)` reads the files again. For the store."""
         log = self.log
         with self.lifecycle.lifecycle_lock, log.append_lock, self._flusher.sync_lock:
             if log.state is not PartitionState.FAILED:
@@ -210,10 +210,10 @@ class Partition(PartitionFields):
         log.publish()
 
     def close(self) -> bool:
-        """Flush and release the files. Returns whether they are exactly as they should be (a clean end)."""
+        """Flush and release the files. Returns whether the shutdown was clean."""
         log, active_file = self.log, self._active
         with self.lifecycle.lifecycle_lock:
-            with log.append_lock:  # an append may be beginning a segment
+            with log.append_lock:  # an append may be rolling
                 clean = log.is_sound()
             if clean:
                 try:
@@ -222,7 +222,7 @@ class Partition(PartitionFields):
                     logger.exception("%s: closing", self.name)
                     clean = False
             with log.append_lock, contextlib.ExitStack() as locks:
-                if clean:  # what came meanwhile: no append that waits for its flush may be left waiting
+                if clean:  # appends since then may wait for their flush
                     with contextlib.suppress(FlushFailed):
                         self._flusher.sync()
                 locks.enter_context(self._flusher.sync_lock)

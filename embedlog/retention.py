@@ -1,4 +1,4 @@
-"""Retention: deletes whole segments, from the oldest on, by policies with names.
+"""Retention: deletes segments, oldest first, by named policies.
 
     oldest                                             newest
     | segment | segment | segment | segment | active |
@@ -11,9 +11,9 @@ contiguous. A segment is deleted if any of the topic's policies says so. Built i
     record_timestamp    the largest timestamp of its records is more than retention_ms ago (Kafka 2.7)
     bytes               at least retention_bytes are left without it
 
-Any other policy is a function of yours, "package.module:function", with the signature of `DeletePolicy`. It
-is imported if the program names it (`name_policies`), never because topics.json does: a directory from
-elsewhere must not choose what code runs.
+Any other policy is your own function, "package.module:function", with the signature of `DeletePolicy`. It is
+imported only if the program names it (`name_policies`), never because topics.json does: a directory from
+elsewhere must not choose the code to run.
 
 Invariants: with the default settings (-1) nothing is ever deleted; only topics with "delete" in their
 cleanup_policy lose segments; the active segment is rolled before it is deleted; the log start is durable

@@ -1,18 +1,18 @@
-"""Bytes only: records to Kafka's formats and back, with no I/O and nothing kept between calls.
+"""Encodes records in Kafka's formats and decodes them. No I/O, no state between calls.
 
 The rest of embedlog imports the record batch (magic 2) from here:
 
     BatchBuilder                                                           records, as they come -> one batch
     encode_values / encode_pairs / encode_batch / encode_one / encode_control_batch   records -> one batch
-    assign / set_append_time / set_max_timestamp / set_producer            what is written into a batch later
+    assign / set_append_time / set_max_timestamp / set_producer            fields set after encoding
     scan / read_batch / read_header / find_batch                           a buffer -> its batches' headers
     decode / decode_values / filter_batch                                  one batch -> records, or fewer
 
-The older formats, which only import and export and the broker's old versions need, are modules of their
-own: `message_set` (magic 0 and 1), `message_07` (0.7's), and `sniff`, which tells formats apart.
+The older formats, for imports and old clients, have modules of their own: `message_set` (magic 0 and 1),
+`message_07` (Kafka 0.7), and `sniff`, which identifies a format.
 
-Invariants: input is never trusted (a length is checked before it is used, decompression is bounded); wrong
-types raise InvalidType; every function is safe between threads. `loops` has the hot loops, compiled or plain.
+Invariants: input is not trusted: every length is checked before use, decompression is bounded. Wrong types
+raise InvalidType. All functions are thread-safe. `loops` has the hot loops, compiled or plain.
 """
 
 from .batch_decode import (

@@ -1,18 +1,17 @@
-"""Record batches to records: walk a buffer batch by batch, then open the batches that are wanted.
+"""Decodes record batches in two steps: scan a buffer for batches, then decode the records of one.
 
-Two steps, since most readers want only some batches' records: `scan` walks the headers and checks the CRCs,
-`decode` (or `decode_values`, or `filter_batch` for compaction) opens one batch that `scan` has let pass.
-Where nothing is unusual `loops.decode_run` does both, a whole run at a time.
+`scan` walks the headers and checks the CRCs. `decode` (or `decode_values`, or `filter_batch` for compaction)
+opens one batch that `scan` accepted. For a run of ordinary batches `loops.decode_run` does both in one call.
 
     buffer   | batch | batch | batch | ba          scan: 3 headers, end = pos of the 4th, no error
     buffer   | batch | batch | ??????? | batch |   scan: 2 headers, end = pos of the damage, error
                                                    find_batch: the batch after it
 
-A batch whose sender is not trusted is opened piece by piece (batch_pieces.py).
+A batch from an untrusted sender is opened in pieces (batch_pieces.py).
 
-Invariants: nothing is allocated by a length that was not checked against the bytes there are, and no
-compressed batch opens to more than max_bytes. A record's offset lies within its batch's. Errors carry the
-pos in the buffer and the offsets; the caller, who knows the file, adds its path.
+Invariants: every length is checked against the available bytes before anything is allocated by it; a
+compressed batch opens to at most max_bytes; a record's offset lies within its batch's. Errors have the pos in
+the buffer and the offsets; the caller adds the path.
 
 Source: Kafka 2.7 implementation, sections 5.3 and 5.4; compaction's filter: Kafka's LogCleaner.
 """
@@ -52,9 +51,9 @@ _CRC_BUDGET = 4
 
 
 class Scan(NamedTuple):
-    """What `scan` found: the batches' headers, the pos after the last of them, and what is wrong there.
+    """The result of `scan`: the batches' headers, the pos after the last one, and the error there, if any.
 
-    Without an error the bytes from `end` on, if any, are the start of a batch whose rest is missing.
+    Without an error, bytes from `end` on are the beginning of an incomplete batch.
     """
 
     headers: list[BatchHeader]
@@ -63,10 +62,10 @@ class Scan(NamedTuple):
 
 
 def scan(buffer: ReadBuffer, pos: int = 0, end: int | None = None, *, check_crc: bool = True) -> Scan:
-    """Walk the whole batches between `pos` and `end`; stop at the first that is incomplete or damaged.
+    """Walk the batches between `pos` and `end`, up to the first incomplete or damaged one.
 
-    Incomplete is what has fewer bytes than a header, or a header that could be one and a length past the
-    end. Damaged is a header that cannot be one, or (with `check_crc`) a wrong CRC.
+    Incomplete: fewer bytes than a header, or a valid header whose length reaches past the end. Damaged: an
+    invalid header, or (with `check_crc`) a wrong CRC.
     """
     end = len(buffer) if end is None else min(end, len(buffer))
     headers: list[BatchHeader] = []
@@ -82,9 +81,9 @@ def scan(buffer: ReadBuffer, pos: int = 0, end: int | None = None, *, check_crc:
 
 
 def read_batch(buffer: ReadBuffer, pos: int, end: int, *, check_crc: bool = True) -> BatchHeader | None:
-    """The header of the whole batch at `pos`; None where it is incomplete (see `scan`).
+    """The header of the batch at `pos`; None if the batch is incomplete (see `scan`).
 
-    Raises CorruptRecord, located by pos, where it is damaged.
+    Raises CorruptRecord, with the pos, if it is damaged.
     """
     if end - pos < HEADER_SIZE:
         return None
@@ -107,8 +106,8 @@ def decode(
 ) -> list[Record]:
     """The records of one batch from `start_offset` on, decompressed to at most `max_bytes`.
 
-    A batch of log append time gives each record its max timestamp. The CRC is not looked at: `scan` did.
-    Raises CorruptRecord (DecompressionError, DecompressedTooLarge) located by pos and offsets.
+    In a batch of log append time every record has the batch's max timestamp. Does not check the CRC: `scan`
+    did. Raises CorruptRecord (DecompressionError, DecompressedTooLarge) with pos and offsets.
     """
     try:
         return loops.decode_records(
@@ -129,7 +128,7 @@ def decode(
 def decode_values(
     buffer: ReadBuffer, header: BatchHeader, *, max_bytes: int = DEFAULT_MAX_BYTES, start_offset: int = 0
 ) -> list[bytes | None]:
-    """The values of one batch's records; faster than `decode`, and otherwise the same."""
+    """The values of one batch's records; otherwise as `decode`."""
     try:
         return loops.decode_values(
             _body(buffer, header, max_bytes),
@@ -145,9 +144,9 @@ def decode_values(
 def opened_body(
     buffer: ReadBuffer, header: BatchHeader, max_bytes: int = DEFAULT_MAX_BYTES
 ) -> Iterator[bytes]:
-    """The bytes of one batch's records, decompressed to at most `max_bytes`, for who decodes them otherwise.
+    """The bytes of one batch's records, decompressed to at most `max_bytes`, for another decoder.
 
-    Raises CorruptRecord as `decode` does; one that is raised inside is located, too.
+    Raises CorruptRecord as `decode` does. A CorruptRecord from the block gets its pos and offsets, too.
     """
     try:
         yield _body(buffer, header, max_bytes)
@@ -162,13 +161,16 @@ def filter_batch(
     *,
     max_bytes: int = DEFAULT_MAX_BYTES,
 ) -> bytearray:
-    """The batch with only the records to keep, each byte for byte as it was, compressed as it was.
+    """The batch without some of its records; the others stay byte for byte, under the same codec.
 
-    `keep` says it for a record (whose topic is "" and partition -1), or is a list of one bool for each
-    record. Base offset, last offset delta, sequence, producer, epochs and timestamps stay, so that offsets
-    and producer state can be rebuilt; only length, count and CRC change. Where nothing is kept an empty
-    batch comes back (record count 0, uncompressed, as Kafka's cleaner writes it): whether to write it is
-    the caller's decision. Raises CorruptRecord as `decode` does.
+    Base offset, last offset delta, sequence, producer, epochs and timestamps stay, so that offsets and
+    producer state can be rebuilt; length, count and CRC change. If no record is kept, returns an empty batch
+    (record count 0, uncompressed, as Kafka's cleaner writes it).
+
+    Args:
+        keep: a predicate of a record (with topic "" and partition -1), or a bool for each record.
+
+    Raises CorruptRecord as `decode` does.
     """
     if callable(keep):
         keep = [keep(record) for record in decode(buffer, header, "", -1, max_bytes=max_bytes)]
@@ -202,11 +204,10 @@ def _with_body(header: BatchHeader, codec: int, body: bytes, record_count: int) 
 
 
 def find_batch(buffer: ReadBuffer, pos: int, end: int, min_offset: int) -> BatchHeader | None:
-    """The first valid batch (CRC and all) that starts in pos..end, at an offset of `min_offset` or above.
+    """The first valid batch, CRC included, that starts in pos..end with a base offset >= `min_offset`.
 
-    It tells damage in the middle from a torn tail: valid batches after an invalid one are reported. The
-    cost is bounded: each byte that could be a magic is looked at once, and CRCs are computed over at most
-    four times the bytes searched; where that does not suffice the answer is None.
+    This distinguishes damage in the middle from a torn tail. The cost is bounded: each possible magic byte is
+    examined once, and CRCs are computed over at most four times the bytes searched; past that, returns None.
     """
     end = min(end, len(buffer))
     budget = _CRC_BUDGET * (end - pos)

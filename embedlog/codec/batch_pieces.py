@@ -1,12 +1,12 @@
-"""Decompress one batch piece by piece, so that its contents are never in memory all at once.
+"""Decodes one batch in pieces, so that its contents are never in memory all at once.
 
-    compressed body -> 256 KiB, decompressed -> whole records, 4,096 at most -> Record objects, or a check
+    compressed body -> 256 KiB, decompressed -> at most 4,096 complete records -> Record objects, or a check
 
-A batch of 100 KB may hold 100 MB, or millions of records, each of which takes some hundred bytes as an
-object. A broker opens its clients' batches here, and may stop after any piece.
+A batch of 100 KB may contain 100 MB, or millions of records, each a hundred bytes as an object. A broker
+opens its clients' batches here, and may stop after any piece.
 
-Invariants: a piece has at most PIECE_RECORDS records and PIECE_BYTES, or a single larger record; no piece
-ends inside a record. Pieces yielded before an error are valid.
+Invariants: a piece has at most PIECE_RECORDS records and PIECE_BYTES, or a single larger record, and ends
+with a complete record. Pieces yielded before an error are valid.
 
 Source: Kafka 2.7 implementation, section 5.3 (record batch, record).
 """
@@ -34,8 +34,8 @@ PIECE_RECORDS: Final = 4_096
 def body_pieces(buffer: ReadBuffer, header: BatchHeader, max_bytes: int) -> Iterator[tuple[bytes, int]]:
     """(bytes, number of records) of each piece of one batch, decompressed to at most `max_bytes` in all.
 
-    The records' fields are not looked at. Raises CorruptRecord (DecompressionError, DecompressedTooLarge),
-    not located.
+    Does not check the records' fields. Raises CorruptRecord (DecompressionError, DecompressedTooLarge)
+    without a location.
     """
     body = bytes(buffer[header.pos + HEADER_SIZE : header.pos + header.size])
     left = header.record_count
@@ -72,7 +72,7 @@ def decode_pieces(
     max_bytes: int = DEFAULT_MAX_BYTES,
     start_offset: int = 0,
 ) -> Iterator[list[Record]]:
-    """The records that `batch_decode.decode` returns; an empty list for a piece before `start_offset`.
+    """The records of `batch_decode.decode`, in pieces; a piece before `start_offset` is an empty list.
 
     Raises CorruptRecord as `decode` does.
     """
@@ -100,7 +100,7 @@ def decode_pieces(
 
 
 def check_pieces(buffer: ReadBuffer, header: BatchHeader, max_bytes: int) -> bool:
-    """Are the records valid, and none of them later than the batch's header says? Makes no objects.
+    """Are the records valid, and none later than the batch's max timestamp? Makes no objects.
 
     The batch must have a record for each of its offsets. Raises CorruptRecord if it cannot be opened.
     """

@@ -1,11 +1,10 @@
 """The two checksums: CRC-32C over record batches, CRC-32 over the older messages.
 
-`crc32c` comes from google-crc32c where its C part is installed, else from crcmod, which installs anywhere
-but may lack its own C part (then it is very slow). EMBEDLOG_CHECKSUM=crcmod forces crcmod: it is the
-second opinion in the tests. `IMPLEMENTATION` names what runs.
+`crc32c` is google-crc32c's if that has its C extension, else crcmod's, which installs anywhere but may lack
+its own extension and then is very slow. EMBEDLOG_CHECKSUM=crcmod forces crcmod, the oracle in tests.
+`IMPLEMENTATION` names the one in use.
 
-Both functions are safe between threads. google-crc32c takes nothing but bytes, so other buffers are copied
-once on their way in.
+Both functions are thread-safe. google-crc32c takes only bytes, so other buffers are copied first.
 
 Source: Kafka 2.7 implementation, section 5.3.1 (CRC-32C, Castagnoli) and 5.4 (CRC-32).
 """
@@ -22,7 +21,7 @@ FORCE_VARIABLE = "EMBEDLOG_CHECKSUM"
 
 
 def crc32(data: bytes | bytearray | memoryview, crc: int = 0) -> int:
-    """CRC-32 (zlib's) of `data`, going on from `crc`."""
+    """CRC-32 (zlib's) of `data`, continuing from `crc`."""
     return zlib.crc32(data, crc)
 
 
@@ -45,7 +44,7 @@ def _crcmod() -> tuple[Callable[[bytes, int], int], str]:
 
 
 with warnings.catch_warnings():
-    # Without its C part google-crc32c warns that it is slow: here that only means "take crcmod".
+    # Without its C extension google-crc32c warns that it is slow; we use crcmod then.
     warnings.simplefilter("ignore")
     _extend = None if os.environ.get(FORCE_VARIABLE) == "crcmod" else _google()
     if _extend is None:
@@ -57,11 +56,11 @@ if _extend is not None:
     _google_extend = _extend
 
     def crc32c(data: bytes | bytearray | memoryview, crc: int = 0) -> int:
-        """CRC-32C of `data`, going on from `crc` (the CRC of what came before)."""
+        """CRC-32C of `data`, continuing from `crc`."""
         return _google_extend(crc, data if type(data) is bytes else bytes(data))
 
 else:
 
     def crc32c(data: bytes | bytearray | memoryview, crc: int = 0) -> int:
-        """CRC-32C of `data`, going on from `crc` (the CRC of what came before)."""
+        """CRC-32C of `data`, continuing from `crc`."""
         return _update(data if type(data) is bytes else bytes(data), crc)

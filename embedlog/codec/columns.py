@@ -1,4 +1,4 @@
-"""What columns of records are made of: names, and the buffers of each (their layout: `plain_columns`)."""
+"""The names of the columns of records, and their buffers (layout: `plain_columns`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_COLUMN_BYTES: Final = (1 << 31) - 1
 
 
 class BytesColumn(NamedTuple):
-    """`valid` is None where nothing is null."""
+    """`valid` is None if nothing is null."""
 
     valid: bytearray | None
     ends: bytearray
@@ -31,7 +31,7 @@ TakenColumns: TypeAlias = dict[str, bytearray | BytesColumn | HeadersColumn]
 
 
 def check_wanted(wanted: Collection[str]) -> frozenset[str]:
-    """Raises InvalidArgument for a name that no column has."""
+    """The wanted columns. Raises InvalidArgument for an unknown name."""
     for name in wanted:
         if name not in COLUMNS:
             raise InvalidArgument(f"no column {name!r}: there are {', '.join(COLUMNS)}")
@@ -39,7 +39,7 @@ def check_wanted(wanted: Collection[str]) -> frozenset[str]:
 
 
 def too_long() -> InvalidArgument:
-    """The error where a column outgrows its layout."""
+    """The error if a column outgrows its layout."""
     return InvalidArgument(
         f"a column of more than {MAX_COLUMN_BYTES:,} bytes: read less at a time (max_bytes)"
     )

@@ -57,7 +57,7 @@ cdef enum:
     HEADERS
 
 
-# Where the next row of a column goes. For `room` bytes in all there is room, and for a block behind them.
+# Where the next row of a column goes. There is room for `room` bytes in all, and one block more.
 cdef struct Out:
     Data valid
     int32_t* ends

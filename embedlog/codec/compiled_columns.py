@@ -1,13 +1,12 @@
 """Records as columns, compiled by Cython: the class of `plain_columns`, see there.
 
-A batch's records cannot have more bytes than the batch, so the columns are made large enough before it, by
-its header, and filled without further questions; a whole run without the GIL, unless there are headers of
-records, whose names have to be text. Keys and values are copied by blocks, the last of which may reach after
-the field: what follows overwrites that, and there is room for it after the last one.
+A batch's records have at most as many bytes as the batch. So each column is made large enough by the batch's
+header, and then filled without further checks. A run needs no GIL, unless records have headers, whose names
+must become text. Keys and values are copied in blocks. The last block may reach past the field: the next
+field overwrites that, and the column has room for a block at its end.
 
-Invariants: nothing is read past the given end; the GIL is let go while bytes are read, so the
-buffer must not be changed meanwhile by anybody else. What has been added of a batch that turns out damaged
-is taken back.
+Invariants: nothing is read past the given end. The GIL is released while bytes are read, so no other thread
+may change the buffer. The rows of a batch that turns out damaged are removed.
 
 Source: Arrow's columnar format; Kafka 2.7 implementation, section 5.3.2 (record).
 """
@@ -24,14 +23,14 @@ crc32c_prepare()
 
 
 class _Buffer:
-    """Memory that is filled and handed out, again and again: what nobody has any more is reused. What
-    comes from the system comes page by page, and takes longer than all that is done with it here."""
+    """A growing bytearray. Arrays handed out earlier are reused once the caller has dropped them: fresh
+    memory from the system is faulted in page by page, which costs more than filling it."""
 
     def __init__(self):
         self.earlier = []
 
     def begin(self):
-        """One that nobody has: its size and what is in it are whatever they are."""
+        """Take an array that is not in use. Its size and contents are arbitrary."""
         i: cython.Py_ssize_t
         if self.array is not None:
             return 0
@@ -43,13 +42,13 @@ class _Buffer:
         return 0
 
     def fit(self, size):
-        """Make it hold at least so many bytes."""
+        """Make room for at least `size` bytes."""
         if size > PyByteArray_GET_SIZE(self.array):
             PyByteArray_Resize(self.array, size)
         return 0
 
     def give(self, size):
-        """Hand out the first bytes."""
+        """Hand out the array with its first `size` bytes."""
         array = self.array
         self.array = None
         PyByteArray_Resize(array, size)
@@ -63,7 +62,7 @@ class _Buffer:
 
 
 class _Bytes:
-    """One column of keys, values or names. All rows are valid until one is put that is not."""
+    """One column of keys, values or names. All rows are valid until a null is added."""
 
     def __init__(self):
         self.valid = _Buffer()
@@ -71,7 +70,7 @@ class _Bytes:
         self.data = _Buffer()
 
     def begin(self):
-        """No rows yet."""
+        """Start with no rows."""
         self.valid.begin()
         self.ends.begin()
         self.data.begin()
@@ -99,8 +98,8 @@ class _Bytes:
         return 0
 
     def reserve_bytes(self, size, left, times):
-        """Make room for so many more; where that takes more memory, for so many times what there is, too, but
-        not for more than are left."""
+        """Make room for `size` more bytes. A growing array gets room for `times` the used bytes ahead, at
+        most `left`."""
         needed: int64_t = self.out.used + size
         if needed > MAX_BYTES:
             raise too_long()
@@ -112,7 +111,7 @@ class _Bytes:
         return 0
 
     def cut(self, rows):
-        """Take back what is after so many."""
+        """Remove all rows after the first `rows`."""
         while self.out.rows > rows:
             self.out.rows -= 1
             bit: cython.int = 1 << (self.out.rows & 7)
@@ -151,7 +150,7 @@ class Columns:
         self._has_begun = False
 
     def _begin(self):
-        """Take memory, as late as can be: by then what was handed out last has most often been let go of."""
+        """Take the arrays, as late as possible: by then the caller has usually dropped the last ones."""
         if self._has_begun:
             return 0
         if self._offsets is not None:
@@ -210,7 +209,7 @@ class Columns:
         return 0
 
     def _reserve_bytes(self, size, left, times):
-        """Make room for the keys and values in so many bytes (`_Bytes.reserve_bytes`)."""
+        """Make room for keys and values (`_Bytes.reserve_bytes`)."""
         if self._key is not None:
             self._key.reserve_bytes(size, left, times)
         if self._value is not None:
@@ -218,7 +217,7 @@ class Columns:
         return 0
 
     def _reserve_rows_of(self, at, stop):
-        """Make room for the rows of the batches there, by their headers."""
+        """Make room for the rows of the batches, by their headers."""
         batch: Header
         rows: int64_t = 0
         while header(at, stop, cython.address(batch)) and not batch.attributes & CODEC_MASK:
@@ -228,10 +227,10 @@ class Columns:
         return 0
 
     def _rows(self, at, limit, batch, start_offset, end_offset):
-        """Add a batch's records, for which there is room. Nothing is read past `limit`.
+        """Add a batch's records, for which there is room. Reads nothing past `limit`.
 
-        ADDED; or DAMAGED where they are no such records, HEADERS where it takes the GIL: what is there of
-        them has to be cut off then.
+        Returns ADDED; DAMAGED if they are invalid; HEADERS if the GIL is needed. In the last two cases the
+        caller removes the rows added so far.
         """
         fields: Fields
         last: int64_t = -1
@@ -252,7 +251,7 @@ class Columns:
         timestamps: cython.pointer(int64_t) = self._to.timestamps
         types: cython.pointer(int32_t) = self._to.types
         header_ends: cython.pointer(int32_t) = self._to.header_ends
-        # In these, what is written through a pointer to bytes cannot have changed anything.
+        # Local copies: the compiler knows that writes through a byte pointer do not change them.
         keys: Out
         values: Out
         want_keys: cython.bint = self._to.keys != cython.NULL
@@ -302,8 +301,8 @@ class Columns:
         return DAMAGED if found == ADDED and at != end else found
 
     def _batches(self, at, stop, place, unusual, start_offset, stop_offset):
-        """Add the batches from a byte on, up to the first of which ADDED, as here, is not to be said: then
-        that, or ROOM where there is none for it, or ENDED where it is for others to say what it is."""
+        """Add batches until one is not ADDED. Returns DAMAGED or HEADERS (see `_rows`), ROOM if there is none
+        for the next batch, or ENDED if the next one is not part of the run."""
         batch: Header
         before: Place
         size: int64_t

@@ -1,10 +1,9 @@
-"""The hot loops from bytes to records, compiled by Cython: the functions of `plain_decoding`, see there.
+"""Decodes records, compiled by Cython: the functions of `plain_decoding`, see there.
 
-What is not as it should be is handed to `plain_decoding`, whole, which says what is wrong; so the two can
-differ in nothing but speed. How bytes are read is in parsing.pxd.
+Invalid input is decoded again by `plain_decoding`, which raises the error, so the two differ only in speed.
+parsing.pxd reads the bytes.
 
-Invariants: nothing is read past the given end; nothing is copied but keys and values; the GIL
-is held.
+Invariants: nothing is read past the given end; only keys and values are copied; the GIL is held.
 
 Source: Kafka 2.7 implementation, sections 5.3.1 and 5.3.2.
 """
@@ -48,8 +47,7 @@ def _headers(at, end, count):
 
 
 def _decode(at, batch, topic, partition, append_time_ms, start_offset, stop_offset, records):
-    """Append the records between `at` and the batch's end, of these offsets. False where they are no such
-    records: some may have been appended then."""
+    """Append a batch's records with these offsets. False if they are invalid; some may have been appended."""
     fields: Fields
     last: int64_t = -1
     delta: int64_t = 0
@@ -86,8 +84,8 @@ def _decode(at, batch, topic, partition, append_time_ms, start_offset, stop_offs
         set_item(made, 5, key)
         set_item(made, 6, value)
         set_item(made, 7, headers)
-        # It refers to nothing that refers back. The garbage collector would visit it again and again: a list
-        # of records would take three times as long to read.
+        # A record is never part of a cycle. If the garbage collector tracked it, reading a list of records
+        # would take three times as long.
         PyObject_GC_UnTrack(made)
         records.append(made)
     return at == end
@@ -190,7 +188,7 @@ def place_of(rules):
 
 
 def _simple(batch, transactional):
-    """Can its records be given out as they are?"""
+    """Does it need neither decompression nor a decision about its transaction?"""
     unusual: cython.int = CODEC_MASK | CONTROL_BIT
     if not transactional:
         unusual |= TRANSACTIONAL_BIT

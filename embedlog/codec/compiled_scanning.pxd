@@ -31,7 +31,7 @@ from .parsing cimport (
 )
 
 
-# What has been seen of a run: all of it is put back where the last batch turns out not to be of the run.
+# The state of a scan; copied back if the last batch turns out not to be part of the run.
 cdef struct ScanTotals:
     Reading at
     Place place
@@ -47,7 +47,7 @@ cdef struct ScanTotals:
     Py_ssize_t sequenced
 
 
-# Where it is written down. The columns of entries have room for all that there can be.
+# Its results. The columns of entries have room for all possible ones.
 cdef struct Columns:
     uint32_t* positions
     uint32_t* offsets

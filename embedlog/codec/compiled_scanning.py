@@ -1,7 +1,7 @@
-"""Runs looked through without opening their batches, compiled: the functions of `plain_scanning`, see there.
+"""Scans runs of batches, compiled by Cython: the functions of `plain_scanning`, see there.
 
-Invariants: nothing is read past the given end; the GIL is let go while bytes are read, so the
-buffer must not be changed meanwhile by anybody else.
+Invariants: nothing is read past the given end. The GIL is released while bytes are read, so no other thread
+may change the buffer.
 
 Source: Kafka 2.7 implementation, sections 5.3.1 (record batch) and 5.4 (recovery, indexes).
 """
@@ -18,13 +18,13 @@ if not cython.compiled:
 
 ANY_OFFSET = cython.declare(int64_t, 0x7FFFFFFFFFFFFFFF)
 ENTRY_END = cython.declare(int64_t, 0x100000000)
-_SHORT = cython.declare(cython.Py_ssize_t, 4096)  # looked through sooner than the GIL is let go and taken
+_SHORT = cython.declare(cython.Py_ssize_t, 4096)  # checked faster than the GIL is released and acquired
 
 crc32c_prepare()
 
 
 def _scan(totals, columns, start, stop, interval, base, file_pos, check_crc):
-    """False where memory ran out."""
+    """False if memory ran out."""
     batch: Header
     before: ScanTotals
     unproven: ScanTotals
@@ -271,7 +271,7 @@ def _agrees(index, at, file_pos, entry, time, largest, whole):
 
 
 def _next(at, stop):
-    """Where the batch ends that begins at a byte, by its length; NULL where it is not whole."""
+    """The end of the batch that begins at a byte, by its length; NULL if it is incomplete."""
     if stop - at < HEADER_SIZE:
         return cython.NULL
     length: int32_t = cython.cast(int32_t, load_u32(at + 8))

@@ -1,4 +1,4 @@
-"""The five codecs of a record batch: none, gzip, snappy, lz4, zstd, each bounded when decompressing.
+"""The five codecs of a record batch: none, gzip, snappy, lz4, zstd. Decompression is bounded.
 
     number  name    bytes                                        level (default)
     0       none    as they are
@@ -8,17 +8,16 @@
     4       zstd    RFC 8878                                     -7..22 (3)
 
 Xerial framing: 82 'SNAPPY' 00, version i32 = 1, oldest compatible version i32 = 1, then for each block its
-compressed length i32 and raw snappy. Kafka's Java reader refuses lz4 blocks that lean on one another, hence
-the independent ones. Messages of magic 0 carry a wrong checksum in the lz4 frame's header (computed over
-the frame's magic number too): `broken_lz4_header` writes it, or accepts it beside the right one.
+compressed length i32 and raw snappy. Kafka's Java reader refuses linked lz4 blocks, hence independent ones.
+Messages of magic 0 have a wrong checksum in the lz4 frame header (it also covers the frame's magic number):
+`broken_lz4_header` writes it, or accepts it beside the right one.
 
-`decompress` returns everything at once; `decompressed` yields pieces, so that large contents need not be in
-memory all at once.
+`decompress` returns everything at once; `decompressed` yields pieces, for large contents.
 
-Invariants: neither gives more than max_size bytes or allocates much more on the way (lengths stated by the
-input are checked first; buffers grow with what really comes out; a zstd window may take what max_size allows,
-at least 8 MiB and at most 128 MiB). Truncated input and trailing garbage are errors. All functions are safe
-between threads; zstd contexts are kept one set a thread.
+Invariants: neither yields more than max_size bytes, nor allocates much more: lengths in the input are checked
+first, buffers grow with the actual output, and a zstd window is limited by max_size (8 MiB to 128 MiB).
+Truncated input and trailing garbage are errors. All functions are thread-safe; each thread has its own zstd
+contexts.
 
 Source: Kafka 2.7 implementation, section 5.3.1 (attributes, bits 0-2); KIP-57 (lz4), KIP-110 (zstd).
 """
@@ -50,8 +49,8 @@ _LENGTH = struct.Struct(">i")
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 _FIRST_CHUNK = 64 * 1024
 _MIN_WINDOW, _MAX_WINDOW = 8 << 20, 128 << 20
-# A frame of nine equal bytes, run-length encoded. Put after a stream it comes out whole only if the stream
-# before it was complete: the zstd reader itself keeps silent about an end that is missing.
+# A frame of nine equal bytes, run-length encoded. Appended to a stream, it decompresses only if the stream is
+# complete: the zstd reader itself does not report a missing end.
 _SENTINEL = b"\xa5" * 9
 _SENTINEL_FRAME = b"\x28\xb5\x2f\xfd\x20\x09\x4b\x00\x00\xa5"
 
@@ -74,7 +73,7 @@ def codec_number(name_or_number: str | int) -> int:
 
 
 def codec_name(number: int) -> str:
-    """The name of a codec. Raises CompressionUnavailable for a number that means none."""
+    """The name of a codec. Raises CompressionUnavailable for an unknown number."""
     return _NAMES[codec_number(number)]
 
 
@@ -111,10 +110,10 @@ def compress(
 
 
 def decompress(codec: int, data: bytes, max_size: int, *, broken_lz4_header: bool = False) -> bytes:
-    """What `data` holds, at most `max_size` bytes.
+    """Decompress `data`, to at most `max_size` bytes.
 
-    Raises DecompressedTooLarge where it holds more, DecompressionError where it is damaged, truncated or
-    followed by garbage, CompressionUnavailable for an unknown codec.
+    Raises DecompressedTooLarge if there are more, DecompressionError if it is damaged, truncated or followed
+    by garbage, CompressionUnavailable for an unknown codec.
     """
     if codec == NONE:
         if len(data) > max_size:
@@ -126,7 +125,7 @@ def decompress(codec: int, data: bytes, max_size: int, *, broken_lz4_header: boo
 def decompressed(
     codec: int, data: bytes, max_size: int, piece_size: int, *, broken_lz4_header: bool = False
 ) -> Iterator[bytes]:
-    """As `decompress`, in pieces of at most `piece_size` bytes; but a block of snappy is always one piece.
+    """As `decompress`, in pieces of at most `piece_size` bytes; a snappy block is always one piece.
 
     `codec` must not be NONE. Raises as `decompress`, after the pieces before the error.
     """
@@ -242,7 +241,7 @@ def _decompress_lz4(data: bytes, max_size: int, piece_size: int) -> Iterator[byt
 
 
 def _lz4_checksum_pos(data: bytes) -> int:
-    """Where the frame header's checksum stands: after magic, flags, block size and content size."""
+    """The position of the frame header's checksum: after magic, flags, block size and content size."""
     return 14 if data[4] & 0x08 else 6
 
 
@@ -252,7 +251,7 @@ def _with_lz4_checksum(data: bytes, *, from_pos: int) -> bytes:
 
 
 def _mended_lz4(data: bytes) -> bytes:
-    """The frame with the right header checksum, if it bears Kafka's wrong one."""
+    """The frame with the right header checksum, if it has Kafka's wrong one."""
     if len(data) < 7 or not data.startswith(_LZ4_MAGIC) or len(data) <= _lz4_checksum_pos(data):
         return data
     if data == _with_lz4_checksum(data, from_pos=0):
@@ -261,7 +260,7 @@ def _mended_lz4(data: bytes) -> bytes:
 
 
 def _xxh32(data: bytes) -> int:
-    """xxHash32, seed 0, of fewer than 16 bytes: all that a frame's header takes."""
+    """xxHash32, seed 0, of fewer than 16 bytes, enough for a frame header."""
     mask = 0xFFFFFFFF
     value = (374761393 + len(data)) & mask
     words = len(data) // 4 * 4
@@ -320,7 +319,7 @@ def _decompress_zstd(data: bytes, max_size: int, piece_size: int) -> Iterator[by
             return
     if piece_size > max_size:
         unpacker = _zstd_decompressor(max_size)
-    else:  # the caller may use this thread's for something else between two pieces
+    else:  # the caller may use this thread's decompressor between two pieces
         unpacker = zstandard.ZstdDecompressor(max_window_size=_zstd_window(max_size))
     yield from _decompress_zstd_stream(unpacker, data, max_size, piece_size)
 

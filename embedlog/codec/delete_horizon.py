@@ -1,11 +1,11 @@
-"""The delete horizon: from when on compaction may drop a batch's tombstones, kept in the batch itself.
+"""The delete horizon: the time from which compaction may drop a batch's tombstones, stored in the batch.
 
     attributes      bit 6 set
     base timestamp  the horizon                     before: the first record's timestamp
     each record     timestamp delta from the horizon
 
-So a compacted batch tells by itself for how long its tombstones have been kept, whatever becomes of its
-file. A reader that knows nothing of bit 6 computes the same timestamps as before.
+So the age of a compacted batch's tombstones does not depend on its file. A reader that does not know bit 6
+computes the same timestamps as before.
 
 Source: KIP-534 (Kafka 3.1); records as in Kafka 2.7 implementation, section 5.3.2.
 """
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 def with_delete_horizon(
     buffer: ReadBuffer, header: BatchHeader, horizon_ms: int, *, max_bytes: int = DEFAULT_MAX_BYTES
 ) -> bytearray:
-    """The batch with a delete horizon, its records' timestamps as they were, compressed as it was.
+    """The batch with a delete horizon, with the same timestamps and codec.
 
     Raises CorruptRecord (DecompressionError, DecompressedTooLarge) for a batch that cannot be opened.
     """

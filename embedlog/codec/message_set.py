@@ -238,7 +238,7 @@ def _field(what: str, item: object) -> bytes:
 
 
 def _read_message(buffer: ReadBuffer, pos: int, end: int, any_offset: bool) -> Message | None:
-    """The message at `pos`; None where it is incomplete."""
+    """The message at `pos`; None if it is incomplete."""
     offset, size = struct.unpack_from(">qi", buffer, pos)
     if size < MIN_SIZES[0] or (offset < 0 and not any_offset):
         raise CorruptRecord(f"offset {offset}, size {size}: not a message", pos=pos)

@@ -1,6 +1,5 @@
-# What compiled_decoding.py and compiled_columns.py read bytes with: varints, fields, records, headers of
-# batches. Functions that find something impossible return NULL (or False) and leave it to plain Python to
-# say what is wrong. Nothing here touches a Python object.
+# Reads varints, fields, records and batch headers for the compiled loops. A function that finds something
+# impossible returns NULL (or False); plain Python then raises the error. Nothing here touches a Python object.
 
 from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -29,7 +28,7 @@ cdef enum:
     LAST_CODEC = 4
 
 
-# A batch's header, and where the batch ends.
+# A batch's header, and the end of the batch.
 cdef struct Header:
     Reading end
     int64_t base_offset
@@ -43,7 +42,7 @@ cdef struct Header:
     int32_t attributes
 
 
-# What must be true of a batch's place (rules.Rules, which see), in C.
+# rules.Rules in C.
 cdef struct Place:
     int64_t next_offset
     int64_t limit_offset
@@ -54,7 +53,7 @@ cdef struct Place:
     bint inside
 
 
-# A record's fields where they stand; a size of -1 is a null.
+# A record's fields in place; a size of -1 is null.
 cdef struct Fields:
     int64_t timestamp_delta
     int64_t offset_delta
@@ -83,7 +82,7 @@ cdef inline Reading long_varint(Reading at, Reading end, int most, uint64_t* num
     return NULL
 
 
-# A varint of 32 bits, still folded.
+# A varint of 32 bits, zigzag.
 cdef inline Reading varint(Reading at, Reading end, uint64_t* number) noexcept nogil:
     if at >= end:
         return NULL
@@ -127,7 +126,7 @@ cdef inline Reading check_headers(Reading at, Reading end, int64_t count) noexce
     return at
 
 
-# One record. Returns the byte behind it.
+# One record. Returns its end.
 cdef inline Reading record(Reading at, Reading end, int64_t last, int64_t last_delta, Fields* fields) noexcept nogil:
     cdef uint64_t folded = 0
     at = varint(at, end, &folded)
@@ -168,7 +167,7 @@ cdef inline Reading record(Reading at, Reading end, int64_t last, int64_t last_d
     return stop if check_headers(at, stop, fields.header_count) == stop else NULL
 
 
-# The header of the batch at a byte, where one can be that is whole: what record_batch.read_header lets pass.
+# The header of a complete batch, if record_batch.read_header would accept it.
 cdef inline bint header(Reading at, Reading end, Header* found) noexcept nogil:
     if end - at < HEADER_SIZE or at[16] != 2:
         return False
@@ -207,7 +206,7 @@ cdef inline bint intact(Reading at, Reading end) noexcept nogil:
     return crc32c_sum(at + 21, end - at - 21) == load_u32(at + 17)
 
 
-# May this batch stand here? If so the place moves on behind it.
+# Does the batch follow the rules? If so, `place` advances past it.
 cdef inline bint fits(Place* place, Header* batch) noexcept nogil:
     if batch.base_offset != place.next_offset:
         if batch.base_offset > place.next_offset:

@@ -5,10 +5,10 @@
     key, value              validity bits | ends i32, one more than rows | bytes, one after the other
     headers                 ends i32 | names as keys are | values as keys are
 
-Numbers are in this machine's byte order, validity bits begin at the lowest bit, and are left out where
-nothing is null: pyarrow takes these buffers as they are, and nothing here needs pyarrow.
+Numbers are in this machine's byte order. Validity bits begin at the lowest bit, and are absent if nothing is
+null. pyarrow takes these buffers as they are; this module does not need it.
 
-Invariants: every wanted column has as many rows as the others; a batch is added whole, or not at all.
+Invariants: all wanted columns have the same number of rows; all records of a batch are added, or none.
 
 Source: Arrow's columnar format; Kafka 2.7 implementation, section 5.3.2 (record).
 """
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 
 
 class Columns:
-    """Collects columns of records, until they are taken. For one thread."""
+    """Collects records into columns. For one thread."""
 
     def __init__(self, wanted: Collection[str]) -> None:
-        """wanted: names of `columns.COLUMNS`. Raises InvalidArgument for others."""
+        """wanted: names from `columns.COLUMNS`. Raises InvalidArgument for others."""
         self._wanted = check_wanted(wanted)
         self._records: list[Record] = []
 
     @property
     def rows(self) -> int:
-        """How many have been collected."""
+        """The number of records collected."""
         return len(self._records)
 
     def run(
@@ -59,8 +59,10 @@ class Columns:
         start_offset: int,
         end_offset: int,
     ) -> None:
-        """Add one batch's records from start_offset to before end_offset; else as
-        `plain_decoding.decode_records`."""
+        """Add one batch's records from start_offset to end_offset - 1.
+
+        Otherwise as `plain_decoding.decode_records`.
+        """
         records = decode_records(
             body,
             count,
@@ -75,8 +77,10 @@ class Columns:
         self._records += [record for record in records if record.offset < end_offset]
 
     def take(self) -> TakenColumns:
-        """The columns that are wanted; collecting starts over. Raises InvalidArgument where one has more
-        bytes than Arrow's layout can address: nothing is taken then."""
+        """Return the columns, and start over with none.
+
+        Raises InvalidArgument if a column has more bytes than Arrow's layout can address: nothing is taken.
+        """
         records = self._records
         taken: TakenColumns = {}
         if "offset" in self._wanted:

@@ -1,11 +1,10 @@
-"""The hot loops from bytes to records, in plain Python; `compiled_decoding` is the same, compiled.
+"""Decodes records, in plain Python; `compiled_decoding` does the same, compiled.
 
-Records of one shape are taken together (plain_uniform.py). Else the walk goes record by record (their
-layout: `plain_encoding`) with the one- and two-byte varints spelled out; longer ones, and whatever is wrong,
-leave the loop for `varint`.
+Records of one shape are decoded together (plain_uniform.py). Others are decoded one by one (their layout:
+`plain_encoding`), with varints of one and two bytes decoded inline; `varint` handles longer ones and errors.
 
-Invariants: every length is checked against what remains before it is used; offset deltas must rise within
-0..last_offset_delta; each record must end where its length says and the last where the bytes end.
+Invariants: every length is checked against the remaining bytes before use; offset deltas ascend within
+0..last_offset_delta; each record ends where its length says, the last one where the bytes end.
 
 Source: Kafka 2.7 implementation, section 5.3.2 (record).
 """
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 IMPLEMENTATION = "plain"
 
-_ONE_BY_ONE: Final = 32  # records, before it is looked again whether the next ones are all alike
+_ONE_BY_ONE: Final = 32  # records to decode one by one before the next check for uniform ones
 
 
 def decode_records(
@@ -43,9 +42,9 @@ def decode_records(
     append_time_ms: int | None,
     start_offset: int,
 ) -> list[Record]:
-    """The records in `body` from `start_offset` on; with `append_time_ms` that is every record's time.
+    """The records in `body` from `start_offset` on; `append_time_ms`, if given, is their timestamp.
 
-    Raises CorruptRecord, not located, where the bytes are not `count` records.
+    Raises CorruptRecord, without a location, if the bytes are not `count` records.
     """
     new = tuple.__new__
     records: list[Record] = []
@@ -70,7 +69,7 @@ def decode_records(
                 pos = uniform.end
                 continue
             start, done = done, min(done + _ONE_BY_ONE, count)
-            for index in range(start, done):  # noqa: B007 (it is read where an error is made)
+            for index in range(start, done):  # noqa: B007 (used in the error)
                 # record length
                 number = body[pos]
                 if number < 128:
@@ -172,8 +171,10 @@ def decode_records(
 def decode_values(
     body: bytes, count: int, last_offset_delta: int, first_delta: int = 0, stop_delta: int = ANY_OFFSET
 ) -> list[bytes | None]:
-    """The values of the records from offset delta `first_delta` to before `stop_delta`; for the rest as
-    `decode_records`."""
+    """The values of the records with offset deltas from `first_delta` to `stop_delta` - 1.
+
+    Otherwise as `decode_records`.
+    """
     values: list[bytes | None] = []
     append = values.append
     end = len(body)
@@ -192,7 +193,7 @@ def decode_values(
                 pos = uniform.end
                 continue
             start, done = done, min(done + _ONE_BY_ONE, count)
-            for index in range(start, done):  # noqa: B007 (it is read where an error is made)
+            for index in range(start, done):  # noqa: B007 (used in the error)
                 # record length
                 number = body[pos]
                 pos += 1
@@ -277,7 +278,7 @@ def _from_uniform(
     base_timestamp_ms: int,
     append_time_ms: int | None,
 ) -> Iterable[Record]:
-    """The records of a stretch but for so many, the first of all of which has an offset."""
+    """Uniform records without the first `skipped`; `offset` is that of the first one."""
     times: Iterable[int] = repeat(append_time_ms or 0)
     if append_time_ms is None:
         deltas = uniform.times(body)[skipped:]
@@ -298,13 +299,13 @@ def _from_uniform(
 
 
 def record_spans(body: bytes, count: int) -> list[tuple[int, int]]:
-    """(start, stop) of each record in `body`, whose fields are not looked at."""
+    """(start, stop) of each record in `body`. Does not check their fields."""
     spans = []
     pos = 0
     end = len(body)
     index = -1
     try:
-        for index in range(count):  # noqa: B007 (it is read where an error is made)
+        for index in range(count):  # noqa: B007 (used in the error)
             start = pos
             number, pos = decode_unsigned(body, pos, end, MAX_VARINT_BYTES, 32)
             stop = pos + (number >> 1)
@@ -331,11 +332,10 @@ def decode_run(
     transactional: bool,
     records: list[Record],
 ) -> tuple[int, int]:
-    """Append the records of a run of uncompressed batches from `rules.next_offset` to before `stop_offset`,
-    CRCs checked.
+    """Append a run's records from `rules.next_offset` to `stop_offset` - 1, of uncompressed batches.
 
-    With `transactional` batches of transactions are taken like others. Returns the pos after the run and the
-    next offset there.
+    Checks CRCs. With `transactional`, batches of transactions are part of the run. Returns the pos after the
+    run and the next offset.
     """
     first = rules.next_offset
     next_offset = first
@@ -370,7 +370,7 @@ def values_run(
     transactional: bool,
     values: list[bytes | None],
 ) -> tuple[int, int]:
-    """As `decode_run`, for the values alone."""
+    """As `decode_run`, values only."""
     next_offset = rules.next_offset
     for header in _run_to(buffer, pos, end, rules, stop_offset, transactional):
         body = bytes(buffer[header.pos + HEADER_SIZE : header.pos + header.size])
@@ -386,7 +386,7 @@ def values_run(
 def _run_to(
     buffer: ReadBuffer, pos: int, end: int, rules: Rules, stop_offset: int, transactional: bool
 ) -> Iterator[BatchHeader]:
-    """The batches of a run whose records can be given out as they are."""
+    """The batches of a run that need neither decompression nor a decision about their transaction."""
     rules = rules._replace(limit_offset=min(rules.limit_offset, stop_offset))
     for header in headers_of_run(buffer, pos, min(end, len(buffer)), rules, check_crc=True):
         if header.compression or header.is_control or (header.is_transactional and not transactional):
@@ -404,16 +404,16 @@ def record_at(
     topic: str,
     partition: int,
 ) -> Record | None:
-    """The record at an offset, where the batches from the first byte on lead to it; else None.
+    """The record at an offset in a series of batches without gaps; None if any precondition fails.
+
+    The batch with the record is checked, CRC included; it must be neither compressed nor a control batch. Of
+    those before it only the headers are checked.
 
     Args:
-        begins: the first batch's base offset, -1 where it is not known.
-        ends: the first batch's last offset, -1 where it is not known.
+        begins: the first batch's base offset, -1 if unknown.
+        ends: the first batch's last offset, -1 if unknown.
         epoch: the leader epoch that the record's batch must have.
         end_offset: the batch must end before it.
-
-    The batches must follow each other without a gap. Of those on the way only the headers are looked at; the
-    one that holds the record is checked, CRC and all, and must be neither compressed nor a control batch.
     """
     pos = 0
     while True:
@@ -454,7 +454,7 @@ def record_at(
 
 
 def _decode_headers(body: bytes, pos: int, stop: int) -> tuple[Headers, int]:
-    """The headers whose count stands at `pos`. Names are UTF-8; what is not becomes U+FFFD, as in Java."""
+    """The headers, whose count is at `pos`. Names are UTF-8; invalid bytes become U+FFFD, as in Java."""
     count, pos = _decode_length(body, pos, stop)
     headers: list[Header] = []
     if not 0 <= count <= (stop - pos) // 2:

@@ -1,13 +1,15 @@
-"""Runs of batches looked through without opening them, in plain Python: for recovery, verify and indexes.
+"""Scans runs of batches without decoding records, in plain Python: for recovery, verify, indexes, reads.
 
-    scan_run      CRCs, offsets and epochs; what an index and the producers' state are made of
-    intact_run    CRCs alone
-    compare_run   the entries of an index, each with the batches that it speaks of
-    check_run     the records inside
-    ready_batch   one batch, all of it, as producers send most of them
-    whole_records how many records are complete in a piece of a batch
+    scan_run        checks CRCs, offsets and epochs; collects index entries
+    intact_run      checks CRCs only
+    compare_run     compares the entries of an index with the batches
+    check_run       checks the records inside
+    whole_batches   how far complete batches reach
+    find_offset     the batch that contains an offset
+    ready_batch     checks one batch completely, as producers send most of them
+    whole_records   counts the complete records in a piece of a batch
 
-`compiled_scanning` is the same, compiled, without the GIL. Which batches are of a run is in rules.py.
+`compiled_scanning` does the same, compiled, without the GIL. rules.py defines a run.
 
 Source: Kafka 2.7 implementation, sections 5.3.1 (record batch) and 5.4 (recovery, indexes).
 """
@@ -55,11 +57,10 @@ def scan_run(
     check_crc: bool = True,
     file_pos: int = 0,
 ) -> Scanned:
-    """Check a run of batches of all kinds; note what an index and a log need. The buffer's first byte is byte
-    `file_pos` of the file.
+    """Check a run of batches of any kind, and collect index entries.
 
-    A batch after a gap is of the run only together with the one after it: if its offset is too high, that
-    shows by the next one, and nowhere else.
+    The buffer's first byte is byte `file_pos` of the file. A batch after a gap is part of the run only if
+    another one follows: if its base offset is too high, only the next batch reveals that.
     """
     headers = list(headers_of_run(buffer, pos, min(end, len(buffer)), rules, check_crc=check_crc))
     before = headers[-2].next_offset if len(headers) > 1 else rules.next_offset
@@ -105,10 +106,10 @@ def compare_run(
     compared: Compared,
     file_pos: int = 0,
 ) -> tuple[int, Compared]:
-    """Compare the entries of an index with the batches of a run that was scanned.
+    """Compare the entries of an index with the batches of a scanned run.
 
-    Returns the pos of the first batch with which an entry disagrees, or where the batches end, and how far
-    the entries before it have been compared.
+    Returns the pos of the first batch that an entry disagrees with, or the end of the batches, and the state
+    of the comparison there.
     """
     end = min(end, len(buffer))
     entry, time, largest, whole = compared
@@ -138,9 +139,9 @@ def compare_run(
 
 
 def intact_run(buffer: ReadBuffer, pos: int, end: int) -> int:
-    """Check the CRCs of a run whose headers were scanned.
+    """Check the CRCs of a scanned run.
 
-    Returns the pos of the first batch with a wrong one, or where the batches end.
+    Returns the pos of the first batch with a wrong CRC, or the end of the batches.
     """
     end = min(end, len(buffer))
     while end - pos >= HEADER_SIZE:
@@ -152,10 +153,10 @@ def intact_run(buffer: ReadBuffer, pos: int, end: int) -> int:
 
 
 def check_run(buffer: ReadBuffer, pos: int, end: int) -> int:
-    """Look at the records of a run of uncompressed batches that was scanned: are they what they should be,
-    and none of them later than its batch says?
+    """Check the records of a scanned run of uncompressed batches: they must be valid, and none later than the
+    max timestamp of its batch.
 
-    Returns the pos of the first batch that is compressed or has others, or where the batches end.
+    Returns the pos of the first batch that is compressed or fails, or the end of the batches.
     """
     end = min(end, len(buffer))
     while end - pos >= HEADER_SIZE:
@@ -189,11 +190,11 @@ def _records_match(buffer: ReadBuffer, header: BatchHeader, size: int) -> bool:
 
 
 def ready_batch(buffer: ReadBuffer) -> tuple[int, int, bool] | None:
-    """Is the buffer one batch that can be appended as it is: whole, with its CRC and records as they should
-    be, uncompressed, of no transaction, with a record for every offset?
+    """Fast check of one batch that was sent: complete and valid, CRC and records included, uncompressed, not
+    part of a transaction, with a record for every offset.
 
-    Returns how many records it has, the largest timestamp, and whether its producer has an id; None where
-    there is more to be looked at.
+    Returns its number of records, its largest timestamp, and whether it has a producer id; None if any of
+    this fails.
     """
     try:
         header = read_header(buffer)
@@ -213,9 +214,9 @@ def ready_batch(buffer: ReadBuffer) -> tuple[int, int, bool] | None:
 
 
 def whole_records(body: ReadBuffer, pos: int, end: int, most: int) -> tuple[int, int]:
-    """How many records are complete in `body[pos:end]`, at most `most`, and the pos after the last of them.
+    """The number of complete records in `body[pos:end]`, at most `most`, and the pos after the last one.
 
-    Their fields are not looked at. Raises CorruptRecord, not located, for a length that cannot be one.
+    Does not check their fields. Raises CorruptRecord, without a location, for an impossible length.
     """
     end = min(end, len(body))
     count = 0
@@ -236,8 +237,10 @@ def whole_records(body: ReadBuffer, pos: int, end: int, most: int) -> tuple[int,
 
 
 def whole_batches(buffer: ReadBuffer, pos: int, end: int, upper_offset: int) -> tuple[int, int]:
-    """How far whole batches that begin before `upper_offset` reach: pos, and the offset after them (0
-    where there are none). Only their lengths and offsets are looked at."""
+    """The end of the complete batches that begin before `upper_offset`: pos, and next offset (0 if none).
+
+    Checks only their lengths and offsets.
+    """
     end = min(end, len(buffer))
     next_offset = 0
     while end - pos >= HEADER_SIZE:
@@ -253,10 +256,10 @@ def whole_batches(buffer: ReadBuffer, pos: int, end: int, upper_offset: int) -> 
 
 
 def find_offset(buffer: ReadBuffer, pos: int, end: int, rules: Rules, offset: int) -> tuple[int, int, bool]:
-    """Look for the first batch of a run that ends at or after `offset`; CRCs are not checked.
+    """Find the first batch of a run whose last offset is at least `offset`. Checks no CRCs.
 
-    `end` tells how far batches may reach. It may lie after the buffer, which then holds their beginnings.
-    Returns its pos, the offset after the batch before it, and True; or where the run ends, and False.
+    Batches may reach to `end`, even if the buffer has only their headers. Returns the pos of the batch, the
+    offset after the batch before it, and True; or the end of the run, and False.
     """
     next_offset = rules.next_offset
     for header in headers_of_run(buffer, pos, end, rules, check_crc=False):
@@ -267,5 +270,5 @@ def find_offset(buffer: ReadBuffer, pos: int, end: int, rules: Rules, offset: in
 
 
 def increasing(column: array[int]) -> bool:
-    """Is each number larger than the one before? (Of type "I" or "q", as in IndexEntries.)"""
+    """Is the column strictly increasing? (Type "I" or "q", as in IndexEntries.)"""
     return all(map(lt, column, column[1:]))

@@ -1,4 +1,4 @@
-"""The header of a record batch, magic 2: read, check, and the few changes allowed in place.
+"""The header of a record batch, magic 2: reads, checks and updates it in place.
 
      0  base offset           i64   of the first record; given by the log
      8  batch length          i32   bytes after this field: size - 12
@@ -14,17 +14,16 @@
     51  producer epoch        i16
     53  base sequence         i32
     57  record count          i32
-    61  records                     compressed as a whole, if they are
+    61  records                     possibly compressed, all together
 
-The CRC leaves out what the log fills in (base offset, leader epoch) and what must be known before it can be
-computed (length, magic). Those are checked by continuity: a batch starts where the one before it ended, at
-an offset not below that one's next.
+The CRC does not cover the fields that the log assigns (base offset, leader epoch), nor length and magic.
+Those are checked by continuity: a batch starts where the one before it ends, at its next offset or later.
 
-With bit 6 (the delete horizon, Kafka 3.1) the base timestamp is at the same time the moment from which
-compaction may drop the batch's tombstones; the records' timestamps count from it all the same.
+With bit 6 (the delete horizon, Kafka 3.1) compaction may drop the batch's tombstones from the base timestamp
+on; the records' timestamps still count from it.
 
-Invariants: `read_header` lets no header pass that no encoder could have written, so that its numbers can be
-used as sizes; nothing is allocated by it.
+Invariants: `read_header` accepts only headers that an encoder can have written, so its numbers may be used
+as sizes; it allocates nothing by them.
 
 Source: Kafka 2.7 implementation, section 5.3.1 (record batch).
 """
@@ -49,7 +48,7 @@ HEADER_SIZE = 61
 LENGTH_OVERHEAD = 12
 MIN_BATCH_LENGTH = HEADER_SIZE - LENGTH_OVERHEAD
 MIN_RECORD_SIZE = 7
-LARGEST_BATCH = 256 << 20  # far above what max_message_bytes may be: a length beyond it is damage, not a size
+LARGEST_BATCH = 256 << 20  # far above any max_message_bytes: a larger length is damage
 MAX_OFFSET = (1 << 63) - 1
 
 BASE_OFFSET_POS = 0
@@ -86,7 +85,7 @@ _PRODUCER = struct.Struct(">qhi")
 
 
 class BatchHeader(NamedTuple):
-    """A batch's header, and where in the buffer it stands (`pos`). Timestamps in milliseconds."""
+    """A batch's header, and its position in the buffer (`pos`). Timestamps in milliseconds."""
 
     pos: int
     base_offset: int
@@ -105,7 +104,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the whole batch."""
+        """The size of the batch in bytes."""
         return self.batch_length + LENGTH_OVERHEAD
 
     @property
@@ -140,7 +139,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_sequenced(self) -> bool:
-        """Whether a partition remembers of whom it is: it has a producer id, or is part of a transaction."""
+        """Whether producer state depends on it: it has a producer id, or is part of a transaction."""
         return self.producer_id >= 0 or bool(self.attributes & (TRANSACTIONAL_BIT | CONTROL_BIT))
 
     @property
@@ -150,7 +149,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """The sequence number of its last record; -1 without one. Behind 2**31-1 comes 0."""
+        """The sequence number of its last record; -1 without one. 0 follows 2**31-1."""
         if self.base_sequence < 0:
             return -1
         return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
@@ -159,7 +158,7 @@ class BatchHeader(NamedTuple):
 def read_header(buffer: ReadBuffer, pos: int = 0) -> BatchHeader:
     """The header of the batch at `pos`. The batch itself may reach past the buffer's end.
 
-    Raises UnknownMagic for another format, CorruptRecord for what is none; `pos` is set in both.
+    Raises UnknownMagic for another format, CorruptRecord for an invalid header, both with `pos`.
     """
     if pos < 0 or len(buffer) - pos < HEADER_SIZE:
         raise CorruptRecord(
@@ -203,16 +202,16 @@ def _impossible(header: BatchHeader) -> str | None:
 
 
 def assign(batch: bytearray, base_offset: int, leader_epoch: int, pos: int = 0) -> None:
-    """Give the batch at `pos` its base offset and leader epoch, in place. The CRC covers neither."""
+    """Set base offset and leader epoch of the batch at `pos`, in place. The CRC covers neither."""
     _OFFSET.pack_into(batch, pos + BASE_OFFSET_POS, base_offset)
     _EPOCH.pack_into(batch, pos + LEADER_EPOCH_POS, leader_epoch)
 
 
 def set_append_time(batch: bytearray, timestamp_ms: int, pos: int = 0) -> None:
-    """Turn the batch at `pos` to log append time: type bit, max timestamp and CRC, in place.
+    """Change the batch at `pos` to log append time, in place: type bit, max timestamp and CRC.
 
-    From then on every record in it has `timestamp_ms`; what producers had set stays beneath, unseen.
-    Raises CorruptRecord where no batch stands at `pos`.
+    Readers then see `timestamp_ms` in every record; the producers' timestamps stay in the bytes. Raises
+    CorruptRecord if there is no batch at `pos`.
     """
     header = read_header(batch, pos)
     _ATTRIBUTES.pack_into(batch, pos + ATTRIBUTES_POS, header.attributes | LOG_APPEND_TIME << 3)
@@ -221,9 +220,9 @@ def set_append_time(batch: bytearray, timestamp_ms: int, pos: int = 0) -> None:
 
 
 def set_max_timestamp(batch: bytearray, timestamp_ms: int, pos: int = 0) -> None:
-    """Say what the largest timestamp in the batch at `pos` is: header and CRC, in place.
+    """Set the max timestamp of the batch at `pos`, and its CRC, in place.
 
-    Raises CorruptRecord where no batch stands at `pos`.
+    Raises CorruptRecord if there is no batch at `pos`.
     """
     header = read_header(batch, pos)
     _OFFSET.pack_into(batch, pos + MAX_TIMESTAMP_POS, timestamp_ms)
@@ -233,9 +232,9 @@ def set_max_timestamp(batch: bytearray, timestamp_ms: int, pos: int = 0) -> None
 def set_producer(
     batch: bytearray, producer_id: int, producer_epoch: int, base_sequence: int, pos: int = 0
 ) -> None:
-    """Say of whom the batch at `pos` is, and its first record's sequence number: header and CRC, in place.
+    """Set producer and base sequence of the batch at `pos`, and its CRC, in place.
 
-    Raises CorruptRecord where no batch stands at `pos`.
+    Raises CorruptRecord if there is no batch at `pos`.
     """
     header = read_header(batch, pos)
     _PRODUCER.pack_into(batch, pos + PRODUCER_ID_POS, producer_id, producer_epoch, base_sequence)
@@ -243,15 +242,18 @@ def set_producer(
 
 
 def crc_matches(buffer: ReadBuffer, header: BatchHeader) -> bool:
-    """Whether the batch's bytes, all of which must be in the buffer, have the CRC that its header states."""
+    """Does the batch, which must be complete, have the CRC in its header?"""
     return crc32c(buffer[header.pos + ATTRIBUTES_POS : header.pos + header.size]) == header.crc
 
 
 def assign_all(
     batches: bytearray, base: int, epoch: int
 ) -> tuple[list[tuple[int, int, int]], list[int], int]:
-    """Fill in offsets and epochs. (size, last offset, max timestamp) of each batch, the positions of
-    those with a producer id or control records, and the next offset."""
+    """Assign offsets and epochs, in place.
+
+    Returns (size, last offset, max timestamp) of each batch, the positions of sequenced ones, and the next
+    offset.
+    """
     placed = []
     sequenced = []
     pos, end = 0, len(batches)

@@ -1,4 +1,4 @@
-"""How many bytes a record takes in a batch, and the limits on that."""
+"""The size of a record in a batch, and its limit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from . import HEADER_SIZE
 from .varint import varint_size
 
 RECORD_OVERHEAD = 36
-"""The most that a record takes besides key, value and headers: length 5, attributes 1, timestamp delta 10,
+"""The largest size of a record without key, value and headers: length 5, attributes 1, timestamp delta 10,
 offset delta 5, key length 5, value length 5, header count 5."""
 
 
@@ -21,7 +21,7 @@ BATCH_BYTES = MIB
 
 
 def headers_size(headers: Headers) -> int:
-    """At most how many bytes the headers take in a record."""
+    """An upper bound of the size of headers in a record."""
     return sum(len(name.encode()) + len(value or b"") + 10 for name, value in headers)
 
 

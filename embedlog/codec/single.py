@@ -1,12 +1,11 @@
-"""A batch of one record, in one go: the hot path of `Log.append`.
+"""Encodes a batch of one record: the hot path of `Log.append`.
 
     | base offset .. crc | attributes .. record count | length, 00 00 00, key, value, 00 |
                          '------------------- what the CRC covers -----------------------'
 
-Nearly all of a small append's time would go into what makes `batch_encode` general: columns, their types,
-the range of timestamps, tables by the size of the offset delta. A record without headers, alone in its
-batch, has the batch's time and offset delta 0: what surrounds its key and its value depends on nothing but
-their lengths, and is remembered for the lengths seen of late.
+The generality of `batch_encode` would cost most of a small append's time. The only record of a batch, without
+headers, has the batch's timestamp and offset delta 0: the bytes around its key and value depend only on their
+lengths, and are cached for recent lengths.
 
 Invariant: the bytes are those of `encode_batch([(key, value, (), timestamp_ms)])`.
 
@@ -39,7 +38,7 @@ def encode_one(
 ) -> bytearray:
     """An uncompressed batch of one record without headers and of no producer.
 
-    timestamp_ms is from 0 to 2**63-1. Raises InvalidArgument where the record does not fit a batch.
+    timestamp_ms is from 0 to 2**63-1. Raises InvalidArgument if the record does not fit a batch.
     """
     tail = _tail(attributes, 0, timestamp_ms, timestamp_ms, -1, -1, -1, 1)
     if key is None and value is not None:
@@ -57,13 +56,13 @@ def encode_one(
 
 @lru_cache(_REMEMBERED)
 def _value_start(length: int) -> bytes:
-    """What stands before a value of so many bytes, where there is no key."""
+    """The bytes before a value of this length, without a key."""
     return b"".join(_pair_sizes(None, length))
 
 
 @lru_cache(_REMEMBERED)
 def _pair_sizes(key_length: int | None, value_length: int | None) -> tuple[bytes, bytes]:
-    """What stands before the key, and what between key and value. None: null."""
+    """The bytes before the key, and those between key and value. None: null."""
     key_size = encode_varint(-1 if key_length is None else key_length)
     value_size = encode_varint(-1 if value_length is None else value_length)
     size = 4 + len(key_size) + (key_length or 0) + len(value_size) + (value_length or 0)

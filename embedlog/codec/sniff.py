@@ -1,4 +1,4 @@
-"""Which format a file is in, told by its first bytes: so that what embedlog did not write is left alone.
+"""Identifies a file's format by its first bytes, so that files of other programs are left alone.
 
     byte             0        4         8        12       16
     batch-v2         base offset        length   epoch    magic 2
@@ -6,11 +6,10 @@
     message-set-v0   offset             size     crc      magic 0
     0.7              length   magic 0/1, crc ...
 
-Record batches are known by a header that an encoder could have written (a damaged batch is still one: that
-is for recovery to say). The others, whose headers say little, must have the right CRC, or a length that
-reaches past the bytes given.
+A record batch needs only a possible header: recovery decides whether it is damaged. The other formats, whose
+headers are short, need the right CRC, or a length that reaches past the given bytes.
 
-Invariant: reads what it is given and nothing else; never raises for any bytes.
+Invariant: raises for no input.
 
 Source: Kafka 2.7 implementation, section 5.3; Kafka 0.7 design, section "Messages".
 """
@@ -47,7 +46,7 @@ _CERTAIN, _LIKELY, _NO = 2, 1, 0
 
 
 def identify(first_bytes: bytes) -> str:
-    """The format of a segment that starts with these bytes; a few KiB suffice, the whole first entry is best.
+    """The format of a segment that starts with these bytes: a few KiB, best the complete first entry.
 
     Returns "batch-v2", "message-set-v1", "message-set-v0", "0.7", "zeros", "empty" or "unknown".
     """

@@ -1,7 +1,7 @@
-"""Zigzag varints: the whole numbers inside records, small ones in one byte.
+"""Zigzag varints, the integers inside records: small numbers take one byte.
 
-A number is first folded so that small negatives stay small (zigzag: 0, -1, 1, -2 become 0, 1, 2, 3), then
-written seven bits a byte, lowest first, the top bit set on every byte but the last:
+Zigzag maps 0, -1, 1, -2 to 0, 1, 2, 3, so that small negative numbers stay small. The result is written seven
+bits a byte, lowest first, with the top bit set on every byte but the last:
 
     value    bytes                 varint (32 bits)    1 to 5 bytes
         0    00                    varlong (64 bits)   1 to 10 bytes
@@ -9,8 +9,8 @@ written seven bits a byte, lowest first, the top bit set on every byte but the l
        63    7e
        64    80 01
 
-Invariants: encoding refuses what its width cannot hold; decoding never reads past the end it is given, nor
-more than 5 (varint) or 10 (varlong) bytes, and refuses a number that overflows its width.
+Invariants: encoding and decoding refuse a number that overflows its width; decoding reads neither past the
+given end nor more than 5 (varint) or 10 (varlong) bytes.
 
 Source: Kafka 2.7 implementation, section 5.3.2.1 (records), which takes them from Protocol Buffers.
 """
@@ -46,22 +46,22 @@ def encode_varlong(value: int) -> bytes:
 
 
 def varint_size(value: int) -> int:
-    """How many bytes `encode_varint` makes of a number."""
+    """The size of a number's varint in bytes."""
     return max(1, (((value << 1) ^ (value >> 31)).bit_length() + 6) // 7)
 
 
 def decode_varint(buffer: ReadBuffer, pos: int = 0, end: int | None = None) -> tuple[int, int]:
-    """The varint at `pos`: (value, pos after it). Raises CorruptRecord where it does not end in time."""
+    """The varint at `pos`: (value, pos after it). Raises CorruptRecord if it does not end in time."""
     return _decode(buffer, pos, len(buffer) if end is None else end, MAX_VARINT_BYTES, 32)
 
 
 def decode_varlong(buffer: ReadBuffer, pos: int = 0, end: int | None = None) -> tuple[int, int]:
-    """The varlong at `pos`: (value, pos after it). Raises CorruptRecord where it does not end in time."""
+    """The varlong at `pos`: (value, pos after it). Raises CorruptRecord if it does not end in time."""
     return _decode(buffer, pos, len(buffer) if end is None else end, MAX_VARLONG_BYTES, 64)
 
 
 def decode_unsigned(buffer: ReadBuffer, pos: int, end: int, max_bytes: int, bits: int) -> tuple[int, int]:
-    """The number at `pos` before it is unfolded, and the pos after it; for loops that unfold themselves."""
+    """(zigzag number at `pos`, pos after it), for loops that undo zigzag inline."""
     folded = 0
     at = pos
     for shift in range(0, 7 * max_bytes, 7):

@@ -11,8 +11,8 @@ are removed. The marker of a transaction survives as long as a batch of the tran
 horizon of its own. A batch keeps its offsets and sequences, and survives even empty if it is the last one of
 its producer, or of the cleaned range.
 
-Departures from Kafka: records without a key are kept, since nobody asked to delete them (Kafka's broker
-rejects them in a compacted topic); a batch enters the map whole or not at all, so that no horizon is set
+Departures from Kafka: records without a key are kept, since they were never deleted (Kafka's broker
+rejects them in a compacted topic); a batch enters the map completely or not at all, so that no horizon is set
 before the map has the tombstone; a digest has 16 bytes, as in Kafka.
 
 Invariants: no batch past the map's end changes; the marker of an aborted transaction is not removed before
@@ -149,7 +149,7 @@ class BatchCleaner:
     def clean(self, buffer: ReadBuffer, header: BatchHeader) -> ReadBuffer | None:
         """What is to stand in the batch's place: its own bytes if it is to stay, None for nothing.
 
-        Raises CorruptRecord where it cannot be opened.
+        Raises CorruptRecord if it cannot be opened.
         """
         original = buffer[header.pos : header.pos + header.size]
         if header.is_control:

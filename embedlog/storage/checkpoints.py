@@ -32,7 +32,7 @@ _VERSION = "0"
 
 
 def read_offsets(fs: FileSystem, path: str) -> dict[TopicPartition, int]:
-    """A checkpoint's offsets; empty where there is no file. Raises CorruptCheckpoint."""
+    """A checkpoint's offsets; empty if there is no file. Raises CorruptCheckpoint."""
     offsets: dict[TopicPartition, int] = {}
     for line in _read_lines(fs, path):
         parts = line.split(" ")
@@ -88,7 +88,7 @@ class LeaderEpochs:
         self._replace(entries)
 
     def epoch_at(self, offset: int) -> int:
-        """The epoch of the record at an offset; -1 where the history does not reach back so far."""
+        """The epoch of the record at an offset; -1 if it precedes the history."""
         return self.epoch_span(offset)[0]
 
     def epoch_span(self, offset: int) -> tuple[int, int]:
@@ -110,7 +110,7 @@ class LeaderEpochs:
 
 
 def _read_lines(fs: FileSystem, path: str) -> list[str]:
-    """The lines behind version and count; none where there is no file."""
+    """The lines after version and count; none if there is no file."""
     try:
         text = fs.read_file(path).decode()
     except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""The state of one partition's log: what its appender moves and its readers look at.
+"""The state of one partition's log: its segments, offsets, epochs and failures.
 
 Appender, flusher, reader and segment lifecycle share one `LogState`. Each field has one lock that guards its
 writes; reads need none. A reader takes a `snapshot`: it loads the high watermark before the segments, so the
-segments reach at least that far. Both are immutable and replaced as a whole.
+segments reach at least that far. Both are immutable and replaced, never changed.
 
 Invariants: flushed offset <= high watermark <= next offset; every segment but the last is durable; the leader
 epoch of a batch is on disk before the batch.
@@ -118,7 +118,7 @@ class LogState(LogFields):
         unstable = self.producers.first_unstable_offset
         stable = end.offset if unstable is None else min(unstable, end.offset)
         log_end_offset = end.offset
-        if self.state is PartitionState.FAILED:  # an append under way may have moved the end once more
+        if self.state is PartitionState.FAILED:  # a concurrent append may have advanced the end
             end, log_end_offset = self.flushed, self.next_offset
             stable = min(stable, end.offset)
         return LogSnapshot(
@@ -162,15 +162,15 @@ class LogState(LogFields):
 
     @property
     def recovery_point(self) -> int:
-        """Where the next open begins to check; one that keeps damage from being taken for a torn tail."""
+        """Where the next recovery starts. It stays below damage, which must not pass for a torn tail."""
         return self.flushed.offset if self._damaged_from is None else self._damaged_from
 
     # -- leader epochs ---------------------------------------------------------------------------------
 
     @property
     def current_epoch(self) -> int:
-        """The leader epoch of the next append. Clients are told this one, so that it does not change under
-        them with the first append after a crash."""
+        """The leader epoch of the next append. Clients get this one, so that the first append after a crash
+        does not change it."""
         return max(self.leader_epoch + 1, self._least_epoch) if self.new_epoch else self.leader_epoch
 
     def begin_epoch(self, epoch: int) -> int:
@@ -232,8 +232,7 @@ class LogState(LogFields):
             self.store_slot()
 
     def replace(self, opened: OpenedLog) -> None:
-        """Append and sync lock held: `install` a log that was opened anew, as one change to other
-        processes."""
+        """Append and sync lock held: `install` a reopened log, as one change to other processes."""
         with self._publish_lock:
             self.layout_version += 1
             self.install(opened)

@@ -61,8 +61,8 @@ class ProducerRecovery:
             producers, since = self.snapshot(log_end_offset, names)
             there = {name for name in names if name.endswith(TXN_INDEX)}
             stem = self.files.layout.stem
-            told = [s for s in segments if stem(s.base_offset) + TXN_INDEX in there] if there else []
-            aborted = self.aborted_in(told)
+            indexed = [s for s in segments if stem(s.base_offset) + TXN_INDEX in there] if there else []
+            aborted = self.aborted_in(indexed)
         except CorruptCheckpoint as error:
             logger.warning("reading all of %s for its producers: %s", self.name, error)
             producers, since, aborted = ProducerState(), segments[0].base_offset, []
@@ -87,7 +87,7 @@ class ProducerRecovery:
     def replay(
         self, segment: Segment, header: BatchHeader, producers: ProducerState
     ) -> AbortedTransaction | None:
-        """Take a batch into the state. The transaction that it ended, where it is an abort marker.
+        """Update the state by a batch. Returns the transaction that it ended if it is an abort marker.
 
         Raises OSError, CorruptRecord.
         """
@@ -102,10 +102,10 @@ class ProducerRecovery:
     def snapshot(
         self, log_end_offset: int, names: Collection[str] | None = None
     ) -> tuple[ProducerState, int]:
-        """The newest one up to the log's end: the state before the record with an offset; empty, and 0, where
-        there is none. Those past the end go, where the files are ours. Raises CorruptCheckpoint, OSError.
+        """The newest snapshot up to the log end, and its offset; an empty state and 0 if there is none.
 
-        `names` are those in the directory, where they are known.
+        Unlinks snapshots past the log end if the files are writable. `names` are those in the directory, if
+        known. Raises CorruptCheckpoint, OSError.
         """
         while True:
             found = map(self.files.layout.parse_snapshot, names or self.fs.names(self.directory))
@@ -118,17 +118,17 @@ class ProducerRecovery:
             if not offsets:
                 return ProducerState(), 0
             path = self.path(offsets[-1], SNAPSHOT)
-            with contextlib.suppress(FileNotFoundError):  # a writer at work has newer ones by now
+            with contextlib.suppress(FileNotFoundError):  # a writer has replaced it by a newer one
                 return ProducerState.decode(self.fs.read_file(path), path), offsets[-1]
 
     def aborted_in(self, segments: Sequence[Segment], skip: int = 0) -> list[AbortedTransaction]:
-        """What the .txnindex files of some segments tell, in the order of the markers.
+        """The aborted transactions in the .txnindex files of some segments, in the order of their markers.
 
-        Without the first `skip` entries of the first file. A writer may be at work. Raises CorruptCheckpoint,
+        Skips the first `skip` entries of the first file. A writer may be active. Raises CorruptCheckpoint,
         OSError.
         """
         found: set[AbortedTransaction] = set()
-        # Compaction takes entries over into an earlier file before it lets go of theirs: so from the end.
+        # Compaction copies entries to an earlier file before it removes theirs, so read from the end.
         for segment in reversed(segments):
             path = self.path(segment.base_offset, TXN_INDEX)
             with contextlib.suppress(FileNotFoundError):

@@ -81,7 +81,7 @@ def find_recovery_start(
             if expected == offset:
                 return RecoveryStart(builder, pos, offset, None, indexed is None)
             damage = str(error)
-            continue  # the index may have misled us: walk the whole segment
+            continue  # the index may be wrong: walk the segment from its start
         if expected == offset or (may_end_before and 0 <= expected < offset):
             return RecoveryStart(builder, pos, offset, None, indexed is None)
         damage = (

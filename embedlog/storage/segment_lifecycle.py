@@ -111,7 +111,9 @@ class SegmentLifecycle:
     def drop_up_to(self, segment: Segment) -> bool:
         """Delete a segment and those before it; rolls if it is the active one.
 
-        Returns whether it is gone, whoever deleted it. Takes the lifecycle lock. Raises StorageError.
+        Returns whether it is gone, even if another thread deleted it. Takes the lifecycle lock.
+
+        Raises StorageError.
         """
         log = self._log
         with self.lifecycle_lock:

@@ -11,8 +11,8 @@ file `segment-manifest`:
     8192                         the active segment: its base offset
     crc32 5f2b7e10               of everything before this line
 
-It is replaced as a whole by compaction and deletion, and soon after a roll, in the background; never while an
-append waits. A segment ends where the next one begins. The summary of a sealed segment (bytes, batches,
+Compaction and deletion replace the file, and the background does soon after a roll; never while an append
+waits. A segment ends where the next one begins. The summary of a sealed segment (bytes, batches,
 records, CRC) is made in the background, by reading it once after it was sealed; `embedlog verify` compares
 it.
 

@@ -1,15 +1,15 @@
-"""Putting rewritten segments in the place of those they supersede, so that a kill at any step is harmless.
+"""Replaces segments by a rewritten one, so that a kill at any step is harmless.
 
-    1  <base>.kafka.cleaned               written by whoever rewrites, then fsynced
-    2  <base>.kafka.<next>.<size>.swap    renamed, directory fsynced: from here on the swap will happen
+    1  <base>.kafka.cleaned               written by compaction or repair, then fsynced
+    2  <base>.kafka.<next>.<size>.swap    renamed, directory fsynced: now the swap is decided
     3  *.deleted                          every old file with base <= number < next is renamed away
     4  <base>.kafka                       the new segment gets its name, directory fsynced
 
-A .cleaned file that is found at open is garbage. A .swap file is carried on with from step 3. The range
-base..next and the file's size stand in the name, because all the records that would tell the range may have
-been cleaned away: so an empty file may be right, and one that lost its end must not pass for it.
+At open a .cleaned file is garbage; a .swap file is completed from step 3 on. Its name has the range
+base..next and the size, because cleaning may have removed all records that show the range: an empty file may
+be right, and a truncated one must not pass for it.
 
-Invariant: a file that is not what its name says replaces no records, nor does any where nobody compacts.
+Invariant: a file that contradicts its name replaces no records; in a topic without compaction no file does.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Swap(NamedTuple):
 
 
 def cleaned_path(files: Files, directory: str, base_offset: int) -> str:
-    """Where a rewritten segment is to be written."""
+    """The path to write a rewritten segment to."""
     return os.path.join(directory, files.layout.segment(base_offset) + CLEANED)
 
 
@@ -69,7 +69,7 @@ def commit_swap(files: Files, directory: str, base_offset: int, next_offset: int
 def finish_swaps(files: Files, directory: str, *, may_have_gaps: bool) -> None:
     """Complete the swaps that a crash interrupted; keep what is none as a .cut file. Raises OSError.
 
-    may_have_gaps: only where compaction may have left gaps there may be a swap.
+    may_have_gaps: the topic is compacted; other topics have no swaps.
     """
     names = files.fs.names(directory)
     swaps = {swap.name: swap for swap in pending_swaps(files, directory, names)} if may_have_gaps else {}
