@@ -14,12 +14,13 @@ from setuptools.command.build_ext import build_ext
 
 WANTED = os.environ.get("EMBEDLOG_LOOPS", "")
 CODEC = "embedlog/codec"
+FAST_APPEND = "embedlog/fast_append"
 SHARED = [
     *(
         f"{CODEC}/{name}"
         for name in ("crc32c.h", "fields.h", "named_tuple.h", "parsing.pxd", "compiled_encoding.pxd")
     ),
-    "embedlog/fast_append/fast_append.h",
+    *(f"{FAST_APPEND}/{name}" for name in ("compiled.pxd", "fast_append.h", "instances.h", "murmur2.h")),
 ]
 LOOPS = ("compiled_encoding", "compiled_decoding", "compiled_columns", "compiled_scanning")
 DIRECTIVES = {"language_level": 3, "boundscheck": False, "wraparound": False, "cdivision": True}
@@ -62,10 +63,13 @@ extensions = [
         path.replace("/", "."),
         [f"{path}.py"],
         depends=[f"{path}.pxd", *SHARED],
-        include_dirs=["embedlog/fast_append", CODEC],
+        include_dirs=[FAST_APPEND, CODEC],
         extra_compile_args=["-O3"],
     )
-    for path in (*(f"{CODEC}/{name}" for name in LOOPS), "embedlog/fast_append/compiled")
+    for path in (
+        *(f"{CODEC}/{name}" for name in LOOPS),
+        *(f"{FAST_APPEND}/{name}" for name in ("compiled", "compiled_send")),
+    )
 ]
 for extension in extensions:
     extension.cython_directives = DIRECTIVES

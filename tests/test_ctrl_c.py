@@ -252,7 +252,7 @@ class Sends:
 SENDS: dict[str, tuple[Callable[[Sends], Any], dict[str, int]]] = {
     "send": (lambda sends: [sends.send(), sends.send()], {"linger_ms": 0}),
     "send into a full batch": (lambda sends: [sends.send() for _ in range(3)], {"batch_bytes": 150}),
-    "send into a full buffer": (lambda sends: [sends.send() for _ in range(3)], {"buffer_bytes": 1300}),
+    "send into a full buffer": (lambda sends: [sends.send() for _ in range(3)], {"buffer_bytes": 800}),
     "flush": (Sends.flushed, {"linger_ms": 60_000}),
     "result": (Sends.waited_for, {"linger_ms": 0}),
 }

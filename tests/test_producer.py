@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ import pytest
 import embedlog
 from embedlog.clients.batch import ProducerBatch, SendFuture, TopicState
 from embedlog.clients.partitioner import partition_for_key
-from embedlog.clients.producer import RECORD_MEMORY, Producer
+from embedlog.clients.producer import Producer
 from embedlog.codec import read_header
 from embedlog.errors import (
     BufferExhausted,
@@ -36,6 +37,7 @@ from embedlog.errors import (
     RecordTooLarge,
     TopicNotFound,
 )
+from embedlog.fast_append import RECORD_MEMORY
 from embedlog.model import Appended, Record, RecordMetadata
 
 pytestmark = pytest.mark.plain
@@ -170,6 +172,24 @@ def test_keyed_records_are_hashed(log: Any) -> None:
         for key, future in futures.items():
             assert result(future).partition == partition_for_key(key, 4)
         assert result(producer.send("four", b"v", key=b"k", partition=3)).partition == 3
+
+
+def test_the_fast_path_sends_what_the_ordinary_path_sends(log: Any) -> None:
+    """No send with an encoder takes the fast path."""
+    random = Random(5)
+    values = [None, b"", b"v" * 200]
+    records = [(random.randbytes(random.randrange(40)), random.choice(values)) for _ in range(2000)]
+    log.create_topic("ordinary", partitions=4)
+    with Producer(log.backend) as fast, Producer(log.backend, encoder=bytes) as ordinary:
+        for key, value in records:
+            fast.send("four", value, key=key)
+            ordinary.send("ordinary", value, key=key)
+    found, expected = (
+        [(r.partition, r.offset, r.key, r.value, r.headers) for r in everything(log, topic)]
+        for topic in ("four", "ordinary")
+    )
+    assert found == expected
+    assert all(partition == partition_for_key(key, 4) for partition, _, key, _, _ in found)
 
 
 def test_null_keys_stick_to_a_batch_and_then_move_on(log: Any, gate: Gate) -> None:
@@ -545,7 +565,7 @@ def test_a_send_waits_for_room_and_goes_on(log: Any, gate: Gate) -> None:
 
 def test_no_room_within_max_block_ms(log: Any, gate: Gate) -> None:
     gate.open.clear()
-    with Producer(gate, linger_ms=FOREVER_MS, buffer_bytes=3000, max_block_ms=0) as producer:
+    with Producer(gate, linger_ms=FOREVER_MS, buffer_bytes=2400, max_block_ms=0) as producer:
         futures = [producer.send("one", b"x" * 100) for _ in range(3)]
         with pytest.raises(BufferExhausted, match="buffer_bytes, max_block_ms"):
             producer.send("one", b"x" * 1000)
@@ -573,7 +593,7 @@ def test_a_callback_never_waits_for_room(log: Any, gate: Gate) -> None:
         except BufferExhausted as full:
             refused.append(full)
 
-    with Producer(gate, linger_ms=FOREVER_MS, buffer_bytes=3000, callback=callback) as producer:
+    with Producer(gate, linger_ms=FOREVER_MS, buffer_bytes=2400, callback=callback) as producer:
         producer.send("one", b"x" * 100)
         producer.flush()
         assert len(refused) == 1

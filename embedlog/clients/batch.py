@@ -32,57 +32,48 @@ from concurrent.futures import Future
 from concurrent.futures._base import FINISHED, RUNNING
 from typing import Any, TypeAlias
 
-from ..codec import HEADER_SIZE, NONE, encode_batch
-from ..model import Headers, RecordMetadata
+from ..codec import NONE
+from ..fast_append import BatchFields, FutureFields, TopicFields
+from ..model import RecordMetadata
 from ..runtime.wakeups import OneShotEvent
 
-Row: TypeAlias = tuple[bytes | None, bytes | None, Headers, int]
-"""Key, value, headers, timestamp."""
 Callback: TypeAlias = Callable[[RecordMetadata | None, BaseException | None], object]
 
 _log = logging.getLogger(__name__)
 _new = tuple.__new__
 
 
-class TopicState:
-    """A topic as its sends see it: settings, and the open batches.
+class TopicState(TopicFields):
+    """A topic as its sends see it: settings, and the open batches (guarded by the producer's lock).
 
     The settings are read again when `is_fresh` is false.
     """
 
-    __slots__ = (
-        "append_time", "batch_bytes", "codec", "is_fresh", "max_message_bytes", "name", "open", "partitions",
-    )  # fmt: skip
-
-    partitions: int
-    codec: int
-    append_time: bool
-    max_message_bytes: int
-    batch_bytes: int
+    __slots__ = ("append_time", "batch_bytes", "codec", "max_message_bytes", "name")
 
     def __init__(self, name: str) -> None:
+        super().__init__()
         self.name = name
-        self.is_fresh = False
-        self.open: dict[int, ProducerBatch] = {}  # by partition; guarded by the producer's lock
+        self.codec = NONE
+        self.append_time = False
+        self.max_message_bytes = 0
+        self.batch_bytes = 0
 
 
-class ProducerBatch:
+class ProducerBatch(BatchFields):
     """Records of one partition that are sent together, and their result."""
 
     __slots__ = (
-        "_base_offset", "_durable", "_log_append_ms", "_rows", "_watched", "announced", "deadline", "done",
-        "error", "is_ready", "limit", "lock", "memory", "partition", "released", "size", "topic",
+        "_base_offset", "_durable", "_log_append_ms", "announced", "deadline", "done", "error", "is_ready",
+        "lock", "partition", "released", "topic",
     )  # fmt: skip
 
     def __init__(self, topic: TopicState, partition: int, deadline: float) -> None:
+        super().__init__(topic.append_time, topic.batch_bytes)
         self.topic = topic
         self.partition = partition
         self.deadline = deadline
-        self._rows: list[Row] = []
         # Guarded by the producer's lock.
-        self.size = HEADER_SIZE  # at most, in bytes
-        self.limit = topic.batch_bytes
-        self.memory = 0
         self.is_ready = False
         self.announced = False
         self.released = OneShotEvent()  # the callbacks have run, the memory is released
@@ -93,44 +84,13 @@ class ProducerBatch:
         self._base_offset = -1
         self._log_append_ms: int | None = None
         self._durable = False
-        self._watched: dict[int, SendFuture] = {}
-
-    @property
-    def count(self) -> int:
-        """The number of records."""
-        return len(self._rows)
-
-    def add(self, row: Row, size: int, memory: int, watched: bool) -> SendFuture:
-        """Add a record and return its future: all or nothing, even if Ctrl-C strikes."""
-        index = len(self._rows)
-        future = SendFuture(self, index, row[3])
-        # No calls from here on: Ctrl-C cannot strike between these statements.
-        if watched:
-            self._watched[index] = future
-        self._rows += (row,)
-        self.size += size
-        self.memory += memory
-        return future
-
-    def encode(self, now: int) -> bytearray:
-        """The record batch; uncompressed if compression enlarges it beyond max_message_bytes. Empty if a send
-        was stopped after it opened the batch."""
-        topic, rows = self.topic, self._rows
-        if not rows:
-            return bytearray()
-        if topic.append_time:
-            rows = [(key, value, headers, now) for key, value, headers, _ in rows]
-        batch = encode_batch(rows, compression=topic.codec, timestamp_type=topic.append_time)
-        if topic.codec and len(batch) > topic.max_message_bytes:
-            batch = encode_batch(rows, compression=NONE, timestamp_type=topic.append_time)
-        return batch
 
     # -- the result ------------------------------------------------------------------------------------
 
     def watch(self, future: SendFuture) -> None:
         """Keep a future that has a waiter or a callback."""
         if not self.done.is_set:
-            self._watched[future.index] = future
+            self.watched[future.index] = future
 
     def metadata(self, index: int, timestamp_ms: int) -> RecordMetadata:
         """The metadata of a record, once the batch is done without an error."""
@@ -154,8 +114,9 @@ class ProducerBatch:
     def _settle(self, callback: Callback | None) -> None:
         with self.lock:
             self.done.set()
-            futures = [future for _, future in sorted(self._watched.items())]
-            self._watched = {}
+            self.forget()
+            futures = [future for _, future in sorted(self.watched.items())]
+            self.watched = {}
             for future in futures:
                 for waiter in future.lists("_waiters"):
                     if self.error is None:
@@ -189,10 +150,10 @@ class _LazyList:
         return created
 
 
-class SendFuture(Future[RecordMetadata]):
+class SendFuture(FutureFields, Future[RecordMetadata]):
     """The future of one record. Only its batch completes it."""
 
-    __slots__ = ("batch", "index", "timestamp_ms")
+    batch: ProducerBatch
 
     _waiters = _LazyList()
     _done_callbacks = _LazyList()

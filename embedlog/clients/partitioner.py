@@ -93,16 +93,16 @@ class StickyPartitioner:
     """
 
     def __init__(self) -> None:
-        self._current: dict[str, int] = {}
+        self.current: dict[str, int] = {}  # topic -> the partition of records without a key
 
     def __call__(self, topic: str, key: bytes | None, value: bytes | None, num_partitions: int) -> int:
         """The record's partition, from 0 to num_partitions - 1."""
         if key is not None:
             return key_hashes[key] % num_partitions
-        current = self._current.get(topic)
+        current = self.current.get(topic)
         # A topic that was deleted and created again may have fewer partitions.
         if current is None or current >= num_partitions:
-            current = self._current[topic] = _draw(num_partitions)
+            current = self.current[topic] = _draw(num_partitions)
         return current
 
     def on_new_batch(self, topic: str, num_partitions: int, previous: int) -> None:
@@ -110,9 +110,9 @@ class StickyPartitioner:
 
         Does nothing if they go elsewhere already.
         """
-        if num_partitions > 1 and self._current.get(topic) == previous:
+        if num_partitions > 1 and self.current.get(topic) == previous:
             drawn = _draw(num_partitions - 1)
-            self._current[topic] = drawn + (drawn >= previous)
+            self.current[topic] = drawn + (drawn >= previous)
 
 
 def choose_partition(

@@ -39,12 +39,13 @@ from ..codec import HEADER_SIZE, codec_number
 from ..codec.record_size import RECORD_OVERHEAD, check_size, headers_size
 from ..config import KIB, MIB
 from ..errors import BufferExhausted, Closed, ForkedHandle, InvalidArgument, InvalidType, RecordTooLarge
+from ..fast_append import RECORD_MEMORY, Accumulator, send_on_fast_path
 from ..model import Appended, RecordMetadata
 from ..runtime.closing import Closing
 from ..runtime.uninterruptible import uninterruptible
 from ..runtime.wakeups import OneShotEvent, Wakeup
 from ..validation import as_seconds, check_flag, check_int, check_partition, check_positive, check_topic
-from .batch import Callback, ProducerBatch, TopicState
+from .batch import Callback, ProducerBatch, SendFuture, TopicState
 from .partitioner import Partitioner, StickyPartitioner, choose_partition, notify_new_batch
 from .record_input import HeadersInput, as_bytes, as_headers, as_timestamp, compression_number, now_ms
 
@@ -55,9 +56,6 @@ LINGER_MS = 5
 BATCH_BYTES = 16 * KIB
 BUFFER_BYTES = 32 * MIB
 MAX_BLOCK_MS = 60_000
-
-RECORD_MEMORY = 512
-"""Bytes of the Python objects of a buffered record: its tuple, its numbers, its future."""
 
 # The most that the sender appends to one partition in one call.
 _APPEND_BYTES = MIB
@@ -111,11 +109,9 @@ class Producer(Closing):
         self._batch_bytes = batch_bytes
         self._compression = compression
         self._partitioner = StickyPartitioner() if partitioner is None else partitioner
-        self._trusted = type(self._partitioner) is StickyPartitioner
         self._encoder = encoder
         self._key_encoder = key_encoder
         self._callback = callback
-        self._buffer_bytes = buffer_bytes
         self._max_block = as_seconds("max_block_ms", max_block_ms)
         self._flush = flush
         self._clock = clock
@@ -126,12 +122,14 @@ class Producer(Closing):
         self._lock = threading.Lock()
         self._work = Wakeup()  # for the sender: signalled before the change that it waits for
         self._waiting: list[Wakeup] = []  # of sends that wait for memory
-        self._topics: dict[str, TopicState] = {}
+        sticky = self._partitioner.current if type(self._partitioner) is StickyPartitioner else None
+        self._trusted = sticky is not None
+        if encoder is not None or key_encoder is not None or clock is not now_ms:
+            sticky = None
+        self._accumulator = Accumulator(SendFuture, buffer_bytes, sticky, callback is not None)
         self._lingering: dict[ProducerBatch, None] = {}  # opened and not ready yet, by their deadlines
         self._ready: dict[tuple[str, int], dict[ProducerBatch, None]] = {}
         self._sending: list[ProducerBatch] = []
-        self._buffered = 0
-        self._closed = False
         self._ended = OneShotEvent()
         self._thread = threading.Thread(target=self._run, name="embedlog-producer", daemon=True)
         uninterruptible(self._thread.start)
@@ -142,6 +140,7 @@ class Producer(Closing):
 
     # -- public methods -------------------------------------------------------------------------------
 
+    @send_on_fast_path
     def send(
         self,
         topic: str,
@@ -180,7 +179,7 @@ class Producer(Closing):
         else:
             timestamp_ms = as_timestamp(timestamp_ms, self._clock())
 
-        state = self._topics.get(topic) if type(topic) is str else None
+        state = self._accumulator.topics.get(topic) if type(topic) is str else None
         if state is None or not state.is_fresh:
             state = self._refresh(topic)
         size = RECORD_OVERHEAD
@@ -202,21 +201,22 @@ class Producer(Closing):
         else:
             partition = choose_partition(self._partitioner, topic, key, value, state.partitions)
 
-        row = (key, value, pairs, timestamp_ms)
+        accumulator = self._accumulator
         memory = size + RECORD_MEMORY
         deadline = None
         while True:
             with self._lock:
-                if self._closed:
+                if accumulator.closed:
                     raise Closed("the producer is closed")
-                if self._buffered + memory <= self._buffer_bytes:
+                if accumulator.buffered + memory <= accumulator.buffer_bytes:
                     batch = self._open_batch(state, partition, size)
-                    future = batch.add(row, size, memory, self._callback is not None)
-                    self._buffered += memory
-                    full = batch.size + size > batch.limit
-                    if full:
-                        self._make_ready(batch)
-                    break
+                    future: SendFuture | None
+                    future = accumulator.add(batch, key, value, pairs, timestamp_ms, size)
+                    if future is not None:  # else a send on the fast path has taken the memory
+                        full = batch.size + size > batch.limit
+                        if full:
+                            self._make_ready(batch)
+                        break
                 deadline, room = self._ask_for_room(memory, deadline)
             room.sleep(deadline - time.monotonic())
         if full and not batch.announced:
@@ -250,7 +250,7 @@ class Producer(Closing):
         if self._forks != _forks:
             return
         with self._lock:
-            self._closed = True
+            self._accumulator.closed = True
             self._work.signal()
             for room in self._waiting:
                 room.signal()
@@ -264,7 +264,7 @@ class Producer(Closing):
     @property
     def closed(self) -> bool:
         """Whether `close` has been called."""
-        return self._closed
+        return self._accumulator.closed
 
     # -- buffering -------------------------------------------------------------------------------------
 
@@ -273,7 +273,7 @@ class Producer(Closing):
         check_topic(topic)
         settings = self._backend.topic_settings(topic)
         partitions = self._backend.describe_topic(topic).partitions
-        state = self._topics.setdefault(topic, TopicState(topic))
+        state: TopicState = self._accumulator.topics.setdefault(topic, TopicState(topic))
         state.partitions = partitions
         state.codec = compression_number(self._compression, settings)
         state.append_time = settings.append_time
@@ -284,7 +284,7 @@ class Producer(Closing):
 
     def _open_batch(self, state: TopicState, partition: int, size: int) -> ProducerBatch:
         """Lock held. The open batch of a partition that takes another `size` bytes; a new one if need be."""
-        batch = state.open.get(partition)
+        batch: ProducerBatch | None = state.open.get(partition)
         if batch is not None and batch.size + size > batch.limit:
             self._make_ready(batch)
         if batch is not None and batch.size + size <= batch.limit:
@@ -325,10 +325,11 @@ class Producer(Closing):
 
     def _ask_for_room(self, memory: int, deadline: float | None) -> tuple[float, Wakeup]:
         """Lock held. The deadline of a wait for memory (None: it begins now), and its wakeup."""
-        if memory > self._buffer_bytes:
+        buffered, limit = self._accumulator.buffered, self._accumulator.buffer_bytes
+        if memory > limit:
             raise RecordTooLarge(
-                f"a record takes {memory:,} bytes of memory: more than the whole buffer of "
-                f"{self._buffer_bytes:,} (buffer_bytes)"
+                f"a record takes {memory:,} bytes of memory: more than the whole buffer of {limit:,} "
+                "(buffer_bytes)"
             )
         if threading.current_thread() is self._thread:
             raise BufferExhausted("the buffer is full, and a producer's callback cannot wait for room in it")
@@ -338,8 +339,8 @@ class Producer(Closing):
         self._make_all_ready()
         if deadline <= now:
             raise BufferExhausted(
-                f"{self._buffered:,} of {self._buffer_bytes:,} bytes are buffered, and no room came free "
-                f"within {self._max_block * 1000:,.0f} ms (buffer_bytes, max_block_ms)"
+                f"{buffered:,} of {limit:,} bytes are buffered, and no room came free within "
+                f"{self._max_block * 1000:,.0f} ms (buffer_bytes, max_block_ms)"
             )
         room = Wakeup()
         self._waiting.append(room)
@@ -363,8 +364,7 @@ class Producer(Closing):
             # A bug, or out of memory: threads that wait for these records must not wait for ever.
             _log.critical("a producer's sender thread died", exc_info=True)
             with self._lock:
-                self._closed = True
-                self._make_all_ready()
+                self._accumulator.closed = True
             self._fail([batch for batch in self._sending if not batch.released.is_set], error)
             self._give_up(error)
         finally:
@@ -378,7 +378,7 @@ class Producer(Closing):
                 timeout = self._expire()
                 if self._ready:
                     return self._take_ready()
-                if self._closed:
+                if self._accumulator.closed:
                     return []
             self._work.sleep(timeout)
 
@@ -411,7 +411,7 @@ class Producer(Closing):
         now = time.monotonic()
         while self._lingering:
             batch = next(iter(self._lingering))
-            if batch.deadline > now and not self._closed:
+            if batch.deadline > now and not self._accumulator.closed:
                 return batch.deadline - now
             self._make_ready(batch)
         return None
@@ -426,7 +426,8 @@ class Producer(Closing):
             now = self._clock()
             encoded = bytearray()
             for batch in batches:
-                encoded += batch.encode(now)
+                if batch.count:
+                    encoded += batch.build(topic.codec, topic.max_message_bytes, now)
             if encoded:
                 appended = self._backend.append(topic.name, partition, encoded, flush=self._flush)
             else:  # Ctrl-C has stopped the sends that opened these
@@ -444,8 +445,9 @@ class Producer(Closing):
         offset = appended.base_offset
         log_append_ms = appended.timestamp_ms if topic.append_time else None
         for batch in batches:
+            count = batch.count
             batch.complete(offset, log_append_ms, appended.durable, self._callback)
-            offset += batch.count
+            offset += count
         self._release(batches)
 
     def _fail(self, batches: list[ProducerBatch], error: BaseException) -> None:
@@ -457,7 +459,7 @@ class Producer(Closing):
     def _release(self, batches: list[ProducerBatch]) -> None:
         """Give back the memory of batches that are done."""
         with self._lock:
-            self._buffered -= sum(batch.memory for batch in batches)
+            self._accumulator.release(sum(batch.memory for batch in batches))
             waiting, self._waiting = self._waiting, []
         for batch in batches:
             batch.released.set()
@@ -465,8 +467,9 @@ class Producer(Closing):
             room.signal()
 
     def _give_up(self, error: BaseException) -> None:
-        """Fail the ready batches; nothing will send them."""
+        """Fail all batches that are not being sent; nothing will send them."""
         with self._lock:
+            self._make_all_ready()
             abandoned = [batch for queue in self._ready.values() for batch in queue]
             self._ready = {}
         self._fail(abandoned, error)

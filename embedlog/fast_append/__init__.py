@@ -1,4 +1,4 @@
-"""The fast path of an append: the compiled one if the hot loops are compiled, else the plain one."""
+"""The fast paths of append and send: the compiled ones if the hot loops are compiled, else the plain ones."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..codec import loops
 from .plain import CLOSE
+from .plain_send import RECORD_MEMORY
 
 if TYPE_CHECKING or loops.IMPLEMENTATION != "compiled":
     from .plain import (
@@ -21,6 +22,7 @@ if TYPE_CHECKING or loops.IMPLEMENTATION != "compiled":
         many_on_fast_path,
         one_on_fast_path,
     )
+    from .plain_send import Accumulator, BatchFields, FutureFields, TopicFields, send_on_fast_path
 else:
     from .compiled import (
         ApproximateCounter,
@@ -35,18 +37,25 @@ else:
         many_on_fast_path,
         one_on_fast_path,
     )
+    from .compiled_send import Accumulator, BatchFields, FutureFields, TopicFields, send_on_fast_path
 
 __all__ = [
     "CLOSE",
+    "RECORD_MEMORY",
+    "Accumulator",
     "ApproximateCounter",
+    "BatchFields",
     "FastAppend",
     "FastPath",
     "FileFields",
+    "FutureFields",
     "IndexFields",
     "LogFields",
     "PartitionFields",
     "ProducerStateFields",
     "SegmentFields",
+    "TopicFields",
     "many_on_fast_path",
     "one_on_fast_path",
+    "send_on_fast_path",
 ]
