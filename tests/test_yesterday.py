@@ -22,7 +22,7 @@ from kafka_files import fingerprint
 
 import embedlog
 from embedlog import Log, Mirror, Record, TopicPartition
-from embedlog.backends.handover import publish
+from embedlog.backends.handover import append_staged
 from embedlog.cli import main
 from embedlog.codec import encode_batch
 from embedlog.store.verify import verify_log
@@ -240,8 +240,8 @@ def test_idempotent_producers_are_remembered(unpacked: Path, tmp_path: Path) -> 
 
 def test_atomic_appends_are_remembered(unpacked: Path, tmp_path: Path) -> None:
     golden = copied(unpacked, "killed_publishing", tmp_path)
-    assert not publish(golden.path, "done", 3, {TopicPartition("t", 0): "done"})
-    assert not publish(golden.path, "query", 5, {TopicPartition("t", 0): "job.0"})
+    assert not append_staged(golden.path, "done", 3, {TopicPartition("t", 0): "done"})
+    assert not append_staged(golden.path, "query", 5, {TopicPartition("t", 0): "job.0"})
     with opened(golden.path) as log:
         check(log, golden)
 
