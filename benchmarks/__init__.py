@@ -9,7 +9,8 @@ How it is measured:
   contenders of a row take turns (A B C A B C ...); compare the ratios of their medians. The noise is shown as
   min..max over the rounds: two medians closer than that are equal.
 - Next to the rate stands the CPU time per item, in microseconds: of this process with all its threads, and of
-  children that have ended. It varies far less than wall time when other programs run.
+  children that have ended; for a broker's rows, of the broker (broker.py) or of both (clients.py). It varies
+  far less than wall time when other programs run.
 - Everything is warm: imports are done, and files stay in the page cache. Before its turn each contender
   creates its store in an empty directory, and fills it if the row reads. Neither that nor closing and
   removing the store is timed. So no store is large, and no row shows how costs grow with size

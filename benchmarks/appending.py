@@ -1,7 +1,9 @@
-"""Appends that do not wait to be durable: in batches, with keys, one by one, and through a producer."""
+"""Appends that do not wait to be durable: batches, keys, single records, many partitions, a producer."""
 
 from __future__ import annotations
 
+import random
+import resource
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from itertools import count
@@ -36,6 +38,8 @@ from .stores import (
 )
 
 _PER_TRANSACTION = 1000
+_PARTITIONS = 1000
+_FEW_DESCRIPTORS = 1024
 _TIME_MS = 1_700_000_000_000
 _HEADERS = [("source", b"benchmark"), ("trace", b"0123456789abcdef")]
 
@@ -52,6 +56,7 @@ def rows(scale: float) -> list[Row]:
         _one_with("a partition", embedlog_with({"partitions": 4}, partition=2), scale),
         _one_with("expected_offset", _expecting, scale),
         _compressed(scale),
+        _scattered(scale),
         _producer(scale),
         _keyed_producer(scale),
     ]
@@ -156,6 +161,63 @@ def _compressed(scale: float) -> Row:
             Contender("zstd alone, of the value", calling(codec, value, 1, calls)),
         ],
     )
+
+
+def _scattered(scale: float) -> Row:
+    """More partitions than a process may have files open."""
+    calls = int(20_000 * scale)
+    chosen = random.Random(0)
+    numbers = [chosen.randrange(_PARTITIONS) for _ in range(calls)]
+
+    def appending(descriptors: int) -> Prepare:
+        @contextmanager
+        def prepare(where: Path) -> Iterator[Work]:
+            with _descriptors(descriptors), embedlog.open(where) as log:
+                log.create_topic(TOPIC, partitions=_PARTITIONS)
+                for number in range(_PARTITIONS):
+                    log.append(TOPIC, VALUES[0], partition=number)
+
+                def append_all() -> None:
+                    for number in numbers:
+                        log.append(TOPIC, VALUES[0], partition=number)
+
+                yield rate(calls, append_all)
+
+        return prepare
+
+    @contextmanager
+    def inserting(where: Path) -> Iterator[Work]:
+        with closing(sqlite_connection(where, "NORMAL")) as connection:
+            connection.execute("CREATE TABLE topic (partition INTEGER, value BLOB)")
+
+            def insert_all() -> None:
+                for number in numbers:
+                    connection.execute("INSERT INTO topic VALUES (?, ?)", (number, VALUES[0]))
+                    connection.commit()
+
+            yield rate(calls, insert_all)
+
+    return Row(
+        f"append, random of {_PARTITIONS:,} partitions, ulimit -n {_FEW_DESCRIPTORS:,}",
+        "records/s",
+        True,
+        [
+            Contender("embedlog", appending(_FEW_DESCRIPTORS)),
+            Contender("embedlog, ulimit -n 16,384", appending(16_384)),
+            Contender("sqlite WAL NORMAL, one table", inserting),
+        ],
+    )
+
+
+@contextmanager
+def _descriptors(limit: int) -> Iterator[None]:
+    """At most so many open files in this process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(limit, hard) if hard > 0 else limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 # -- send ----------------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import signal
 import socket
@@ -26,12 +25,11 @@ from typing import ClassVar, NamedTuple
 
 from embedlog.runtime.java import java_home
 
-from .measure import Result, Row
+from .measure import Result, Row, cpu_seconds
 from .table import block, markdown_rows, replaced
 
 _PROJECT = Path(__file__).parent / "kafka"
 _RESULTS = Path(__file__).parent / "results"
-_TICKS = os.sysconf("SC_CLK_TCK")
 _START_SECONDS = 120
 _IDLE_SECONDS = 10
 _KAFKA_JVM = ("-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
@@ -125,8 +123,7 @@ class Broker(ABC):
     @property
     def cpu_seconds(self) -> float:
         """User and system time of the process so far."""
-        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS
+        return cpu_seconds(self._process.pid)
 
     @property
     def resident_mb(self) -> float:

@@ -1,6 +1,7 @@
 """The broker over loopback, next to plain servers that only move the same bytes.
 
-Each server runs in a process of its own. This process is the client of each of them, in the same way.
+Each server runs in a process of its own, and this process is its client, the same for all. CPU is the
+server's, per request.
 """
 
 from __future__ import annotations
@@ -15,8 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-
-from confluent_kafka import Consumer, Producer
+from typing import NamedTuple
 
 from embedlog.codec import encode_values
 from embedlog.wire.apis.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -24,7 +24,7 @@ from embedlog.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
 from embedlog.wire.apis.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from embedlog.wire.frames import encode_request
 
-from .measure import Contender, Prepare, Row, Sample, Work
+from .measure import Contender, Prepare, Row, Sample, Work, cpu_seconds
 from .servers import FRAME, MIB
 
 _TOPIC = "bench"
@@ -33,7 +33,7 @@ _FETCH_VERSION = 11
 
 
 def rows(scale: float) -> list[Row]:
-    """The rows; `scale` multiplies their duration or number of records."""
+    """The rows; `scale` multiplies their duration or number of requests."""
     seconds = 3 * scale
     return [
         *(_requests(connections, 1, seconds) for connections in (1, 8, 64)),
@@ -41,20 +41,22 @@ def rows(scale: float) -> list[Row]:
         *(_latency(percentile, seconds) for percentile in (50, 99)),
         _large_produce(int(600 * scale)),
         _large_fetch(int(600 * scale)),
-        *(
-            _clients(size, linger, int(500_000 * scale * 100 / size))
-            for size in (100, 1024)
-            for linger in (5, 0)
-        ),
     ]
 
 
 # -- servers and connections ---------------------------------------------------------------------------
 
 
+class Served(NamedTuple):
+    """A server process."""
+
+    port: int
+    pid: int
+
+
 @contextmanager
-def _serving(kind: str, where: Path) -> Iterator[int]:
-    """A server's port."""
+def serving(kind: str, where: Path) -> Iterator[Served]:
+    """Start a server; it ends with the context."""
     process = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.servers", kind, str(where)],
         stdin=subprocess.PIPE,
@@ -63,7 +65,7 @@ def _serving(kind: str, where: Path) -> Iterator[int]:
     )
     assert process.stdout is not None
     with process:
-        yield int(process.stdout.readline())
+        yield Served(int(process.stdout.readline()), process.pid)
         process.communicate("")
 
 
@@ -118,8 +120,8 @@ def _beside_echoes(measured: Callable[..., Prepare]) -> list[Contender]:
 def _request_rate(kind: str, *, frame: bytes, connections: int, ahead: int, seconds: float) -> Prepare:
     @contextmanager
     def prepare(where: Path) -> Iterator[Work]:
-        with _serving(kind, where) as port, ExitStack() as stack:
-            sockets = [stack.enter_context(_connected(port)) for _ in range(connections)]
+        with serving(kind, where) as served, ExitStack() as stack:
+            sockets = [stack.enter_context(_connected(served.port)) for _ in range(connections)]
             if kind == "broker":
                 _make_topic(sockets[0])
             buffer = bytearray(1 << 16)
@@ -127,15 +129,20 @@ def _request_rate(kind: str, *, frame: bytes, connections: int, ahead: int, seco
             answer = _receive_frame(sockets[0], buffer)
 
             def work() -> Sample:
-                return Sample(_exchange(sockets, frame * ahead, answer * ahead, seconds) * ahead)
+                before = cpu_seconds(served.pid)
+                done, took = _exchange(sockets, frame * ahead, answer * ahead, seconds)
+                cpu_s = cpu_seconds(served.pid) - before
+                return Sample(done * ahead / took, cpu_s / (done * ahead) * 1e6)
 
             yield work
 
     return prepare
 
 
-def _exchange(sockets: list[socket.socket], ask: bytes, answer_bytes: int, seconds: float) -> float:
-    """Every connection sends a request, waits for the response, and repeats. Returns responses per second."""
+def _exchange(
+    sockets: list[socket.socket], ask: bytes, answer_bytes: int, seconds: float
+) -> tuple[int, float]:
+    """Every connection sends, waits for the response, and repeats. Returns the responses, and the seconds."""
     received = dict.fromkeys(sockets, 0)
     buffer = bytearray(1 << 16)
     done = 0
@@ -154,7 +161,7 @@ def _exchange(sockets: list[socket.socket], ask: bytes, answer_bytes: int, secon
                     done += 1
                     connection.sendall(ask)
             now = time.perf_counter()
-    return done / (now - started)
+    return done, now - started
 
 
 def _latency(percentile: int, seconds: float) -> Row:
@@ -163,13 +170,14 @@ def _latency(percentile: int, seconds: float) -> Row:
     def measured(kind: str) -> Prepare:
         @contextmanager
         def prepare(where: Path) -> Iterator[Work]:
-            with _serving(kind, where) as port, _connected(port) as connection:
+            with serving(kind, where) as served, _connected(served.port) as connection:
                 if kind == "broker":
                     _make_topic(connection)
                 buffer = bytearray(1 << 16)
 
                 def work() -> Sample:
                     took = []
+                    cpu_s = cpu_seconds(served.pid)
                     started = before = time.perf_counter()
                     while before - started < seconds:
                         connection.sendall(small)
@@ -177,7 +185,10 @@ def _latency(percentile: int, seconds: float) -> Row:
                         now = time.perf_counter()
                         took.append(now - before)
                         before = now
-                    return Sample(statistics.quantiles(took, n=100)[percentile - 1] * 1e6)
+                    cpu_s = cpu_seconds(served.pid) - cpu_s
+                    return Sample(
+                        statistics.quantiles(took, n=100)[percentile - 1] * 1e6, cpu_s / len(took) * 1e6
+                    )
 
                 yield work
 
@@ -196,20 +207,22 @@ def _large_produce(times: int) -> Row:
     def measured(kind: str) -> Prepare:
         @contextmanager
         def prepare(where: Path) -> Iterator[Work]:
-            with _serving(kind, where) as port, _connected(port) as connection:
+            with serving(kind, where) as served, _connected(served.port) as connection:
                 if kind == "broker":
                     _make_topic(connection)
                 buffer = bytearray(1 << 16)
 
                 def work() -> Sample:
-                    started = time.perf_counter()
+                    cpu_s, started = cpu_seconds(served.pid), time.perf_counter()
                     for _ in range(times):
                         connection.sendall(frame)
                         if kind == "broker":
                             _receive_frame(connection, buffer)
                         else:
                             connection.recv(4)
-                    return Sample(times * len(frame) / 1e6 / (time.perf_counter() - started))
+                    took = time.perf_counter() - started
+                    cpu_s = cpu_seconds(served.pid) - cpu_s
+                    return Sample(times * len(frame) / 1e6 / took, cpu_s / times * 1e6)
 
                 yield work
 
@@ -233,7 +246,7 @@ def _large_fetch(times: int) -> Row:
     def measured(kind: str) -> Prepare:
         @contextmanager
         def prepare(where: Path) -> Iterator[Work]:
-            with _serving(kind, where) as port, _connected(port) as connection:
+            with serving(kind, where) as served, _connected(served.port) as connection:
                 buffer = bytearray(2 * MIB)
                 asks = [b"next"]
                 if kind == "broker":
@@ -247,7 +260,7 @@ def _large_fetch(times: int) -> Row:
                 def work() -> Sample:
                     moved = 0
                     with memoryview(buffer) as view:
-                        started = time.perf_counter()
+                        cpu_s, started = cpu_seconds(served.pid), time.perf_counter()
                         for number in range(times):
                             connection.sendall(asks[number % len(asks)])
                             if kind == "broker":
@@ -257,7 +270,9 @@ def _large_fetch(times: int) -> Row:
                                 while left:
                                     left -= connection.recv_into(view[:left])
                                 moved += MIB
-                        return Sample(moved / 1e6 / (time.perf_counter() - started))
+                        took = time.perf_counter() - started
+                        cpu_s = cpu_seconds(served.pid) - cpu_s
+                        return Sample(moved / 1e6 / took, cpu_s / times * 1e6)
 
                 yield work
 
@@ -265,58 +280,3 @@ def _large_fetch(times: int) -> Row:
 
     contenders = [Contender("embedlog", measured("broker")), Contender("sendfile", measured("source"))]
     return Row("fetch requests of 1 MiB", "MB/s", True, contenders)
-
-
-# -- a real client -------------------------------------------------------------------------------------
-
-
-def _clients(size: int, linger_ms: int, records: int) -> Row:
-    """confluent-kafka produces and consumes. The client bounds the rate."""
-
-    def produce(bootstrap: str) -> float:
-        producer = Producer(
-            {"bootstrap.servers": bootstrap, "linger.ms": linger_ms, "queue.buffering.max.messages": 1 << 20}
-        )
-        value = bytes(size)
-        started = time.perf_counter()
-        for _ in range(records):
-            while True:
-                try:
-                    producer.produce(_TOPIC, value)
-                    break
-                except BufferError:
-                    producer.poll(0.1)
-        producer.flush()
-        return records / (time.perf_counter() - started)
-
-    def consume(bootstrap: str) -> float:
-        consumer = Consumer(
-            {"bootstrap.servers": bootstrap, "group.id": "bench", "auto.offset.reset": "earliest"}
-        )
-        consumer.subscribe([_TOPIC])
-        while not consumer.consume(1, 1.0):  # joining the group is not timed
-            pass
-        left = records - 1
-        started = time.perf_counter()
-        while left:
-            left -= len(consumer.consume(min(left, 1_000), 1.0))
-        took = time.perf_counter() - started
-        consumer.close()
-        return records / took
-
-    def measured(action: Callable[[str], float], *, filled: bool) -> Prepare:
-        @contextmanager
-        def prepare(where: Path) -> Iterator[Work]:
-            with _serving("broker", where) as port:
-                bootstrap = f"127.0.0.1:{port}"
-                if filled:
-                    produce(bootstrap)
-                yield lambda: Sample(action(bootstrap))
-
-        return prepare
-
-    contenders = [
-        Contender("produce to embedlog", measured(produce, filled=False)),
-        Contender("consume from embedlog", measured(consume, filled=True)),
-    ]
-    return Row(f"confluent-kafka, {size} B, linger.ms={linger_ms}", "records/s", True, contenders)

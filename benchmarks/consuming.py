@@ -8,11 +8,13 @@ from contextlib import closing, contextmanager
 from itertools import islice
 from pathlib import Path
 
+import persistqueue
+
 import embedlog
 
 from .measure import Contender, Prepare, Row, Work, duration, rate
 from .reading import fill, fill_sqlite, sqlite_records
-from .stores import TOPIC, VALUES, sqlite_connection
+from .stores import TOPIC, VALUES, persist_sqlite, sqlite_connection
 
 _GROUP = "benchmark"
 _NEXT = "SELECT id, timestamp_ms, key, value FROM log WHERE id > ? LIMIT 1"
@@ -39,6 +41,7 @@ def rows(scale: float) -> list[Row]:
             [
                 Contender("embedlog", _polling(int(10_000 * scale))),
                 Contender("sqlite, SELECT ... LIMIT 1", _selecting(int(10_000 * scale))),
+                Contender("persist-queue sqlite, get", _taking(int(1_000 * scale))),
             ],
         ),
         *(_empty_poll(partitions, int(calls * scale)) for partitions, calls in _EMPTY_POLLS),
@@ -107,6 +110,18 @@ def _selecting(calls: int) -> Prepare:
                     last = connection.execute(_NEXT, (last,)).fetchone()[0]
 
             yield duration(calls, 1e-6, select_all)
+
+    return prepare
+
+
+def _taking(calls: int) -> Prepare:
+    @contextmanager
+    def prepare(where: Path) -> Iterator[Work]:
+        with persist_sqlite(where) as put:
+            for number in range(calls):
+                put(VALUES[number % len(VALUES)])
+        with closing(persistqueue.SQLiteQueue(str(where), multithreading=True)) as queue:
+            yield duration(calls, 1e-6, _times(calls, queue.get_nowait))
 
     return prepare
 

@@ -7,6 +7,8 @@ the work once and returns a rate, a time or a size, with the CPU time per item. 
 from __future__ import annotations
 
 import gc
+import math
+import os
 import resource
 import shutil
 import statistics
@@ -22,7 +24,7 @@ class Sample(NamedTuple):
     """The result of one call of the work."""
 
     value: float  # in the row's unit
-    cpu_us: float | None = None  # of this process and its children, per item; None: not measured
+    cpu_us: float | None = None  # per item; of this process and its children, or of a server; None: unknown
 
 
 Work: TypeAlias = Callable[[], Sample]
@@ -125,6 +127,15 @@ def timed(action: Callable[[], object]) -> tuple[float, float]:
     action()
     wall, cpu = time.perf_counter() - started, time.process_time() - cpu
     return wall, cpu + _of_children() - children
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of another process so far; NaN on systems without /proc."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except FileNotFoundError:
+        return math.nan
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _of_children() -> float:

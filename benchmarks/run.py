@@ -28,6 +28,8 @@ _FAMILIES = (
     "disk",
     "protocol",
     "broker",
+    "clients",
+    "command_line",
     "mirroring",
 )
 
