@@ -595,7 +595,7 @@ def test_wrong_arguments() -> None:
         for value in wrong:
             with pytest.raises((InvalidArgument, InvalidType, CompressionUnavailable)):
                 Producer(**{"broker_list": "127.0.0.1:1", name: value})
-    with pytest.raises(InvalidArgument, match="one of them"):
+    with pytest.raises(InvalidArgument, match="and not both"):
         Producer("127.0.0.1:1", broker_list="127.0.0.1:1")
     with Producer(broker_list="127.0.0.1:1") as producer:
         for data in (

@@ -347,7 +347,7 @@ def test_errors_read_as_with_a_directory(wire: Run, arguments: list[str], says: 
 def test_invalid_addresses(run: Run, address: str) -> None:
     ran = run("topics", "list", FLAG, address)
     assert (ran.code, ran.out) == (2, "")
-    assert "is no address of brokers: write kafka://host:9092" in ran.err
+    assert "is not an address of brokers: use kafka://host:9092" in ran.err
     assert run("topics", "list", FLAG).err.startswith("embedlog topics list: argument --bootstrap-server: ")
 
 
@@ -382,7 +382,7 @@ def test_a_foreign_server_listens_there(run: Run) -> None:
         ran = run("topics", "list", FLAG, here)
         thread.join()
     assert (ran.code, ran.out) == (1, "")
-    assert ran.err.startswith(f"{here} does not answer as Kafka brokers do: ")
+    assert ran.err.startswith(f"{here} does not speak Kafka's protocol: ")
 
 
 # -- the directory that a broker has ---------------------------------------------------------------------

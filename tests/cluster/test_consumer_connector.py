@@ -340,7 +340,7 @@ def test_the_owner_that_keeps_a_partition_too_long_is_named(cluster: Cluster, co
     path = paths.owner(G, "t", 0)
     assert cluster.zookeeper.create(path, contents.encode_owner("stranger", 0), ephemeral=True)
     connector = connect(rebalance_max_retries=1, rebalance_backoff_ms=10)
-    with pytest.raises(errors.RebalanceFailed, match="did not get all"):
+    with pytest.raises(errors.RebalanceFailed, match="could not claim all"):
         streams(connector)
     assert owners(cluster) == {0: "stranger"}
     assert cluster.zookeeper.children(paths.consumers(G)) == []

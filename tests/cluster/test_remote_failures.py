@@ -254,7 +254,7 @@ def test_nothing_answers() -> None:
     port = free_port()
     with pytest.raises(BrokerUnavailable, match=f"127.0.0.1:{port}: .*refused"):
         at(port)
-    with pytest.raises(ConnectionError, match=r"no broker answers: .*; "):
+    with pytest.raises(ConnectionError, match=r"no broker responds: .*; "):
         embedlog.open(f"kafka://127.0.0.1:{port},127.0.0.1:{free_port()}")
 
 
@@ -270,7 +270,7 @@ def test_one_of_several_brokers_suffices(tmp_path: Path) -> None:
 def test_opening_respects_its_timeout() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent, Broker() as broker:
         address = f"kafka://127.0.0.1:{silent.getsockname()[1]},{broker.bootstrap_servers}"
-        with pytest.raises(BrokerUnavailable, match="did not answer in time"):
+        with pytest.raises(BrokerUnavailable, match="did not respond in time"):
             embedlog.open(address, default_api_timeout_ms=50)  # which is no time to ask the second one
 
 
@@ -285,7 +285,7 @@ def test_partitions_that_different_brokers_lead(broker: Broker, monkeypatch: pyt
 
     with peer(passing) as first, peer(passing) as second, at(broker.port) as log:
         broker.log.create_topic("t", partitions=2)
-        monkeypatch.setattr(Metadata, "_leading", lambda *given: ("127.0.0.1", (first, second)[given[2]]))
+        monkeypatch.setattr(Metadata, "_leader_of", lambda *given: ("127.0.0.1", (first, second)[given[2]]))
         assert log.offsets("t").keys() == {0, 1}
         found: list[bytes | None] = []
         with log.consumer("t") as consumer:
@@ -451,18 +451,18 @@ def without_versions(connection: socket.socket) -> None:
 @pytest.mark.parametrize(
     ("behave", "says"),
     [
-        pytest.param(gone, "closed by the broker", id="gone"),
-        pytest.param(half, "closed by the broker", id="half"),
-        pytest.param(promising, "closed by the broker", id="promising"),
+        pytest.param(gone, "the broker closed the connection", id="gone"),
+        pytest.param(half, "the broker closed the connection", id="half"),
+        pytest.param(promising, "the broker closed the connection", id="promising"),
         pytest.param(silent, "in time", id="silent"),
         pytest.param(dripping, "in time", id="dripping"),
-        pytest.param(saying(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "does not answer as Kafka", id="http"),
-        pytest.param(saying(struct.pack(">i", -1)), "does not answer as Kafka", id="negative"),
+        pytest.param(saying(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "does not speak Kafka", id="http"),
+        pytest.param(saying(struct.pack(">i", -1)), "does not speak Kafka", id="negative"),
         pytest.param(saying(struct.pack(">i", 2**31 - 1)), "at most", id="huge"),
         pytest.param(saying(struct.pack(">ii", 10, 4711) + bytes(6)), "request 4711", id="another answer"),
         pytest.param(saying(struct.pack(">i", 2) + bytes(2)), "too short", id="short"),
-        pytest.param(rambling, "does not answer as Kafka brokers do: Metadata", id="rambling"),
-        pytest.param(without_versions, "which versions", id="without versions"),
+        pytest.param(rambling, "does not speak Kafka's protocol: Metadata", id="rambling"),
+        pytest.param(without_versions, "does not report its versions", id="without versions"),
     ],
 )
 def test_foreign_servers(behave: Callable[[socket.socket], None], says: str) -> None:
@@ -481,7 +481,7 @@ def test_older_and_newer_brokers() -> None:
         greeting(connection, {"Metadata": (0, 1)})
         silent(connection)
 
-    with peer(ancient) as port, pytest.raises(UnsupportedByBackend, match="Metadata in versions 0 to 1"):
+    with peer(ancient) as port, pytest.raises(UnsupportedByBackend, match="versions 0 to 1 of Metadata"):
         at(port)
 
 

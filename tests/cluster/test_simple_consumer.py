@@ -379,7 +379,7 @@ def test_responses_are_checked() -> None:
         (http, errors.BrokerUnavailable, "does not speak Kafka's protocol"),
         (negative, errors.BrokerUnavailable, "does not speak Kafka's protocol"),
         (another_answer, errors.BrokerUnavailable, "does not speak Kafka's protocol"),
-        (modern, errors.BrokerError, r"versions 4 to 17 for Fetch.*needs one of 0 to 2"),
+        (modern, errors.BrokerError, r"versions 4 to 17 of Fetch.*needs one of 0 to 2"),
     ],
 )
 def test_incompatible_servers(

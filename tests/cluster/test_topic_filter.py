@@ -21,8 +21,8 @@ REFUSED = {
     "(?x)a b": "(?x) is not supported",
     "(?ix)a": "(?x) is not supported",
     r"(?i)\p{Lower}+": r"use \p{Alpha}",
-    "[^a-c[x]]": "versions of Java read differently",
-    "[^[a]]": "versions of Java read differently",
+    "[^a-c[x]]": "versions of Java interpret differently",
+    "[^[a]]": "versions of Java interpret differently",
     "[&&a]": "&& with nothing beside it",
     "[a&&]": "&& with nothing beside it",
     "[a&&[b]c]": "put [ ] around the others",
@@ -51,7 +51,7 @@ def test_a_filter_matches_what_it_matches_in_java(expression: str, matched: list
 
 
 def test_a_comma_in_a_repetition_is_explained() -> None:
-    with pytest.raises(InvalidArgument, match=r"\{2\|3\}: only \{n\} is a count here, as a comma stands for"):
+    with pytest.raises(InvalidArgument, match=r"\{2\|3\}: only \{n\} is supported, since a comma means"):
         compiled("a{2,3}")
 
 

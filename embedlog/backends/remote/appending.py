@@ -1,15 +1,15 @@
 """Appends over the wire: acks=all and idempotent, so that a retried batch is in the log once.
 
-    append --sequence numbers--> batches --Produce, up to five on their way--> offsets
+    append --sequence numbers--> batches --Produce, up to five in flight--> offsets
 
 Each partition has a producer id, an epoch and the next sequence number. A batch gets its number before it is
-sent for the first time and keeps it: a broker that has it already says where. After an append whose fate is
-unknown (its time was over, Ctrl-C) the partition begins a new epoch, with which the broker refuses what may
-still be on its way; likewise if a broker no longer knows the producer. A batch that such a broker may already
-have is not sent again in the new epoch: it could be appended twice.
+first sent and keeps it: a broker that already has it responds with its offset. After an append of unknown
+outcome (a timeout, Ctrl-C) the partition begins a new epoch, so that the broker refuses batches still in
+flight; likewise if a broker no longer knows the producer. A batch that such a broker may already have is not
+sent again in the new epoch: it could be appended twice.
 
-Invariants: the appends to one partition follow each other; at most five batches are on their way, as many as
-a broker remembers; a request has one batch, which is appended whole or not at all.
+Invariants: the appends to one partition follow each other; at most five batches are in flight, as many as a
+broker remembers; a request has one batch, which is appended whole or not at all.
 
 Source: KIP-98 (idempotent producers), KIP-360 (epochs of idempotent producers).
 """
@@ -46,22 +46,22 @@ from .connection import NotKafka
 from .metadata import Metadata
 
 _ALL: Final = -1
-_ON_THEIR_WAY: Final = 5
+_MAX_IN_FLIGHT: Final = 5
 _LAST_EPOCH: Final = (1 << 15) - 1
 _SEQUENCES: Final = (1 << 31) - 1
 _NO_TRANSACTION_TIMEOUT_MS: Final = (1 << 31) - 1
-_FORGOTTEN: Final = (OutOfOrderSequence, InvalidProducerEpoch)
-_MOST_NEW_EPOCHS: Final = 3  # in one append
+_NEEDS_NEW_EPOCH: Final = (OutOfOrderSequence, InvalidProducerEpoch)
+_MAX_NEW_EPOCHS: Final = 3  # in one append
 
 
 class Stamp:
-    """A partition's producer id, epoch and next sequence number. The holder of its lock uses it."""
+    """A partition's producer id, epoch and next sequence number. All fields are guarded by `lock`."""
 
-    __slots__ = ("epoch", "lock", "next_sequence", "of_its_own", "producer_id")
+    __slots__ = ("epoch", "lock", "next_sequence", "owns_id", "producer_id")
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.of_its_own = False  # whether the id is this partition's alone
+        self.owns_id = False  # whether the id is this partition's alone
         self.producer_id = -1
         self.epoch = 0
         self.next_sequence = 0
@@ -71,7 +71,7 @@ class Stamp:
         self.next_sequence = 0
         self.epoch += 1
         if fenced or self.epoch > _LAST_EPOCH:
-            self.producer_id, self.epoch, self.of_its_own = -1, 0, True
+            self.producer_id, self.epoch, self.owns_id = -1, 0, True
 
 
 class Appending:
@@ -89,8 +89,11 @@ class Appending:
         self._producer_id = -1
 
     def append(self, name: TopicPartition, batches: bytearray) -> Appended:
-        """Append encoded batches. Raises what a broker answers; BrokerUnavailable when delivery_timeout_ms
-        are over: then they may have been appended, or some of them."""
+        """Append encoded batches.
+
+        Raises the broker's error; BrokerUnavailable after delivery_timeout_ms: some or all of the batches may
+        have been appended.
+        """
         headers = _headers(batches)
         with self._lock:
             stamp = self._stamps.setdefault(name, Stamp())
@@ -98,7 +101,7 @@ class Appending:
             try:
                 done = _Delivery(self._brokers, self._metadata, self, stamp, name, batches, headers).run()
             except _Refused as refused:
-                if isinstance(refused.error, BrokerError):  # who knows what became of it
+                if isinstance(refused.error, BrokerError):  # its outcome is unknown
                     stamp.renew()
                 raise refused.error from refused.error.__cause__
             except BaseException:
@@ -141,7 +144,7 @@ class RemoteAppender:
         flush: bool = False,
         expected_offset: int | None = None,
     ) -> RecordMetadata:
-        check_asked(flush, expected_offset)
+        check_options(flush, expected_offset)
         attributes = TIMESTAMP_TYPE_BIT if self.settings.append_time else 0
         batch = encode_one(key, value, timestamp_ms, attributes, 0, -1)
         appended = self._appending.append(self._name, batch)
@@ -150,17 +153,17 @@ class RemoteAppender:
         return RecordMetadata(*self._name, appended.base_offset, timestamp_ms, appended.durable)
 
 
-def check_asked(flush: bool, expected_offset: int | None) -> None:
+def check_options(flush: bool, expected_offset: int | None) -> None:
     """Raises UnsupportedByBackend for options that a produce request does not have."""
     if flush:
         raise UnsupportedByBackend(
-            "flush=True: brokers are not asked to fsync by a request; set flush_messages=1 for the topic, or "
-            "open the log's directory"
+            "flush=True: a produce request cannot ask a broker to fsync; set flush_messages=1 for the topic, "
+            "or open the log's directory"
         )
     if expected_offset is not None:
         raise UnsupportedByBackend(
-            "expected_offset: a request to append has no condition; open the log's directory, or keep the "
-            "partition to one writer"
+            "expected_offset: a produce request has no condition; open the log's directory, or let only one "
+            "client write to the partition"
         )
 
 
@@ -195,7 +198,7 @@ class _Delivery:
         self._done: list[Appended] = []
         self._numbered = False
         self._renewed = 0
-        self._unanswered = 0  # of the first so many batches the fate is unknown: sent, without an answer
+        self._unanswered = 0  # this many of the first batches were sent without a response
 
     def run(self) -> list[Appended]:
         """Deliver all batches, retrying until the deadline. Raises _Refused, and as `retried`."""
@@ -231,17 +234,17 @@ class _Delivery:
             unanswered = self._unanswered
             while failed is None and len(self._done) < len(self._headers):
                 first = len(self._done)
-                window = self._headers[first : first + _ON_THEIR_WAY]
+                window = self._headers[first : first + _MAX_IN_FLIGHT]
                 self._unanswered = max(unanswered, first + len(window))
                 for header in window:
                     connection.send(self._request(header), limit)
                 for header in window:
-                    # The others are answered too: the connection is to be good afterwards.
-                    answer = self._answer(connection.receive(ProduceResponse, limit))
+                    # Receive the other responses, too, so that the connection can be used again.
+                    answer = self._result_in(connection.receive(ProduceResponse, limit))
                     if answer.error_code:
                         failed = failed or answer
                     elif failed is None:
-                        self._took(header, answer)
+                        self._note_appended(header, answer)
                 if failed is None or failed.error_code not in _PERHAPS_APPENDED:
                     self._unanswered = unanswered
                 limit = self._brokers.limit(deadline)
@@ -254,11 +257,11 @@ class _Delivery:
             return
         stamp = self._stamp
         if stamp.producer_id < 0:
-            stamp.producer_id = self._appending.producer_id(deadline, fresh=stamp.of_its_own)
+            stamp.producer_id = self._appending.producer_id(deadline, fresh=stamp.owns_id)
         sequence = stamp.next_sequence
         for header in self._headers[len(self._done) :]:
             set_producer(self._batches, stamp.producer_id, stamp.epoch, sequence, header.pos)
-            sequence = _behind(sequence, header)
+            sequence = _sequence_after(sequence, header)
         self._numbered = True
 
     def _request(self, header: BatchHeader) -> ProduceRequest:
@@ -270,18 +273,18 @@ class _Delivery:
             topic_data=[TopicProduceData(name=self._name.topic, partition_data=[data])],
         )
 
-    def _answer(self, response: ProduceResponse) -> PartitionProduceResponse:
+    def _result_in(self, response: ProduceResponse) -> PartitionProduceResponse:
         for topic in response.responses:
             for answer in topic.partition_responses:
                 if topic.name == self._name.topic and answer.index == self._name.partition:
                     return answer
-        raise NotKafka(f"{self._name}: a broker answered an append, and not what became of it")
+        raise NotKafka(f"{self._name}: the response to an append lacks the partition")
 
-    def _took(self, header: BatchHeader, answer: PartitionProduceResponse) -> None:
+    def _note_appended(self, header: BatchHeader, answer: PartitionProduceResponse) -> None:
         base = answer.base_offset
         time_ms = answer.log_append_time_ms if answer.log_append_time_ms >= 0 else header.max_timestamp_ms
         self._done.append(Appended(base, base + header.last_offset_delta, time_ms, False))
-        self._stamp.next_sequence = _behind(self._stamp.next_sequence, header)
+        self._stamp.next_sequence = _sequence_after(self._stamp.next_sequence, header)
 
     def _failed(self, answer: PartitionProduceResponse, *, sent_before: bool) -> None:
         """Raises Retry if that may help; else _Refused, or an error if it may have been appended."""
@@ -289,12 +292,12 @@ class _Delivery:
             self._metadata.forget(self._name.topic)
         try:
             check_code(answer.error_code, f"appending to {self._name}", answer.error_message)
-        except _FORGOTTEN as error:
+        except _NEEDS_NEW_EPOCH as error:
             self._renewed += 1
             if sent_before:
-                error.add_note("the batch was sent before and not answered: it may have been appended")
+                error.add_note("the batch was sent before without a response: it may have been appended")
                 raise
-            if self._renewed > _MOST_NEW_EPOCHS:
+            if self._renewed > _MAX_NEW_EPOCHS:
                 raise
             self._stamp.renew(fenced=isinstance(error, InvalidProducerEpoch))
             self._numbered = False
@@ -328,6 +331,6 @@ def _headers(batches: bytearray) -> list[BatchHeader]:
     return found
 
 
-def _behind(sequence: int, header: BatchHeader) -> int:
+def _sequence_after(sequence: int, header: BatchHeader) -> int:
     """The sequence number after a batch; after 2**31-1 comes 0."""
     return (sequence + header.last_offset_delta + 1) & _SEQUENCES

@@ -1,4 +1,4 @@
-"""The port over the wire: `embedlog.open("kafka://host:9092")` has a log with this behind it."""
+"""The port over the wire: the backend of `embedlog.open("kafka://host:9092")`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...model import (
     TopicPartition,
 )
 from ..port import Interrupt
-from .appending import Appending, RemoteAppender, check_asked
+from .appending import Appending, RemoteAppender, check_options
 from .brokers import Brokers
 from .fetching import Fetching
 from .groups import RemoteCoordinator
@@ -32,7 +32,7 @@ class RemoteBackend:
         path: "kafka://host:port,host2:port".
         settings: RemoteSettings, by their names.
 
-    Raises BrokerUnavailable where no broker answers now; InvalidArgument, UnknownSetting, InvalidSetting.
+    Raises BrokerUnavailable if no broker responds, InvalidArgument, UnknownSetting, InvalidSetting.
     """
 
     mode = "rw"
@@ -47,7 +47,7 @@ class RemoteBackend:
         self._fetching = Fetching(self._brokers, self._metadata, self.splits)
         self.coordinator = RemoteCoordinator(self._brokers, self._metadata)
         self.topic_admin = Topics(self._brokers, self._metadata, self.splits)
-        self._appending = Appending(self._brokers, self._metadata, self._fetching.appended)
+        self._appending = Appending(self._brokers, self._metadata, self._fetching.note_append)
         try:
             self._metadata.connect()
         except BaseException:
@@ -70,7 +70,7 @@ class RemoteBackend:
 
     def check_append(self, *, flush: bool = False) -> None:
         self.check_open()
-        check_asked(flush, None)
+        check_options(flush, None)
 
     def appenders(self, topic: str) -> Sequence[RemoteAppender]:
         view = self._metadata.view(topic)
@@ -89,7 +89,7 @@ class RemoteBackend:
         flush: bool = False,
         expected_offset: int | None = None,
     ) -> Appended:
-        check_asked(flush, expected_offset)
+        check_options(flush, expected_offset)
         return self._appending.append(TopicPartition(topic, partition), batches)
 
     # -- reading -----------------------------------------------------------------------------------------
@@ -147,22 +147,22 @@ class RemoteBackend:
         self.check_open()
         raise UnsupportedByBackend(
             "recovery, flush, reopen, compact and backup need the log's directory: open that, or use the "
-            "command line beside the broker. A topic's flush_messages and flush_ms say when its broker makes "
-            "records durable, and brokers compact by themselves (min_cleanable_dirty_ratio)"
+            "command line on the broker's machine. A topic's flush_messages and flush_ms say when its broker "
+            "makes records durable, and brokers compact by themselves (min_cleanable_dirty_ratio)"
         )
 
     def health(self) -> NoReturn:
         self.check_open()
-        raise UnsupportedByBackend("health cannot be asked for over the wire: see the brokers' metrics")
+        raise UnsupportedByBackend("health is not available over the wire: see the brokers' metrics")
 
 
 def _checked(given: Mapping[str, Any]) -> RemoteSettings:
-    """Raises UnknownSetting, InvalidSetting; UnsupportedByBackend for a setting of a directory."""
+    """Raises UnknownSetting, InvalidSetting; UnsupportedByBackend for a setting of a log directory."""
     for name in given:
         of_log = LogSettings.resolved(name, None) or TopicSettings.resolved(name, None)
         if of_log is not None and RemoteSettings.resolved(name, None) is None:
             raise UnsupportedByBackend(
-                f"{name} is a setting of the log itself, which the brokers keep: give it to them (`embedlog "
-                "serve`), or to create_topic and alter_topic for one topic"
+                f"{name} is a setting of the log itself, which the brokers keep: pass it to `embedlog "
+                "serve`, or to create_topic and alter_topic for one topic"
             )
     return RemoteSettings().with_changes(given)

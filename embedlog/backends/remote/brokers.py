@@ -1,11 +1,11 @@
 """The brokers of a cluster: their addresses, connections to them, and retries.
 
-A request has a connection to itself for as long as it takes; idle connections wait to be used again. So what
-waits for long (a fetch, a join) delays no other request.
+A request has a connection to itself for as long as it takes; idle connections are kept and reused. So a
+request that waits (a fetch, a join) does not delay others.
 
-What may succeed later is tried again, after a pause that doubles up to a second, until its time is over:
-connections that broke, and error codes that Kafka calls retriable (`Retry`). A caller whose
-request must not be executed twice has to ensure that itself.
+Attempts that failed by a broken connection or by an error code that Kafka calls retriable (`Retry`) are
+repeated until the deadline, after a pause that doubles up to a second. A caller whose request must not be
+executed twice has to ensure that itself.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from .settings import Address, RemoteSettings, shown_address
 T = TypeVar("T")
 R = TypeVar("R", bound=Response)
 
-_LONGEST_PAUSE_S: Final = 1.0
+_MAX_PAUSE_S: Final = 1.0
 _CONNECT_S: Final = 10.0
 
 
 class Retry(Exception):
-    """An attempt failed and may be retried; `error` is raised when the time is over."""
+    """An attempt failed and may be retried; `error` is raised after the deadline."""
 
     def __init__(self, error: EmbedlogError) -> None:
         super().__init__(str(error))
         self.error = error
 
 
-def check_code(code: int, what: str, said: str | None = None) -> None:
+def check_code(code: int, what: str, message: str | None = None) -> None:
     """Raises Retry for a retriable code, the code's error for any other; nothing for 0.
 
-    `what` was asked; `said` is the broker's own message.
+    `what` was asked; `message` is the broker's own message.
     """
     if code:
-        error = error_of(code, what, said)
+        error = error_of(code, what, message)
         if code in _KNOWN and ErrorCode(code).retriable:
             raise Retry(error)
         raise error
@@ -99,7 +99,7 @@ class Brokers:
             return connection.exchange(request, response, limit)
 
     def ask_any(self, request: Request, response: type[R], deadline: float) -> R:
-        """Send a request to the first broker that answers. Raises BrokerUnavailable."""
+        """Send a request to the brokers in turn until one responds. Raises BrokerUnavailable."""
         failures = []
         for address in self.addresses():
             try:
@@ -110,7 +110,7 @@ class Brokers:
         if len(failures) == 1:
             raise failures[0]
         kind = NotKafka if all(isinstance(each, NotKafka) for each in failures) else BrokerUnavailable
-        raise kind(f"{self.path}: no broker answers: {'; '.join(map(str, failures))}") from failures[0]
+        raise kind(f"{self.path}: no broker responds: {'; '.join(map(str, failures))}") from failures[0]
 
     def retried(self, attempt: Callable[[float], T], timeout_ms: int | None = None) -> T:
         """The result of attempt(deadline), retried while it raises Retry or BrokerUnavailable.
@@ -136,7 +136,7 @@ class Brokers:
             if time.monotonic() + pause >= deadline:
                 raise error
             self.pause(pause)
-            pause = min(max(pause * 2, 0.001), _LONGEST_PAUSE_S)
+            pause = min(max(pause * 2, 0.001), _MAX_PAUSE_S)
 
     def pause(self, seconds: float) -> None:
         """Sleep, unless the log is being closed."""
@@ -157,14 +157,14 @@ class Brokers:
         except BaseException:
             self._drop(connection)
             raise
-        self._give_back(connection)
+        self._return(connection)
 
     def check_open(self) -> None:
         """Raises Closed, ForkedHandle."""
         if self._forked:
             raise ForkedHandle(
-                f"{self.path} was opened before this process was forked: that handle is its parent's. Open "
-                "it again here"
+                f"{self.path} was opened before this process was forked, and the handle is its parent's: "
+                "open it again here"
             )
         if self._closing.is_set():
             raise Closed(f"the log {self.path} is closed")
@@ -214,14 +214,14 @@ class Brokers:
             self.check_open()
         return connection
 
-    def _give_back(self, connection: Connection) -> None:
+    def _return(self, connection: Connection) -> None:
         connection.idle_since = time.monotonic()
         going = [connection]
         with self._lock:
             self._busy.discard(connection)
             if not self._closing.is_set():
                 idle = self._idle.setdefault(connection.address, [])
-                # The one that came back last is taken first: who is never taken has nothing to do here.
+                # The connection returned last is taken first, so surplus ones stay at the front, and expire.
                 going = idle[:1] if idle and idle[0].idle_since < connection.idle_since - self._idle_s else []
                 idle[:] = [*idle[len(going) :], connection]
         for each in going:

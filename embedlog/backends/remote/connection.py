@@ -1,14 +1,14 @@
 """A connection to a broker: responses arrive in the order of requests.
 
-It begins by asking which versions the broker has (ApiVersions, down from the newest); each request then goes
-in the highest version that both know. Topics go by their names here, so versions that know them by ids alone
-are left out.
+It begins with ApiVersions, in the newest version and then in older ones; each request is then sent in the
+highest version that both know. Topics are identified by name here, so versions with topic ids alone are left
+out.
 
-A broker is not trusted: a frame's size is held against a limit and allocates nothing by itself, a response
-must carry the correlation id of the oldest request, what cannot be decoded is an error. After any error the
-connection is of no more use.
+A broker is not trusted: a frame's size is checked against a limit and allocates nothing by itself, a response
+must have the correlation id of the oldest request, and bytes that cannot be decoded are an error. After any
+error the connection cannot be used again.
 
-For one thread at a time, but for `abort`, which wakes whoever waits in it.
+For one thread at a time, except `abort`, which makes that thread's request fail.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ SPOKEN: Final[Mapping[str, tuple[int, int]]] = {
     "Produce": (3, 12),
     "SyncGroup": (0, 5),
 }
-"""API -> the versions that are spoken here, both included."""
+"""API -> the versions that this client supports, both included."""
 
 _SOFTWARE: Final = "embedlog"
 _RECEIVE_BYTES: Final = 1 << 14
-_FIRST_PIECE_BYTES: Final = 1 << 20  # of a large frame, until as much has come
+_FIRST_PIECE_BYTES: Final = 1 << 20  # initial buffer of a large frame
 
 
 class NotKafka(BrokerUnavailable):
@@ -84,7 +84,7 @@ class Connection:
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._negotiate(deadline)
-        except BrokerUnavailable:  # says already what is wrong
+        except BrokerUnavailable:
             self.close()
             raise
         except OSError as error:
@@ -117,9 +117,9 @@ class Connection:
         Args:
             deadline: as of time.monotonic.
             version: by default the highest that both know.
-            client_id: who asks, by default the settings' client_id.
+            client_id: by default the settings' client_id.
 
-        Raises BrokerUnavailable, NotKafka, UnsupportedByBackend where the broker has no such request.
+        Raises BrokerUnavailable, NotKafka, UnsupportedByBackend if the broker lacks the request.
         """
         self.send(request, deadline, version=version, client_id=client_id)
         return self.receive(response, deadline)
@@ -134,7 +134,7 @@ class Connection:
         try:
             chunks = encode_request(request, version, correlation_id, client_id or self._settings.client_id)
         except ProtocolError as error:
-            raise InvalidArgument(f"it does not fit a request: {error}") from None
+            raise InvalidArgument(f"the request cannot be encoded: {error}") from None
         self._expected.append((correlation_id, APIS[request.api.key].response, version))
         try:
             self._send(chunks, deadline)
@@ -144,7 +144,7 @@ class Connection:
     def receive(self, response: type[R], deadline: float) -> R:
         """The response to the oldest pending request.
 
-        Records in it are views of bytes that are its own.
+        Its records are views of bytes that no other response shares.
         """
         correlation_id, kind, version = self._expected.popleft()
         assert kind is response
@@ -152,7 +152,7 @@ class Connection:
             frame = self._frame(deadline)
             found, pos = decode_response_header(frame, response.api, version)
             if found != correlation_id:
-                raise ProtocolError(f"a response to request {found}, where {correlation_id} is due")
+                raise ProtocolError(f"a response to request {found}, expected {correlation_id}")
             if response is ApiVersionsResponse and _is_unsupported(frame, pos):
                 version = 0
             return response.decode(frame, version, pos)
@@ -160,7 +160,7 @@ class Connection:
             raise self._failed(error) from error
         except ProtocolError as error:
             raise NotKafka(
-                f"{shown_address(self.address)} does not answer as Kafka brokers do: {error}"
+                f"{shown_address(self.address)} does not speak Kafka's protocol: {error}"
             ) from error
 
     def version_of(self, request: Request) -> int:
@@ -169,12 +169,12 @@ class Connection:
         low, high = SPOKEN[api.name]
         there = self._versions.get(api.key)
         if there is None:
-            raise UnsupportedByBackend(f"the broker {shown_address(self.address)} has no {api.name} request")
+            raise UnsupportedByBackend(f"broker {shown_address(self.address)} does not offer {api.name}")
         version = min(high, there[1])
         if version < max(low, there[0]):
             raise UnsupportedByBackend(
-                f"the broker {shown_address(self.address)} has {api.name} in versions {there[0]} to "
-                f"{there[1]}, embedlog speaks {low} to {high}"
+                f"broker {shown_address(self.address)} offers versions {there[0]} to {there[1]} of "
+                f"{api.name}, embedlog supports {low} to {high}"
             )
         return version
 
@@ -224,14 +224,14 @@ class Connection:
             older = min(versions.get(request.api.key, (0, 0))[1], version - 1)
             if answer.error_code != ErrorCode.UNSUPPORTED_VERSION or older < 0:
                 raise NotKafka(
-                    f"{shown_address(self.address)} does not tell which versions of the protocol it has: "
+                    f"{shown_address(self.address)} does not report its versions of the protocol: "
                     f"error {answer.error_code}"
                 )
             version = older
 
     def _failed(self, error: OSError | UnicodeError) -> BrokerUnavailable:
         if isinstance(error, TimeoutError):
-            return RequestTimedOut(f"broker {shown_address(self.address)} did not answer in time")
+            return RequestTimedOut(f"broker {shown_address(self.address)} did not respond in time")
         return BrokerUnavailable(f"broker {shown_address(self.address)}: {error}")
 
     def _wait_until(self, deadline: float) -> None:
@@ -263,7 +263,7 @@ class Connection:
         return self._rest(received[4:], stop - 4, deadline)
 
     def _rest(self, begun: memoryview, size: int, deadline: float) -> memoryview:
-        """A frame that has begun. Its memory grows with what comes, whatever its size says."""
+        """A frame that has begun. Its buffer grows with the bytes received, whatever its size claims."""
         frame = bytearray(max(min(size, _FIRST_PIECE_BYTES), len(begun)))
         have = len(begun)
         frame[:have] = begun
@@ -286,9 +286,9 @@ class Connection:
         return received
 
     def _ended(self) -> OSError:
-        return ConnectionResetError("the connection was closed by the broker")
+        return ConnectionResetError("the broker closed the connection")
 
 
 def _is_unsupported(frame: memoryview, pos: int) -> bool:
-    """Whether a response to ApiVersions is the one in version 0 that says that another is not there."""
+    """Whether a response to ApiVersions is the one in version 0 with UNSUPPORTED_VERSION."""
     return bytes(frame[pos : pos + 2]) == ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")

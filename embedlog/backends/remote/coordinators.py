@@ -1,4 +1,4 @@
-"""Who coordinates a group, and asking him: the brokers that hold groups and their offsets."""
+"""The coordinators of groups: finds them, and sends them requests."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class Coordinators:
         wait_ms: int = 0,
         client_id: str | None = None,
     ) -> T:
-        """What `checked` makes of the coordinator's answer; asked again while it raises Retry.
+        """Returns checked(the coordinator's response); retried while that raises Retry.
 
         Args:
-            timeout_ms: how long in all, default_api_timeout_ms by default.
-            wait_ms: how much longer the coordinator may take for good reason.
+            timeout_ms: for all attempts together, default_api_timeout_ms by default.
+            wait_ms: how long the coordinator may delay its response on purpose, in addition.
 
-        Raises InvalidGroup, and what the answer's codes mean.
+        Raises InvalidGroup, and the errors of the response's codes.
         """
         check_group(group)
         settings = self._brokers.settings
@@ -64,15 +64,15 @@ class Coordinators:
         return self._brokers.retried(attempt, within + wait_ms)
 
     def check(self, group: str, code: int, what: str) -> None:
-        """Raises as `check_code`; looks for another coordinator next time where there is one."""
+        """Raises as `check_code`; if the coordinator has moved, the next request looks it up."""
         if code in _MOVED:
             self._found.pop(group, None)
         check_code(code, what)
 
     def find(self, group: str, deadline: float) -> Address:
-        """Ask who coordinates a group. For an attempt: raises Retry."""
+        """Look up a group's coordinator. For an attempt: raises Retry."""
         request = FindCoordinatorRequest(key=group, key_type=_GROUP)
         answer = self._brokers.ask_any(request, FindCoordinatorResponse, deadline)
-        check_code(answer.error_code, f"group {group!r}: its coordinator", answer.error_message)
+        check_code(answer.error_code, f"coordinator of group {group!r}", answer.error_message)
         self._found[group] = address = answer.host, answer.port
         return address

@@ -1,10 +1,10 @@
-"""Reading over the wire: fetches of one partition, and one long fetch for whoever waits for several.
+"""Reading over the wire: fetches of one partition, and a long poll of several for `wait`.
 
-What a long fetch brings is kept for a moment for the fetches that its waiter makes next, so that records
-cross the wire once. It is used only where nothing speaks against it: it is fresh, it is for that very offset,
-and it is of the leader epoch that the reader knows (another one is for the broker to judge).
+The records of a long poll are cached briefly for the waiter's next fetches, so that they cross the wire once.
+A cached result is used only if it is fresh, for the same offset, and of the leader epoch that the reader
+knows (any other is for the broker to judge).
 
-A waiter has a connection to each leader concerned to himself; who interrupts him shuts them down.
+A waiter has a connection to each leader for itself; an interrupt shuts these connections down.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from .lookups import Lookups
 from .metadata import Metadata
 from .settings import Address
 
-_KEPT_S: Final = 1.0
-_KEPT_BYTES: Final = 16 << 20
-_QUIET_S: Final = 0.05
+_CACHE_S: Final = 1.0
+_CACHE_BYTES: Final = 16 << 20
+_EMPTY_S: Final = 0.05
 _WAIT_BYTES: Final = 1 << 20
-_LONGEST_WAIT_MS: Final = 30_000
+_MAX_WAIT_MS: Final = 30_000
 _EPOCH_POS: Final = 12
 
 
-class _Arrived(NamedTuple):
-    """What a long fetch brought."""
+class _Cached(NamedTuple):
+    """The cached result of a long poll."""
 
     fetched: Fetched
     at: float
@@ -53,32 +53,32 @@ class Fetching:
         self._metadata = metadata
         self._lookups = lookups
         self._lock = threading.Lock()
-        self._arrived: dict[tuple[TopicPartition, int, bool], _Arrived] = {}
-        self._quiet: dict[tuple[TopicPartition, bool], tuple[int, float]] = {}
+        self._cached: dict[tuple[TopicPartition, int, bool], _Cached] = {}
+        self._empty: dict[tuple[TopicPartition, bool], tuple[int, float]] = {}
 
     def fetch(
         self, name: TopicPartition, offset: int, max_bytes: int, leader_epoch: int, read_committed: bool
     ) -> Fetched:
         """See `Backend.fetch`."""
-        arrived = self._take_arrived(name, offset, leader_epoch, read_committed)
-        if arrived is not None:
-            return arrived
+        cached = self._take_cached(name, offset, leader_epoch, read_committed)
+        if cached is not None:
+            return cached
         fetched = self._brokers.retried(
             lambda deadline: self._attempt(name, offset, max_bytes, leader_epoch, read_committed, deadline)
         )
         if not fetched.data:
-            self._quiet[name, read_committed] = offset, time.monotonic()
+            self._empty[name, read_committed] = offset, time.monotonic()
         return fetched
 
     def may_have_data(self, name: TopicPartition, offset: int, read_committed: bool) -> bool:
-        """False for a moment after the wire said so."""
-        quiet = self._quiet.get((name, read_committed))
-        return quiet is None or quiet[0] != offset or time.monotonic() - quiet[1] > _QUIET_S
+        """False for a moment after a fetch at this offset returned nothing."""
+        empty = self._empty.get((name, read_committed))
+        return empty is None or empty[0] != offset or time.monotonic() - empty[1] > _EMPTY_S
 
-    def appended(self, name: TopicPartition) -> None:
-        """Something has been appended through this very handle."""
-        self._quiet.pop((name, False), None)
-        self._quiet.pop((name, True), None)
+    def note_append(self, name: TopicPartition) -> None:
+        """Note an append through this handle."""
+        self._empty.pop((name, False), None)
+        self._empty.pop((name, True), None)
 
     def wait(
         self,
@@ -127,13 +127,13 @@ class Fetching:
         check_code(answer.error_code, f"{name}: fetch")
         data = _parts(answer).get(name)
         if data is None:
-            raise NotKafka(f"{name}: a broker answered a fetch, and not for this partition")
+            raise NotKafka(f"{name}: the response to a fetch lacks the partition")
         return self._fetched(name, offset, data, read_committed)
 
     def _fetched(
         self, name: TopicPartition, offset: int, data: PartitionData, read_committed: bool
     ) -> Fetched:
-        """Raises Retry, OffsetOutOfRange, LogTruncated, and what else a code means."""
+        """Raises Retry, OffsetOutOfRange, LogTruncated, or another error of the code."""
         code = data.error_code
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             raise self._out_of_range(name, offset)
@@ -143,8 +143,8 @@ class Fetching:
         diverging = data.diverging_epoch
         if diverging is not None and diverging.end_offset >= 0:
             raise LogTruncated(
-                f"{name}: offset {offset:,} is of a history that ended at {diverging.end_offset:,}: what was "
-                "there did not survive, and other records may stand there now",
+                f"{name}: the log was truncated at {diverging.end_offset:,}, before offset {offset:,}: the "
+                "records between are lost, and others may have these offsets now",
                 offset=offset,
                 surviving_offset=diverging.end_offset,
             )
@@ -154,7 +154,7 @@ class Fetching:
         return Fetched(
             records[:stop] if stop else records,
             max(data.log_start_offset, 0),
-            # The high watermark may be older than the records beside it.
+            # The high watermark may be older than the records.
             max(data.high_watermark, next_offset),
             data.last_stable_offset if read_committed else -1,
             aborted=tuple(
@@ -169,7 +169,7 @@ class Fetching:
         why = (
             "the records before were deleted"
             if offset < edges.log_start_offset
-            else 'nothing has been appended there yet; start="latest" begins at the end'
+            else 'nothing has been appended there yet; start="latest" begins at the log end'
         )
         return OffsetOutOfRange(
             f"{name}: offset {offset:,} is outside {edges.log_start_offset:,}..{edges.log_end_offset:,} "
@@ -193,7 +193,7 @@ class Fetching:
         by_leader: dict[Address, dict[TopicPartition, int]] = {}
         for name, offset in positions.items():
             by_leader.setdefault(self._metadata.leader(name, deadline), {})[name] = offset
-        wait_ms = min(max(int((until - time.monotonic()) * 1000), 0), _LONGEST_WAIT_MS)
+        wait_ms = min(max(int((until - time.monotonic()) * 1000), 0), _MAX_WAIT_MS)
         limit = time.monotonic() + (wait_ms + self._brokers.settings.request_timeout_ms) / 1000
         answers: list[FetchResponse] = []
         try:
@@ -207,27 +207,27 @@ class Fetching:
                     asked.append(connection)
                 for connection in asked:
                     stack.enter_context(interrupt.waking(connection.abort))
-                answers += _first_answers(asked, limit)
+                answers += _first_responses(asked, limit)
                 if len(answers) < len(asked):
                     raise _Unfinished
         except _Unfinished:
-            pass  # those who have not answered have lost their connections: nobody waits for them
+            pass  # leaving the stack closed the connections without a response
         except BrokerUnavailable:
             if not interrupt.is_set():
                 raise
-        return self._keep(answers, positions, read_committed)
+        return self._cache(answers, positions, read_committed)
 
-    def _keep(
+    def _cache(
         self, answers: list[FetchResponse], positions: Mapping[TopicPartition, int], read_committed: bool
     ) -> bool:
         """Keep the records for later fetches. Returns whether there were any."""
         now = time.monotonic()
-        something = False
+        found = False
         for answer in answers:
             check_code(answer.error_code, "fetch")
             for name, data in _parts(answer).items():
                 if name not in positions:
-                    raise NotKafka(f"a broker answered a fetch with {name}, which nobody asked for")
+                    raise NotKafka(f"the response to a fetch has {name}, which was not requested")
                 offset = positions[name]
                 if data.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     self._metadata.forget(name.topic)
@@ -235,49 +235,47 @@ class Fetching:
                 if data.error_code in _STALE:
                     check_code(data.error_code, f"{name}: fetch")
                 if data.error_code or data.diverging_epoch is not None:
-                    something = True  # the next fetch tells
+                    found = True  # the next fetch raises its error
                     continue
                 fetched = self._fetched(name, offset, data, read_committed)
                 if fetched.data:
-                    something = True
-                    self._put_arrived(name, offset, read_committed, _Arrived(fetched, now))
-                    self._quiet.pop((name, read_committed), None)
+                    found = True
+                    self._put_cached(name, offset, read_committed, _Cached(fetched, now))
+                    self._empty.pop((name, read_committed), None)
                 else:
-                    self._quiet[name, read_committed] = offset, now
-        return something
+                    self._empty[name, read_committed] = offset, now
+        return found
 
-    def _put_arrived(
-        self, name: TopicPartition, offset: int, read_committed: bool, arrived: _Arrived
-    ) -> None:
+    def _put_cached(self, name: TopicPartition, offset: int, read_committed: bool, cached: _Cached) -> None:
         with self._lock:
-            self._arrived[name, offset, read_committed] = arrived
-            held = sum(len(each.fetched.data) for each in self._arrived.values())
-            for key in list(self._arrived):
-                each = self._arrived[key]
-                if held <= _KEPT_BYTES and arrived.at - each.at <= _KEPT_S:
-                    break  # they are in the order of their arrival
+            self._cached[name, offset, read_committed] = cached
+            held = sum(len(each.fetched.data) for each in self._cached.values())
+            for key in list(self._cached):
+                each = self._cached[key]
+                if held <= _CACHE_BYTES and cached.at - each.at <= _CACHE_S:
+                    break  # entries are in order of arrival
                 held -= len(each.fetched.data)
-                del self._arrived[key]
+                del self._cached[key]
 
-    def _take_arrived(
+    def _take_cached(
         self, name: TopicPartition, offset: int, leader_epoch: int, read_committed: bool
     ) -> Fetched | None:
-        if not self._arrived:
+        if not self._cached:
             return None
         with self._lock:
-            arrived = self._arrived.pop((name, offset, read_committed), None)
-        if arrived is None or time.monotonic() - arrived.at > _KEPT_S:
+            cached = self._cached.pop((name, offset, read_committed), None)
+        if cached is None or time.monotonic() - cached.at > _CACHE_S:
             return None
-        data = arrived.fetched.data
+        data = cached.fetched.data
         epoch = int.from_bytes(data[_EPOCH_POS : _EPOCH_POS + 4], "big", signed=True)
-        return arrived.fetched if leader_epoch in (NO_EPOCH, epoch) else None
+        return cached.fetched if leader_epoch in (NO_EPOCH, epoch) else None
 
 
 class _Unfinished(Exception):
-    """Some brokers have not answered yet."""
+    """Some brokers have not responded yet."""
 
 
-def _first_answers(asked: Sequence[Connection], limit: float) -> list[FetchResponse]:
+def _first_responses(asked: Sequence[Connection], limit: float) -> list[FetchResponse]:
     """The first responses to arrive. Raises BrokerUnavailable."""
     ready = asked
     if len(asked) > 1:

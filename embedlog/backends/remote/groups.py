@@ -1,8 +1,8 @@
 """Consumer groups over the wire: membership and offsets.
 
-Joins and syncs wait for the other members of the group, so each has a thread of its own for as long as it
-takes, and a connection to itself. heartbeats.py keeps members alive in between; the session timeout that the
-coordinator is told is therefore session_timeout_ms, and how long a client may stay away is seen to here.
+Joins and syncs wait for the other members of the group, so each runs in a thread and on a connection of its
+own. heartbeats.py keeps members alive in between. So the coordinator's session timeout is session_timeout_ms,
+and the client's own limit between polls is enforced here.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ from .settings import Address
 
 T = TypeVar("T")
 
-_LONGEST_SYNC_MS: Final = 300_000
+_MAX_SYNC_MS: Final = 300_000
 _NEW_MEMBER_WAIT_MS: Final = 300_000
 _LEAVE_MS: Final = 2_000
-_JOINS: Final = 3  # the first is answered with the id to join with
+_MAX_JOINS: Final = 3  # the first response assigns the member id to join with
 
 
 class RemoteCoordinator:
@@ -96,14 +96,14 @@ class RemoteCoordinator:
             )
 
         member = LocalMember(
-            group, member_id, group_instance_id, session_timeout_ms / 1000, on_rebalance or _nobody
+            group, member_id, group_instance_id, session_timeout_ms / 1000, on_rebalance or _ignore
         )
 
         def join() -> JoinResult:
             answer = JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id)
             self._joining.add(member)
             try:
-                for _ in range(_JOINS):
+                for _ in range(_MAX_JOINS):
                     answer = self._coordinators.ask(
                         group,
                         request(member.member_id),
@@ -132,7 +132,7 @@ class RemoteCoordinator:
                 ),
             )
 
-        return _in_a_thread(join)
+        return _in_thread(join)
 
     def _joined(self, group: str, answer: JoinGroupResponse) -> JoinGroupResponse:
         if answer.error_code != ErrorCode.MEMBER_ID_REQUIRED:
@@ -163,12 +163,12 @@ class RemoteCoordinator:
 
         def sync() -> bytes:
             assignment = self._coordinators.ask(
-                group, request, SyncGroupResponse, synced, wait_ms=_LONGEST_SYNC_MS
+                group, request, SyncGroupResponse, synced, wait_ms=_MAX_SYNC_MS
             )
-            member.error = None  # what was said of the rebalance that has ended here
+            member.error = None  # of the rebalance that has ended now
             return assignment
 
-        return _in_a_thread(sync)
+        return _in_thread(sync)
 
     def heartbeat(self, group: str, member_id: str, generation: int) -> None:
         self._brokers.check_open()
@@ -178,13 +178,13 @@ class RemoteCoordinator:
         self._brokers.check_open()
         member = self._heartbeats.remove(group, member_id)
         if member is None:
-            raise UnknownMember(f"{member_id!r} is no member of group {group!r}")
+            raise UnknownMember(f"{member_id!r} is not a member of group {group!r}")
         self._leave(member)
 
     def _member(self, group: str, member_id: str) -> LocalMember:
         member = self._heartbeats.get(group, member_id)
         if member is None:
-            raise UnknownMember(f"{member_id!r} is no member of group {group!r}")
+            raise UnknownMember(f"{member_id!r} is not a member of group {group!r}")
         return member
 
     def _beat(self, member: LocalMember) -> None:
@@ -258,7 +258,7 @@ class RemoteCoordinator:
             for found in answer.topics:
                 for part in found.partitions:
                     if part.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and self._is_gone(found.name):
-                        continue  # and with it all that there was to remember
+                        continue  # there is nothing left to commit
                     what = f"committing {found.name} {part.partition_index} for group {group!r}"
                     self._coordinators.check(group, part.error_code, what)
 
@@ -363,7 +363,7 @@ class RemoteCoordinator:
                 return GroupDescription(
                     group, GroupType.CLASSIC, state, found.protocol_type, protocol, -1, None, members
                 )
-            raise NotKafka(f"a broker was asked to describe group {group!r}, and did not")
+            raise NotKafka(f"the response to DescribeGroups lacks group {group!r}")
 
         return self._coordinators.ask(
             group, DescribeGroupsRequest(groups=[group]), DescribeGroupsResponse, described
@@ -381,7 +381,7 @@ class RemoteCoordinator:
     # -- the end -----------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Leave for all who have not left: what is forgotten, or waits in a join, has nobody else."""
+        """Leave all groups, also those whose join is pending."""
         for member in (*self._heartbeats.close(), *tuple(self._joining)):
             if member.member_id:
                 with contextlib.suppress(EmbedlogError):
@@ -392,7 +392,7 @@ class RemoteCoordinator:
         self._heartbeats.abandon()
 
 
-def _nobody() -> None:
+def _ignore() -> None:
     pass
 
 
@@ -400,11 +400,11 @@ def _state(name: str) -> GroupState:
     try:
         return GroupState(name)
     except ValueError:
-        raise NotKafka(f"a broker says that a group is {name!r}") from None
+        raise NotKafka(f"a broker reports the unknown group state {name!r}") from None
 
 
-def _in_a_thread(work: Callable[[], T]) -> Future[T]:
-    """Run it in a thread of its own."""
+def _in_thread(work: Callable[[], T]) -> Future[T]:
+    """Run it in a new thread."""
     future: Future[T] = Future()
     future.set_running_or_notify_cancel()
 

@@ -1,9 +1,8 @@
 """The group members of this process, and the thread that sends their heartbeats.
 
-A member is alive to its coordinator as long as this thread says so, every heartbeat_interval_ms; and to this
-thread as long as its client comes by (`Membership.advance` asks at every turn) within the time that it was
-given, max_poll_interval_ms: one that does not leaves its group. What the coordinator answers is kept for the
-client's next visit, and the client is woken.
+This thread sends each member's heartbeats to its coordinator every heartbeat_interval_ms, as long as the
+member's client polls (`Membership.advance` calls `visit`) within max_poll_interval_ms; otherwise the member
+leaves its group. An error of the coordinator is kept for the client's next poll, and the client is woken.
 
 Source: KIP-62 (heartbeats in the background).
 """
@@ -45,8 +44,8 @@ class Heartbeats:
     """Keeps members alive. Thread-safe.
 
     Args:
-        beat: sends one heartbeat; raises what the coordinator answers.
-        leave: lets a member go whose client stayed away.
+        beat: sends one heartbeat; raises the coordinator's error.
+        leave: removes a member whose client has stopped polling from its group.
         interval_s: between two heartbeats.
     """
 
@@ -86,7 +85,7 @@ class Heartbeats:
         """Record a poll of its client. Raises the coordinator's last error; UnknownMember."""
         member = self.get(group, member_id)
         if member is None:
-            raise UnknownMember(f"{member_id!r} is no member of group {group!r}")
+            raise UnknownMember(f"{member_id!r} is not a member of group {group!r}")
         member.seen = time.monotonic()
         if member.error is not None:
             raise member.error.with_traceback(None)
@@ -124,13 +123,13 @@ class Heartbeats:
         try:
             if time.monotonic() - member.seen > member.limit_s:
                 self._leave(member)
-                raise UnknownMember(f"the consumer did not come back for {member.limit_s:g} s")
+                raise UnknownMember(f"the consumer did not poll for {member.limit_s:g} s")
             self._beat(member)
         except RebalanceInProgress as error:
-            # It stays alive while its client finishes what it was given.
-            news = member.error is None
+            # It stays alive while its client finishes its records.
+            first = member.error is None
             member.error = error
-            if news:
+            if first:
                 member.wake()
         except BrokerUnavailable as error:
             logger.info("group %r: no heartbeat: %s", member.group, error)

@@ -42,7 +42,7 @@ class RemoteOffsets(PartitionOffsets):
     def flushed_offset(self) -> int:
         """Raises UnsupportedByBackend."""
         raise UnsupportedByBackend(
-            "flushed_offset: brokers do not tell it; open the log's directory, with mode='r'"
+            "flushed_offset: brokers do not report it; open the log's directory, with mode='r'"
         )
 
     def __repr__(self) -> str:
@@ -76,7 +76,7 @@ class Lookups:
 
         def attempt(deadline: float) -> OffsetAndTimestamp | None:
             leader = self._metadata.leader(name, deadline)
-            [answers] = self._listed(leader, name.topic, [name.partition], [wanted], deadline)
+            [answers] = self._list_offsets(leader, name.topic, [name.partition], [wanted], deadline)
             found = answers[name.partition]
             if found.offset < 0:
                 return None
@@ -87,12 +87,12 @@ class Lookups:
     def split(
         self, topic: str, partition: int, start: int, end: int, split_bytes: int, not_before_ms: int | None
     ) -> list[OffsetRange]:
-        """See `Splits.split`: one piece, since brokers do not tell sizes."""
+        """See `Splits.split`: one split, since brokers do not report sizes."""
         return [OffsetRange(start, end, -1)]
 
     def next_valid_offset(self, topic: str, partition: int, offset: int, path: str, pos: int) -> NoReturn:
         raise UnsupportedByBackend(
-            "reading on after damage needs the log's directory: `embedlog repair` removes the damage there"
+            "skipping damage needs the log's directory: `embedlog repair` removes the damage there"
         )
 
     def offsets_before(self, topic: str, partition: int, time_ms: int, max_offsets: int) -> list[int]:
@@ -116,8 +116,8 @@ class Lookups:
                     answer = None
             if answer is None:
                 raise UnsupportedByBackend(
-                    "offsets_before: this broker has no list of segments (ListOffsets version 0) any more; "
-                    "offset_for_time gives the first offset at or after a time"
+                    "offsets_before: this broker no longer lists segments (ListOffsets version 0); "
+                    "offset_for_time returns the first offset at or after a time"
                 )
             return self._checked(answer, name.topic, [name.partition])[name.partition].old_style_offsets
 
@@ -128,10 +128,10 @@ class Lookups:
     def _edges(
         self, leader: Address, topic: str, partitions: Sequence[int], deadline: float
     ) -> dict[int, PartitionOffsets]:
-        first, last = self._listed(leader, topic, partitions, [_EARLIEST, _LATEST], deadline)
+        first, last = self._list_offsets(leader, topic, partitions, [_EARLIEST, _LATEST], deadline)
         return {number: RemoteOffsets(first[number].offset, last[number].offset, -1) for number in partitions}
 
-    def _listed(
+    def _list_offsets(
         self,
         leader: Address,
         topic: str,
@@ -139,7 +139,7 @@ class Lookups:
         timestamps: Sequence[int],
         deadline: float,
     ) -> list[dict[int, ListOffsetsPartitionResponse]]:
-        """The offset of each partition for each timestamp; the leaders are asked in parallel."""
+        """The offset of each partition for each timestamp; the requests are pipelined."""
         limit = self._brokers.limit(deadline)
         with self._metadata.asking(topic), self._brokers.connection(leader, limit) as connection:
             for timestamp in timestamps:
@@ -165,7 +165,7 @@ class Lookups:
         }
         for number in partitions:
             if number not in found:
-                raise NotKafka(f"{topic} {number}: a broker was asked for offsets and said none")
+                raise NotKafka(f"{topic} {number}: the response to ListOffsets lacks the partition")
             code = found[number].error_code
             if code in _STALE:
                 self._metadata.forget(topic)

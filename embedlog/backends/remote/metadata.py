@@ -1,7 +1,7 @@
 """A cluster's metadata: partitions of topics, their leaders, and settings.
 
-It is kept for metadata_max_age_ms (settings, which are asked for by themselves, for ten times as long), and
-let go of where an answer shows that it is out of date: then whoever got that answer asks again.
+It is cached for metadata_max_age_ms (settings, which take a request of their own, ten times as long), and
+dropped when a response shows that it is out of date; the retry then requests it again.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from .settings import Address
 
 TOPIC: Final = 2
 _OWN: Final = 1
-_SETTINGS_KEPT: Final = 10  # times metadata_max_age_ms
-_SETTINGS_AT_ONCE: Final = 1_000  # topics in one request
+_SETTINGS_AGE: Final = 10  # times metadata_max_age_ms
+_MAX_SETTINGS: Final = 1_000  # topics in one request
 
 
 class View(NamedTuple):
@@ -66,8 +66,8 @@ class TopicConfig(NamedTuple):
 
 
 class ClusterDescription(NamedTuple):
-    """A cluster: its id (empty where brokers tell none), the controller (-1: none), the brokers' addresses,
-    and who leads the partitions of each topic (-1: nobody)."""
+    """A cluster: its id (empty if unknown), the controller (-1: none), the brokers' addresses, and the
+    leader of each partition by topic (-1: none)."""
 
     cluster_id: str
     controller: int
@@ -83,21 +83,21 @@ class Metadata:
         self._views: dict[str, View] = {}
         self._configs: dict[str, TopicConfig] = {}
         self._controller = -1
-        self.cluster_id = ""  # empty where brokers tell none
+        self.cluster_id = ""  # empty if the brokers report none
 
     def connect(self) -> None:
         """Connect to a broker, without retries. Raises BrokerUnavailable."""
         deadline = time.monotonic() + self._brokers.settings.default_api_timeout_ms / 1000
-        self._asked([], deadline)
+        self._request([], deadline)
 
     def names(self) -> list[str]:
         """All topics, sorted."""
-        found = self._brokers.retried(lambda deadline: self._asked(None, deadline))
+        found = self._brokers.retried(lambda deadline: self._request(None, deadline))
         return sorted(topic.name for topic in found.topics if topic.name is not None and not topic.error_code)
 
     def cluster(self) -> ClusterDescription:
         """The cluster as it is now. Raises BrokerUnavailable."""
-        found = self._brokers.retried(lambda deadline: self._asked(None, deadline))
+        found = self._brokers.retried(lambda deadline: self._request(None, deadline))
         return ClusterDescription(
             found.cluster_id or "",
             found.controller_id,
@@ -111,29 +111,31 @@ class Metadata:
 
     def view(self, topic: str) -> View:
         """A topic. Raises TopicNotFound, InvalidTopicName, InvalidType, BrokerUnavailable."""
-        view = self._kept(topic)
-        return self._brokers.retried(lambda deadline: self._looked(topic, deadline)) if view is None else view
+        view = self._cached(topic)
+        return (
+            self._brokers.retried(lambda deadline: self._refresh(topic, deadline)) if view is None else view
+        )
 
     def leader(self, name: TopicPartition, deadline: float) -> Address:
         """A partition's leader. For an attempt: raises Retry, PartitionNotFound, and as `view`."""
-        view = self._kept(name.topic) or self._looked(name.topic, deadline)
+        view = self._cached(name.topic) or self._refresh(name.topic, deadline)
         if not 0 <= name.partition < len(view.leaders):
-            view = self._looked(name.topic, deadline)
+            view = self._refresh(name.topic, deadline)
             self.check_partition(view, name.partition)
-        return self._leading(view, name.partition)
+        return self._leader_of(view, name.partition)
 
     def leaders(self, topic: str, deadline: float) -> dict[Address, list[int]]:
         """The partitions of a topic by leader. For an attempt: raises as `leader`."""
-        view = self._kept(topic) or self._looked(topic, deadline)
+        view = self._cached(topic) or self._refresh(topic, deadline)
         found: dict[Address, list[int]] = {}
         for partition in range(len(view.leaders)):
-            found.setdefault(self._leading(view, partition), []).append(partition)
+            found.setdefault(self._leader_of(view, partition), []).append(partition)
         return found
 
     def controller(self, deadline: float) -> Address:
         """The controller's address. For an attempt: raises Retry."""
         if self._controller < 0:
-            self._asked([], deadline)
+            self._request([], deadline)
         return self._brokers.node(self._controller)
 
     @contextlib.contextmanager
@@ -175,25 +177,25 @@ class Metadata:
 
     def config(self, topic: str) -> TopicConfig:
         """A topic's settings; the defaults if the broker reports none. Raises as `view`."""
-        config = self._kept_config(topic)
+        config = self._cached_config(topic)
         if config is None:
             self.view(topic)
-            config = self._brokers.retried(lambda deadline: self._config(topic, deadline))
+            config = self._brokers.retried(lambda deadline: self._request_config(topic, deadline))
         return config
 
-    def _kept_config(self, topic: str) -> TopicConfig | None:
+    def _cached_config(self, topic: str) -> TopicConfig | None:
         config = self._configs.get(topic)
-        oldest = time.monotonic() - self._max_age_s * _SETTINGS_KEPT
+        oldest = time.monotonic() - self._max_age_s * _SETTINGS_AGE
         return None if config is None or config.at < oldest else config
 
-    def _config(self, topic: str, deadline: float) -> TopicConfig:
+    def _request_config(self, topic: str, deadline: float) -> TopicConfig:
         """Request a topic's settings, and those of other known topics without cached ones."""
-        others = {name for name in list(self._views) if name != topic and self._kept_config(name) is None}
+        others = {name for name in list(self._views) if name != topic and self._cached_config(name) is None}
         now = time.monotonic()
         request = DescribeConfigsRequest(
             resources=[
                 DescribeConfigsResource(resource_type=TOPIC, resource_name=name, configuration_keys=None)
-                for name in (topic, *islice(others, _SETTINGS_AT_ONCE))
+                for name in (topic, *islice(others, _MAX_SETTINGS))
             ]
         )
         try:
@@ -208,7 +210,7 @@ class Metadata:
                 continue
             if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 self.forget(topic)
-                self._looked(topic, deadline)
+                self._refresh(topic, deadline)
             check_code(result.error_code, f"the settings of topic {topic!r}", result.error_message)
             found = _as_config(result, now)
         self._configs[topic] = found
@@ -220,7 +222,7 @@ class Metadata:
     def _max_age_s(self) -> float:
         return self._brokers.settings.metadata_max_age_ms / 1000
 
-    def _kept(self, topic: object) -> View | None:
+    def _cached(self, topic: object) -> View | None:
         """A topic's cached metadata, unless it is too old."""
         view = self._views.get(topic) if isinstance(topic, str) else None
         if view is None:
@@ -229,20 +231,20 @@ class Metadata:
             return None
         return view if time.monotonic() - view.at < self._max_age_s else None
 
-    def _looked(self, topic: str, deadline: float) -> View:
+    def _refresh(self, topic: str, deadline: float) -> View:
         """A topic's current metadata. Raises TopicNotFound, Retry."""
-        answer = self._asked([topic], deadline)
+        answer = self._request([topic], deadline)
         for found in answer.topics:
             if found.name != topic:
                 continue
             if found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 self.forget(topic)
-                raise TopicNotFound(f"no topic {topic!r} at {self._brokers.path}; create_topic makes one")
+                raise TopicNotFound(f"no topic {topic!r} at {self._brokers.path}; create_topic creates one")
             check_code(found.error_code, f"topic {topic!r}")
             return self._views[topic]
-        raise Retry(BrokerUnavailable(f"{self._brokers.path} says nothing of topic {topic!r}"))
+        raise Retry(BrokerUnavailable(f"{self._brokers.path}: the response lacks topic {topic!r}"))
 
-    def _asked(self, topics: Sequence[str] | None, deadline: float) -> MetadataResponse:
+    def _request(self, topics: Sequence[str] | None, deadline: float) -> MetadataResponse:
         """Request metadata from any broker and cache it; None for all topics."""
         wanted = None if topics is None else [MetadataRequestTopic(name=topic) for topic in topics]
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
@@ -256,11 +258,11 @@ class Metadata:
                 self._views[topic.name] = _view(topic, topic.name, now)
         return answer
 
-    def _leading(self, view: View, partition: int) -> Address:
+    def _leader_of(self, view: View, partition: int) -> Address:
         node = view.leaders[partition]
         if node < 0:
             self.forget(view.name)
-            raise Retry(BrokerUnavailable(f"{view.name} {partition} has no leader now"))
+            raise Retry(BrokerUnavailable(f"{view.name} {partition} has no leader"))
         try:
             return self._brokers.node(node)
         except Retry:

@@ -74,5 +74,5 @@ def _address(part: str, text: str) -> Address:
 
 def _not_an_address(text: str) -> InvalidArgument:
     return InvalidArgument(
-        f"{shown(text)} is no address of brokers: write kafka://host:9092, or kafka://host:9092,host2:9092"
+        f"{shown(text)} is not an address of brokers: use kafka://host:9092 or kafka://host:9092,host2:9092"
     )

@@ -1,7 +1,7 @@
 """Administration over the wire: creates, alters and deletes topics, and deletes records.
 
-What embedlog has a setting for is checked here, so that mistakes have the same errors as with a directory;
-what it has none for goes to the broker as it is, which may know it.
+Settings that embedlog has are checked here, so that mistakes raise the same errors as with a directory;
+others are sent to the broker unchanged, which may know them.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from .connection import NotKafka
 from .lookups import Lookups
 from .metadata import TOPIC, Metadata
 
-_AS_THE_BROKER_HAS_IT: Final = -1
+_BROKER_DEFAULT: Final = -1
 _SET: Final = 0
 _REMOVE: Final = 1
 
@@ -73,15 +73,15 @@ class Topics:
     def create_topic(
         self, name: str, partitions: int, settings: Mapping[str, Any], *, exist_ok: bool = False
     ) -> TopicDescription:
-        """See `Log.create_topic`. As many replicas as the brokers make by default."""
+        """See `Log.create_topic`. The topic has the brokers' default number of replicas."""
         check_topic_name(name)
         check_partition_count(partitions)
-        written = _written(settings)
+        written = _encoded(settings)
         configs = [CreatableTopicConfig(name=key, value=value) for key, value in written.items()]
         topic = CreatableTopic(
             name=name,
             num_partitions=partitions,
-            replication_factor=_AS_THE_BROKER_HAS_IT,
+            replication_factor=_BROKER_DEFAULT,
             configs=configs,
         )
 
@@ -89,17 +89,17 @@ class Topics:
             request = CreateTopicsRequest(topics=[topic], timeout_ms=self._timeout_ms(deadline))
             controller = self._metadata.controller(deadline)
             answer = self._brokers.ask(controller, request, CreateTopicsResponse, deadline)
-            [result] = _of(answer.topics, name)
+            [result] = _results_for(answer.topics, name)
             self._check(result.error_code, result.error_message, name, settings)
 
         try:
-            self._changed(attempt, TopicExists)
+            self._change_once(attempt, TopicExists)
         except TopicExists:
             if not exist_ok:
                 raise TopicExists(
                     f"topic {name!r} exists already: exist_ok=True takes it as it is, alter_topic changes it"
                 ) from None
-        return self._there(name, partitions)
+        return self._wait_for_topic(name, partitions)
 
     def alter_topic(self, name: str, settings: Mapping[str, Any]) -> TopicDescription:
         """See `Log.alter_topic`."""
@@ -107,7 +107,7 @@ class Topics:
         given = {key: value for key, value in settings.items() if value is not None}
         changes = [
             AlterableConfig(name=key, config_operation=_SET, value=value)
-            for key, value in _written(given).items()
+            for key, value in _encoded(given).items()
         ]
         for key in settings.keys() - given.keys():
             changes.append(
@@ -137,11 +137,11 @@ class Topics:
             request = CreatePartitionsRequest(topics=[topic], timeout_ms=self._timeout_ms(deadline))
             controller = self._metadata.controller(deadline)
             answer = self._brokers.ask(controller, request, CreatePartitionsResponse, deadline)
-            [result] = _of(answer.results, name)
+            [result] = _results_for(answer.results, name)
             self._check(result.error_code, result.error_message, name, {})
 
-        self._changed(attempt, InvalidArgument)
-        return self._there(name, partitions)
+        self._change_once(attempt, InvalidArgument)
+        return self._wait_for_topic(name, partitions)
 
     def delete_topic(self, name: str) -> None:
         """See `Log.delete_topic`."""
@@ -151,12 +151,12 @@ class Topics:
             request = DeleteTopicsRequest(topic_names=[name], timeout_ms=self._timeout_ms(deadline))
             controller = self._metadata.controller(deadline)
             answer = self._brokers.ask(controller, request, DeleteTopicsResponse, deadline)
-            [result] = _of(answer.responses, name)
+            [result] = _results_for(answer.responses, name)
             if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise TopicNotFound(f"no topic {name!r} at {self._brokers.path}")
             self._check(result.error_code, result.error_message, name, {})
 
-        self._changed(attempt, TopicNotFound)
+        self._change_once(attempt, TopicNotFound)
         self._metadata.forget_settings(name)
         self._until(lambda: name not in self._metadata.names())
         self._metadata.forget(name)
@@ -174,7 +174,7 @@ class Topics:
             request = DeleteRecordsRequest(topics=[wanted], timeout_ms=self._timeout_ms(deadline))
             with self._metadata.asking(topic):
                 answer = self._brokers.ask(leader, request, DeleteRecordsResponse, deadline)
-            [answered] = _of(answer.topics, topic)
+            [answered] = _results_for(answer.topics, topic)
             [found] = answered.partitions
             if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 raise self._past_the_end(name, before_offset)
@@ -187,9 +187,9 @@ class Topics:
 
     # -- inside ------------------------------------------------------------------------------------------
 
-    def _changed(self, attempt: Callable[[float], None], already: type[EmbedlogError]) -> None:
-        """Have something changed that cannot be changed twice: behind an answer that was lost, the error that
-        says that it is so already is none."""
+    def _change_once(self, attempt: Callable[[float], None], already: type[EmbedlogError]) -> None:
+        """Make a change that cannot be made twice. After a lost response, `already` (the error of a change
+        that has been made) means success."""
         lost = False
 
         def tried(deadline: float) -> None:
@@ -208,24 +208,23 @@ class Topics:
     def _past_the_end(self, name: TopicPartition, offset: int) -> OffsetOutOfRange:
         edges = self._lookups.offsets(*name)[name.partition]
         return OffsetOutOfRange(
-            f"{name}: records cannot be deleted up to {shown(offset)}: the log ends at "
-            f"{edges.log_end_offset:,}",
+            f"{name}: cannot delete records up to {shown(offset)}: the log ends at {edges.log_end_offset:,}",
             offset=offset,
             log_start_offset=edges.log_start_offset,
             log_end_offset=edges.log_end_offset,
         )
 
-    def _check(self, code: int, said: str | None, name: str, settings: Mapping[str, Any]) -> None:
+    def _check(self, code: int, message: str | None, name: str, settings: Mapping[str, Any]) -> None:
         """Raises Retry, or the code's error."""
         if code == ErrorCode.NOT_CONTROLLER:
             self._metadata.forget_controller()
         try:
-            check_code(code, f"topic {name!r}", said)
+            check_code(code, f"topic {name!r}", message)
         except InvalidSetting as error:
             unknown = [key for key in settings if _own_name(key) not in TopicSettings.names()]
             raise (UnknownSetting(str(error)) if unknown else error) from None
 
-    def _there(self, name: str, partitions: int) -> TopicDescription:
+    def _wait_for_topic(self, name: str, partitions: int) -> TopicDescription:
         """The topic, once the brokers know it and its partitions have leaders."""
 
         def known() -> bool:
@@ -241,7 +240,7 @@ class Topics:
         return self._metadata.describe(name)
 
     def _until(self, known: Callable[[], bool]) -> None:
-        """Wait a limited time until the cluster shows a change that has been made."""
+        """Wait until the cluster shows a change that has been made; at most request_timeout_ms."""
         until = time.monotonic() + self._brokers.settings.request_timeout_ms / 1000
         while not known() and time.monotonic() < until:
             self._brokers.pause(self._brokers.settings.retry_backoff_ms / 1000)
@@ -251,11 +250,11 @@ class Topics:
         return max(int((self._brokers.limit(deadline) - time.monotonic()) * 1000), 1)
 
 
-def _of(results: list[Any], name: str) -> list[Any]:
+def _results_for(results: list[Any], name: str) -> list[Any]:
     """The result for a topic. Raises NotKafka."""
     found = [each for each in results if each.name == name]
     if len(found) != 1:
-        raise NotKafka(f"a broker was asked about topic {name!r}, and answered {len(found)} times")
+        raise NotKafka(f"the response has {len(found)} results for topic {name!r}")
     return found
 
 
@@ -269,7 +268,7 @@ def _dotted(name: str) -> str:
     return name.replace("_", ".")
 
 
-def _written(settings: Mapping[str, Any]) -> dict[str, str]:
+def _encoded(settings: Mapping[str, Any]) -> dict[str, str]:
     """Encode settings for the wire. Raises InvalidSetting, InvalidType."""
     written = {}
     for typed, value in settings.items():
@@ -277,6 +276,6 @@ def _written(settings: Mapping[str, Any]) -> dict[str, str]:
         if name in TopicSettings.names():
             value = TopicSettings.parse({typed: value})[name]
         elif not isinstance(value, str | int | float):
-            raise InvalidType(f"{typed} must be text or a number, not {type(value).__name__}")
+            raise InvalidType(f"{typed} must be a string or a number, not {type(value).__name__}")
         written[_dotted(name)] = str(value).lower() if isinstance(value, bool) else str(value)
     return written

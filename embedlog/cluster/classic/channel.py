@@ -1,6 +1,6 @@
 """A blocking connection to one broker: one request at a time.
 
-    ask(request) -> connect if there is no connection -> send -> read the size, then so many bytes -> decode
+    ask(request) -> connect if there is no connection -> send -> receive the size, then the response -> decode
 
 The timeout covers a whole exchange, however slowly its bytes arrive. After any error the connection is
 closed, since its state is unknown; the next request opens a new one. No request is retried here.
@@ -62,7 +62,7 @@ class Channel:
         `wait_s` is how long the broker may delay the response on purpose. Raises BrokerUnavailable,
         RequestTimedOut, BrokerError if the broker has none of the versions.
         """
-        with self._asking(request, wait_s) as deadline:
+        with self._exclusively(request, wait_s) as deadline:
             return self._exchange(request, kind, self._choose(request, versions), deadline)
 
     def tell(self, request: Request, versions: range) -> None:
@@ -70,7 +70,7 @@ class Channel:
 
         Raises as `ask`; the broker's errors are not reported.
         """
-        with self._asking(request, 0.0) as deadline:
+        with self._exclusively(request, 0.0) as deadline:
             self._send(request, self._choose(request, versions), deadline)
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ class Channel:
             self._disconnect()
 
     @contextmanager
-    def _asking(self, request: Request, wait_s: float) -> Iterator[float]:
+    def _exclusively(self, request: Request, wait_s: float) -> Iterator[float]:
         """Exclusive use of the connection; yields the deadline. Raises as `ask`."""
         with self._lock:
             try:
@@ -90,7 +90,7 @@ class Channel:
             except TimeoutError as error:
                 self._disconnect()
                 raise RequestTimedOut(
-                    f"{self}: no answer to {request.api.name} within {self._timeout_s + wait_s:g} s"
+                    f"{self}: no response to {request.api.name} within {self._timeout_s + wait_s:g} s"
                 ) from error
             except OSError as error:
                 self._disconnect()
@@ -100,10 +100,10 @@ class Channel:
                 raise BrokerUnavailable(f"{self} does not speak Kafka's protocol: {error}") from error
 
     def _connect(self, deadline: float) -> None:
-        self._socket = socket.create_connection((self.host, self.port), _left(deadline))
+        self._socket = socket.create_connection((self.host, self.port), _seconds_left(deadline))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        answer = self._exchange(ApiVersionsRequest(), ApiVersionsResponse, 0, deadline)
-        self._versions = {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys}
+        response = self._exchange(ApiVersionsRequest(), ApiVersionsResponse, 0, deadline)
+        self._versions = {each.api_key: (each.min_version, each.max_version) for each in response.api_keys}
 
     def _disconnect(self) -> None:
         if self._socket is not None:
@@ -114,9 +114,9 @@ class Channel:
         low, high = self._versions.get(request.api.key, (0, -1))
         found = min(high, versions[-1])
         if found < max(low, versions[0]):
-            offers = f"versions {low} to {high}" if high >= 0 else "nothing of it"
+            offers = f"versions {low} to {high}" if high >= 0 else "no version"
             raise BrokerError(
-                f"{self} offers {offers} for {request.api.name}, this client needs one of {versions[0]} to "
+                f"{self} offers {offers} of {request.api.name}, this client needs one of {versions[0]} to "
                 f"{versions[-1]}: read from this broker with embedlog.open() or any newer client",
                 code=ErrorCode.UNSUPPORTED_VERSION,
             )
@@ -126,24 +126,24 @@ class Channel:
         sock = self._send(request, version, deadline)
         (size,) = _SIZE.unpack(_received(sock, _SIZE.size, deadline))
         if not 0 < size <= _MAX_RESPONSE_BYTES:
-            raise ProtocolError(f"an answer of {size:,} bytes")
-        answer = _received(sock, size, deadline)
-        correlation_id, pos = decode_response_header(answer, APIS[request.api.key].api, version)
+            raise ProtocolError(f"a response of {size:,} bytes")
+        response = _received(sock, size, deadline)
+        correlation_id, pos = decode_response_header(response, APIS[request.api.key].api, version)
         if correlation_id != self._correlation_id:
-            raise ProtocolError(f"the answer to request {correlation_id}, not {self._correlation_id}")
-        return kind.decode(answer, version, pos)
+            raise ProtocolError(f"the response to request {correlation_id}, not {self._correlation_id}")
+        return kind.decode(response, version, pos)
 
     def _send(self, request: Request, version: int, deadline: float) -> socket.socket:
         sock = self._socket
         assert sock is not None
         self._correlation_id = self._correlation_id % _LAST_CORRELATION_ID + 1
         frame = b"".join(encode_request(request, version, self._correlation_id, self._client_id))  # type: ignore[arg-type]
-        sock.settimeout(_left(deadline))
+        sock.settimeout(_seconds_left(deadline))
         sock.sendall(frame)
         return sock
 
 
-def _left(deadline: float) -> float:
+def _seconds_left(deadline: float) -> float:
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError
@@ -153,9 +153,9 @@ def _left(deadline: float) -> float:
 def _received(sock: socket.socket, size: int, deadline: float) -> bytearray:
     data = bytearray()
     while len(data) < size:
-        sock.settimeout(_left(deadline))
+        sock.settimeout(_seconds_left(deadline))
         piece = sock.recv(min(_PIECE, size - len(data)))
         if not piece:
-            raise ConnectionResetError("the broker closed the connection before its answer was complete")
+            raise ConnectionResetError("the broker closed the connection within a response")
         data += piece
     return data

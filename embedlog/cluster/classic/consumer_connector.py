@@ -4,13 +4,13 @@
         (stream,) = connector.create_message_streams({"clicks": 1})["clicks"]
         for record in stream: ...
 
-    create_message_streams -> Member        registers, rebalances, commits; one thread        member.py
-                              Fetchers      one thread for each broker that is read from      fetchers.py
-                              MessageStream the application's end, one thread each            streams.py
+    create_message_streams -> ZooKeeperMember  registers, rebalances, commits; one thread     member.py
+                              Fetchers         one thread for each broker that is read from   fetchers.py
+                              MessageStream    the application's end, one thread each         streams.py
 
-It is Kafka's consumer from before there were group coordinators: members find their partitions each for
-itself, and ZooKeeper records the owners. Brokers are read with the first versions of Fetch, which those that
-have a ZooKeeper know: no headers, no zstd, see SimpleConsumer. Who needs no ZooKeeper has `Log.consumer`.
+This is Kafka's consumer from before group coordinators: each member computes its own partitions, and
+ZooKeeper records the owners. It uses the first versions of Fetch, which brokers with a ZooKeeper have: no
+headers, no zstd (see SimpleConsumer). `Log.consumer` needs no ZooKeeper.
 
 Source: Kafka 0.7 and 0.10 implementation, "High-level API"; Kafka's ZookeeperConsumerConnector.
 """
@@ -39,7 +39,7 @@ from .topic_filter import compiled
 
 
 class ConsumerConnector:
-    """A consumer of a group. A context manager, which shuts it down. Thread-safe.
+    """A consumer of a group. A context manager that shuts it down. Thread-safe.
 
     Args:
         zookeeper_connect: "host:port,host:port/chroot" of the cluster's ZooKeeper.
@@ -73,7 +73,7 @@ class ConsumerConnector:
 
     @property
     def consumer_id(self) -> str:
-        """This consumer's id in the registry; "" before it has streams. Each session has a new one."""
+        """This consumer's id in the registry; "" before it has streams. Each session has its own."""
         return self._member.consumer_id if self._member is not None else ""
 
     def owned(self) -> dict[TopicPartition, int]:
@@ -87,18 +87,18 @@ class ConsumerConnector:
         key_decoder: Decoder | None = None,
         value_decoder: Decoder | None = None,
     ) -> dict[str, list[MessageStream]]:
-        """So many streams of each topic; a topic may come later.
+        """The given number of streams of each topic; a topic may be created later.
 
-        Registers this consumer and waits for its first rebalance. Once for a connector, and not together with
+        Registers this consumer and waits for its first rebalance. Call it once, and not together with
         `create_message_streams_by_filter`. The decoders get keys and values that are not None.
 
-        Raises InvalidArgument, InvalidType, InvalidTopicName; RebalanceFailed where the partitions are held
-        by others for longer than rebalance_max_retries pauses of rebalance_backoff_ms; what reading the
-        offsets raises. After an error the connector is shut down.
+        Raises InvalidArgument, InvalidType, InvalidTopicName; RebalanceFailed if other members own the
+        partitions for longer than rebalance_max_retries times rebalance_backoff_ms; any error of reading the
+        offsets. After an error the connector is shut down.
         """
         if not isinstance(topic_count_map, Mapping):
             raise InvalidType(
-                f"topics are given as {{name: streams}}, not as {type(topic_count_map).__name__}"
+                f"topic_count_map must be {{topic: streams}}, not {type(topic_count_map).__name__}"
             )
         for topic, count in topic_count_map.items():
             check_topic_name(topic)
@@ -121,11 +121,11 @@ class ConsumerConnector:
         key_decoder: Decoder | None = None,
         value_decoder: Decoder | None = None,
     ) -> list[MessageStream]:
-        """Streams of all topics whose names match a white list, or match a black list not, now and later.
+        """Streams of all topics, now and later, whose names match a whitelist or do not match a blacklist.
 
-        A list is a regular expression in Java's syntax that must match whole names; a comma stands for "or"
-        (topic_filter.py says what is refused). Internal topics are left out unless exclude_internal_topics is
-        False. The rest is as for `create_message_streams`.
+        A list is a regular expression in Java's syntax that must match whole names; a comma means "or"
+        (topic_filter.py lists the exceptions). Internal topics are left out unless exclude_internal_topics is
+        False. Otherwise as `create_message_streams`.
         """
         check_int("num_streams", num_streams, low=1, high=MAX_INT32)
         if (whitelist is None) == (blacklist is None):
@@ -141,13 +141,13 @@ class ConsumerConnector:
         return [self._streams[key] for key in keys]
 
     def commit_offsets(self) -> None:
-        """Commit what was consumed: all that streams gave out, but for what other threads still work at.
+        """Commit the offsets of all delivered records, except those that other threads still process.
 
-        Returns when they are stored. Raises ZooKeeperUnavailable, BrokerUnavailable, BrokerError; Closed.
+        Returns when they are stored. Raises ZooKeeperUnavailable, BrokerUnavailable, BrokerError, Closed.
         """
         self._check_process()
         for stream in self._streams.values():
-            stream.come_back()
+            stream.acknowledge()
         if self._member is not None:
             self._member.commit()
         elif self._closed:
@@ -156,13 +156,13 @@ class ConsumerConnector:
     def shutdown(self) -> None:
         """Leave the group: stop reading, commit (with auto_commit_enable), release the partitions.
 
-        Streams end. A record that another thread works at is waited for, rebalance_handover_ms at most.
-        May be called twice, and from any thread.
+        Streams end. Waits at most rebalance_handover_ms for records that other threads still process.
+        Idempotent; may be called from any thread.
         """
         if self._guard.forked:
             return
         for stream in list(self._streams.values()):
-            stream.come_back()
+            stream.acknowledge()
         with self._guard:
             if not self._closed:
                 self._closed = True
@@ -196,14 +196,14 @@ class ConsumerConnector:
             if self._closed:
                 raise Closed("the connector is shut down")
             if self._member is not None:
-                raise ConcurrentUse("a connector's streams are created once: make another connector")
+                raise ConcurrentUse("a connector creates its streams once: make another connector")
             for key in keys:
                 self._streams[key] = MessageStream(
                     max_chunks=self._settings.queued_max_message_chunks,
                     timeout_ms=self._settings.consumer_timeout_ms,
                     key_decoder=key_decoder,
                     value_decoder=value_decoder,
-                    on_room=self._room,
+                    on_room=self._fetch_more,
                     is_current=self._is_current,
                 )
             static = subscription.pattern == STATIC
@@ -221,9 +221,9 @@ class ConsumerConnector:
             self.shutdown()
             raise
 
-    def _room(self) -> None:
+    def _fetch_more(self) -> None:
         if self._member is not None:
-            self._member.room()
+            self._member.fetch_more()
 
     def _is_current(self) -> bool:
         return self._member is not None and self._member.is_current

@@ -1,15 +1,16 @@
 """From messages to requests: groups messages by broker, handles the responses, and retries.
 
     messages -> by (broker, partition) -> batches -> for each broker a request with a batch for each partition
-                                                     -> those that did not go: again, or an error
+                                                     -> rejected messages: again, or an error
 
-A request has one batch for a partition, as brokers want it; what is too much for one goes with the next.
+A request has one batch for each partition, as brokers require; the next request takes the rest.
 
-A topic that is in no registry yet is created by asking a broker about it (auto_create_topics_enable). The
-answer says who leads its partitions; from then on the registries do.
+A topic that is in no registry yet is created by a Metadata request to a broker (auto_create_topics_enable).
+The response has its partitions' leaders; from then on the registries do.
 
-A static list of brokers does not say which partitions each of them takes, and behind a balancer's address may
-be any broker: all of the topic's are tried at random, and what was refused is remembered for the connection.
+A static list of brokers does not say which partitions a broker leads, and a load balancer's address may lead
+to any broker: partitions of the topic are tried at random, and rejected ones are remembered for the
+connection.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ if TYPE_CHECKING:  # it needs kazoo
 
 _PRODUCE: Final = range(3, 13)  # with record batches, and topics by their names
 _METADATA: Final = range(13)
-_MOST_RECORDS: Final = 10_000  # in a batch
-_MOST_BYTES: Final = 512 << 10
+_MAX_RECORDS: Final = 10_000  # in a batch
+_MAX_BYTES: Final = 512 << 10
 _PARTITIONS_KNOWN_S: Final = 60.0
 _ELSEWHERE: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
@@ -66,7 +67,7 @@ class _Failed(NamedTuple):
     error: EmbedlogError
 
     @property
-    def may_be_tried_again(self) -> bool:
+    def is_retriable(self) -> bool:
         error = self.error
         return isinstance(error, BrokerUnavailable | TopicNotFound) or (
             isinstance(error, BrokerError) and error.retriable
@@ -81,7 +82,7 @@ class ZooKeeperSender:
         partitions: ZooKeeperPartitions,
         pool: ProducerPool,
         partitioner: Partitioner,
-        asking: ProduceOptions,
+        options: ProduceOptions,
         *,
         num_retries: int,
         retry_backoff_s: float,
@@ -89,7 +90,7 @@ class ZooKeeperSender:
         self._partitions = partitions
         self._pool = pool
         self._partitioner = partitioner
-        self._asking = asking
+        self._options = options
         self._num_retries = num_retries
         self._retry_backoff_s = retry_backoff_s
 
@@ -99,12 +100,12 @@ class ZooKeeperSender:
             if attempt:
                 time.sleep(self._retry_backoff_s)
             failed = self._attempt(left)
-            _raise_first(each for each in failed if not each.may_be_tried_again)
+            _raise_first(each for each in failed if not each.is_retriable)
             if not failed:
                 return
             left = [message for each in failed for message in each.messages]
             for topic in {message.topic for message in left}:
-                self._partitions.look_again(topic)
+                self._partitions.mark_stale(topic)
         _raise_first(failed)
 
     def _attempt(self, messages: Sequence[Event]) -> list[_Failed]:
@@ -115,37 +116,37 @@ class ZooKeeperSender:
         failed = []
         for topic, several in by_topic.items():
             try:
-                places = self._partitions.of(topic)
-                if not places and not self._partitions.has(topic):
-                    places = self._begin(topic)
-                if not places:
-                    raise BrokerUnavailable(f"no broker has topic {topic!r} now")
+                pairs = self._partitions.of(topic)
+                if not pairs and not self._partitions.has(topic):
+                    pairs = self._create_topic(topic)
+                if not pairs:
+                    raise BrokerUnavailable(f"no registered broker has topic {topic!r}")
             except (BrokerUnavailable, BrokerError, TopicNotFound) as error:
                 failed.append(_Failed(several, error))
                 continue
-            at_random = places[random_index(len(places))]
+            random_partition = pairs[random_index(len(pairs))]
             for message in several:
-                place = at_random if message.key is None else self._place(message.key, places)
-                of_broker = by_broker.setdefault(place.broker, {})
-                of_broker.setdefault((topic, place.partition), []).append(message)
+                pair = random_partition if message.key is None else self._choose(message.key, pairs)
+                of_broker = by_broker.setdefault(pair.broker, {})
+                of_broker.setdefault((topic, pair.partition), []).append(message)
         for broker, of_broker in sorted(by_broker.items()):
             try:
                 with self._pool.lent(broker) as channel:
-                    failed += produce(channel, of_broker, self._asking)
+                    failed += produce(channel, of_broker, self._options)
             except BrokerUnavailable as error:
                 failed += [_Failed(several, error) for several in of_broker.values()]
         return failed
 
-    def _begin(self, topic: str) -> list[BrokerPartition]:
+    def _create_topic(self, topic: str) -> list[BrokerPartition]:
         """Create a topic, and wait at most request_timeout_ms until its partitions have leaders.
 
         Raises TopicNotFound if brokers do not create topics, BrokerUnavailable, BrokerError.
         """
-        until = time.monotonic() + self._asking.timeout_ms / 1000
+        until = time.monotonic() + self._options.timeout_ms / 1000
         while True:
             brokers = self._pool.brokers()
             if not brokers:
-                raise BrokerUnavailable(f"no broker is there to create topic {topic!r}")
+                raise BrokerUnavailable(f"no broker is registered, so topic {topic!r} cannot be created")
             try:
                 with self._pool.lent(brokers[random_index(len(brokers))]) as channel:
                     found = _leaders(channel, topic)
@@ -160,25 +161,25 @@ class ZooKeeperSender:
                 )
             time.sleep(self._retry_backoff_s)
 
-    def _place(self, key: object, places: Sequence[BrokerPartition]) -> BrokerPartition:
-        chosen = self._partitioner.partition(key, len(places))
+    def _choose(self, key: object, pairs: Sequence[BrokerPartition]) -> BrokerPartition:
+        chosen = self._partitioner.partition(key, len(pairs))
         if isinstance(chosen, bool) or not isinstance(chosen, int):
-            raise InvalidType(f"a partitioner gives an int, not {type(chosen).__name__} ({shown(chosen)})")
-        if not 0 <= chosen < len(places):
+            raise InvalidType(f"a partitioner returns an int, not {type(chosen).__name__} ({shown(chosen)})")
+        if not 0 <= chosen < len(pairs):
             raise InvalidArgument(
-                f"the partitioner chose {shown(chosen)} of {len(places)} partitions, which count from 0"
+                f"the partitioner chose {shown(chosen)} of {len(pairs)} partitions, which count from 0"
             )
-        return places[chosen]
+        return pairs[chosen]
 
 
 class ListSender:
-    """Implements Sender: sends each call to a random broker of a list, and to a partition that it accepts."""
+    """Implements Sender: sends each call to a random broker of a list, to a partition that it leads."""
 
-    def __init__(self, pool: ProducerPool, asking: ProduceOptions) -> None:
+    def __init__(self, pool: ProducerPool, options: ProduceOptions) -> None:
         self._pool = pool
-        self._asking = asking
+        self._options = options
         self._lock = threading.Lock()
-        self._known: WeakKeyDictionary[Channel, dict[str, _Taken]] = WeakKeyDictionary()
+        self._known: WeakKeyDictionary[Channel, dict[str, _Accepted]] = WeakKeyDictionary()
 
     def send(self, messages: Sequence[Event]) -> None:
         by_topic: dict[str, list[Event]] = {}
@@ -196,16 +197,16 @@ class ListSender:
                 raise
 
     def _send(
-        self, channel: Channel, known: dict[str, _Taken], topic: str, messages: Sequence[Event]
+        self, channel: Channel, known: dict[str, _Accepted], topic: str, messages: Sequence[Event]
     ) -> None:
-        taken = known.get(topic)
-        if taken is None or time.monotonic() - taken.at > _PARTITIONS_KNOWN_S:
+        accepted = known.get(topic)
+        if accepted is None or time.monotonic() - accepted.at > _PARTITIONS_KNOWN_S:
             partitions = [each.partition for each in _leaders(channel, topic)]
-            taken = known[topic] = _Taken(partitions, time.monotonic())
+            accepted = known[topic] = _Accepted(partitions, time.monotonic())
         left: Sequence[Event] = messages
         while left:
-            partition = taken.partitions[random_index(len(taken.partitions))]
-            failed = produce(channel, {(topic, partition): left}, self._asking)
+            partition = accepted.partitions[random_index(len(accepted.partitions))]
+            failed = produce(channel, {(topic, partition): left}, self._options)
             if not failed:
                 return
             (refused,) = failed
@@ -214,40 +215,40 @@ class ListSender:
                 isinstance(error, BrokerError) and error.code in _ELSEWHERE
             )
             if elsewhere:
-                taken.partitions.remove(partition)
-            if not elsewhere or not taken.partitions:
+                accepted.partitions.remove(partition)
+            if not elsewhere or not accepted.partitions:
                 known.pop(topic)
                 raise error
             left = refused.messages
 
 
-class _Taken(NamedTuple):
+class _Accepted(NamedTuple):
     """The partitions of a topic that a connection's broker is known to accept."""
 
     partitions: list[int]
     at: float
 
 
-def produce(channel: Channel, messages: _Messages, asking: ProduceOptions) -> list[_Failed]:
-    """Send messages to one broker, by (topic, partition); what failed. Of those of a partition the first ones
-    may have been appended all the same.
+def produce(channel: Channel, messages: _Messages, options: ProduceOptions) -> list[_Failed]:
+    """Send messages to one broker, by (topic, partition). Returns the failed ones; of a failed partition the
+    first messages may have been appended all the same.
 
-    Raises BrokerUnavailable: nobody knows what was appended.
+    Raises BrokerUnavailable: any of the messages may have been appended.
     """
     failed: list[_Failed] = []
-    left = {place: list(several) for place, several in messages.items()}
+    left = {name: list(several) for name, several in messages.items()}
     while left:
         batches, counts = {}, {}
-        for place, several in left.items():
-            counts[place], batches[place] = _batch(several, asking.compression)
-        refused = _request(channel, batches, asking)
-        for place in list(left):
-            if place in refused:
-                failed.append(_Failed(left.pop(place), refused[place]))
+        for name, several in left.items():
+            counts[name], batches[name] = _batch(several, options.compression)
+        refused = _request(channel, batches, options)
+        for name in list(left):
+            if name in refused:
+                failed.append(_Failed(left.pop(name), refused[name]))
             else:
-                del left[place][: counts[place]]
-                if not left[place]:
-                    del left[place]
+                del left[name][: counts[name]]
+                if not left[name]:
+                    del left[name]
     return failed
 
 
@@ -259,35 +260,37 @@ def _batch(messages: Sequence[Event], compression: int) -> tuple[int, bytearray]
     for message in messages:
         key = key_bytes(message.key)
         size += len(key or b"") + len(message.data or b"")
-        if rows and (size > _MOST_BYTES or len(rows) == _MOST_RECORDS):
+        if rows and (size > _MAX_BYTES or len(rows) == _MAX_RECORDS):
             break
         rows.append((key, message.data, (), now_ms))
     return len(rows), encode_batch(rows, compression=compression)
 
 
 def _request(
-    channel: Channel, batches: Mapping[tuple[str, int], bytearray], asking: ProduceOptions
+    channel: Channel, batches: Mapping[tuple[str, int], bytearray], options: ProduceOptions
 ) -> dict[tuple[str, int], EmbedlogError]:
     topics: dict[str, TopicProduceData] = {}
     for (topic, partition), batch in batches.items():
         data = topics.setdefault(topic, TopicProduceData(name=topic)).partition_data
         data.append(PartitionProduceData(index=partition, records=memoryview(batch)))
-    request = ProduceRequest(acks=asking.acks, timeout_ms=asking.timeout_ms, topic_data=list(topics.values()))
-    if asking.acks == 0:
+    request = ProduceRequest(
+        acks=options.acks, timeout_ms=options.timeout_ms, topic_data=list(topics.values())
+    )
+    if options.acks == 0:
         channel.tell(request, _PRODUCE)
         return {}
-    answer = channel.ask(request, ProduceResponse, _PRODUCE)
-    said = {
-        (topic.name, part.index): part for topic in answer.responses for part in topic.partition_responses
+    response = channel.ask(request, ProduceResponse, _PRODUCE)
+    results = {
+        (topic.name, part.index): part for topic in response.responses for part in topic.partition_responses
     }
     refused: dict[tuple[str, int], EmbedlogError] = {}
-    for place in batches:
-        what = f"sending to {place[0]} {place[1]} at {channel}"
-        part = said.get(place)
+    for name in batches:
+        what = f"sending to {name[0]} {name[1]} at {channel}"
+        part = results.get(name)
         if part is None:
-            refused[place] = BrokerUnavailable(f"{what}: the broker does not say what became of it")
+            refused[name] = BrokerUnavailable(f"{what}: the response lacks the partition")
         elif part.error_code:
-            refused[place] = error_of(part.error_code, what, part.error_message)
+            refused[name] = error_of(part.error_code, what, part.error_message)
     return refused
 
 
@@ -297,13 +300,13 @@ def _leaders(channel: Channel, topic: str) -> list[BrokerPartition]:
     Raises TopicNotFound, BrokerUnavailable, BrokerError.
     """
     request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=True)
-    answer = channel.ask(request, MetadataResponse, _METADATA)
-    for found in answer.topics:
+    response = channel.ask(request, MetadataResponse, _METADATA)
+    for found in response.topics:
         if found.name == topic:
             if found.error_code:
                 raise error_of(found.error_code, f"topic {topic!r} at {channel}")
             return [BrokerPartition(part.leader_id, part.partition_index) for part in found.partitions]
-    raise BrokerUnavailable(f"{channel} says nothing of topic {topic!r}")
+    raise BrokerUnavailable(f"{channel}: the response lacks topic {topic!r}")
 
 
 def _raise_first(failed: Iterable[_Failed]) -> None:

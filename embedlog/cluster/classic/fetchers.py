@@ -1,16 +1,16 @@
 """Fetchers: a thread for each broker that leads owned partitions, and one that finds the leaders.
 
-    homeless claims --> the finder asks where their leaders are --> the fetcher of that broker
+    claims without a fetcher --> the finder looks up their leaders --> the fetcher of that broker
          ^                                                              |  multifetch -> streams
          +---- the broker is gone, or does not lead the partition ------+
 
-A fetcher asks for all of its partitions at once whose streams have room, waits at the broker while there is
-nothing, and ends with its last partition: a consumer is connected to the brokers that it reads from, and to
-no other. Where nobody leads, the finder looks again after a pause that doubles, or when it is woken.
+A fetcher requests all of its partitions whose streams have room at once, waits at the broker while there are
+no records, and ends with its last partition: a consumer is connected only to the brokers that it reads from.
+If a partition has no leader, the finder tries again after a pause that doubles, or when it is woken.
 
-Invariants: a claim is with one fetcher, or homeless; a claim that is not `alive` leaves at the next turn, and
-whatever a fetch under way brings for it is refused by its stream; no thread here holds a lock while it waits
-for a broker or for ZooKeeper.
+Invariants: a claim has one fetcher, or waits for one; a claim that is not `alive` is removed in the next
+turn, and its stream refuses records of a fetch under way; no thread here holds a lock while it waits for a
+broker or for ZooKeeper.
 
 Source: Kafka 0.10 implementation, "High-level API"; Kafka's ConsumerFetcherManager.
 """
@@ -29,12 +29,12 @@ from .connector_settings import ConnectorSettings
 from .simple_consumer import EARLIEST_TIME, LATEST_TIME, FetchRequest, MessageSet, SimpleConsumer
 from .streams import Claim
 
-_ANSWER_BYTES: Final = 64 << 20
-_LEAST_BYTES: Final = 16 << 10
-_LONGEST_PAUSE_S: Final = 2.0
+_RESPONSE_BYTES: Final = 64 << 20
+_MIN_BYTES: Final = 16 << 10
+_MAX_PAUSE_S: Final = 2.0
 _RESETS: Final = {"smallest": EARLIEST_TIME, "largest": LATEST_TIME}
 
-# Another broker, or the same one a little later, has the partition.
+# Another broker leads the partition, or this one will shortly.
 _MOVED: Final = (BrokerUnavailable, BrokerError, TopicNotFound)
 
 _logger = logging.getLogger(__name__)
@@ -46,8 +46,8 @@ class Fetchers:
     """All fetchers of one consumer.
 
     Args:
-        leaders: where the leaders of partitions are; those that have none just now are left out.
-        on_start: called, in a fetcher's thread, when a claim has got the offset where it begins.
+        leaders: returns the leaders' addresses; partitions without a leader are left out.
+        on_start: called in a fetcher's thread when a claim's first offset has been found.
     """
 
     def __init__(self, leaders: Leaders, settings: ConnectorSettings, on_start: Callable[[], None]) -> None:
@@ -55,7 +55,7 @@ class Fetchers:
         self.settings = settings
         self.on_start = on_start
         self.changed = threading.Condition()
-        self._homeless: set[Claim] = set()
+        self._unassigned: set[Claim] = set()
         self._fetchers: dict[BrokerAddress, _Fetcher] = {}
         self._woken = False
         self._closed = False
@@ -63,9 +63,9 @@ class Fetchers:
         self._finder.start()
 
     def add(self, claims: Collection[Claim]) -> None:
-        """Fetch these from their positions."""
+        """Fetch these partitions."""
         with self.changed:
-            self._homeless.update(claims)
+            self._unassigned.update(claims)
             self.wake()
 
     def wake(self) -> None:
@@ -83,7 +83,7 @@ class Fetchers:
         """Stop. Pending fetches end, and their records are dropped."""
         with self.changed:
             self._closed = True
-            self._homeless.clear()
+            self._unassigned.clear()
             for fetcher in self._fetchers.values():
                 fetcher.closed = True
             self.changed.notify_all()
@@ -91,13 +91,13 @@ class Fetchers:
 
     # -- for fetchers ----------------------------------------------------------------------------------
 
-    def give_back(self, claims: Iterable[Claim]) -> None:
-        """Their broker is no longer the leader: find it. The lock is held."""
-        self._homeless.update(claims)
+    def reassign(self, claims: Iterable[Claim]) -> None:
+        """Find the new leader of these. The lock is held."""
+        self._unassigned.update(claims)
         self.changed.notify_all()
 
     def ended(self, fetcher: _Fetcher) -> None:
-        """It has no claims left. The lock is held."""
+        """The fetcher has no claims left. The lock is held."""
         if self._fetchers.get(fetcher.address) is fetcher:
             del self._fetchers[fetcher.address]
 
@@ -108,32 +108,32 @@ class Fetchers:
         pause = shortest
         while True:
             with self.changed:
-                while not self._closed and not self._homeless:
+                while not self._closed and not self._unassigned:
                     self.changed.wait()
                 if self._closed:
                     return
-                self._homeless = {claim for claim in self._homeless if claim.alive}
-                wanted = {claim.name: claim for claim in self._homeless}
+                self._unassigned = {claim for claim in self._unassigned if claim.alive}
+                wanted = {claim.name: claim for claim in self._unassigned}
                 self._woken = False
             try:
                 found = self._leaders(wanted)
             except EmbedlogError as error:
-                _logger.warning("Who leads partitions cannot be found out just now: %s", error)
+                _logger.warning("The leaders of partitions cannot be found: %s", error)
                 found = {}
             with self.changed:
                 if self._closed:
                     return
                 for name, address in found.items():
                     claim = wanted[name]
-                    if claim in self._homeless:
-                        self._homeless.discard(claim)
+                    if claim in self._unassigned:
+                        self._unassigned.discard(claim)
                         self._fetcher(address).claims.add(claim)
                 self.changed.notify_all()
-                if not self._homeless:
+                if not self._unassigned:
                     pause = shortest
                     continue
                 self.changed.wait_for(lambda: self._closed or self._woken, pause)
-                pause = min(pause * 2, _LONGEST_PAUSE_S)
+                pause = min(pause * 2, _MAX_PAUSE_S)
 
     def _fetcher(self, address: BrokerAddress) -> _Fetcher:
         fetcher = self._fetchers.get(address)
@@ -180,7 +180,7 @@ class _Fetcher(threading.Thread):
                     self._pause()
                     with self._fetchers.changed:
                         self.claims.difference_update(gone)
-                        self._fetchers.give_back(gone)
+                        self._fetchers.reassign(gone)
 
     def _ready(self) -> list[Claim] | None:
         """Wait for claims to fetch. Returns None when this fetcher has ended."""
@@ -205,31 +205,31 @@ class _Fetcher(threading.Thread):
     def _fetch(self, claims: list[Claim]) -> list[Claim]:
         """Fetch once and deliver to the streams. Returns the claims that this broker does not lead."""
         gone = [claim for claim in claims if claim.fetch_offset is None and not self._begin(claim)]
-        asked = {claim.name: claim for claim in claims if claim.fetch_offset is not None}
-        if not asked:
+        requested = {claim.name: claim for claim in claims if claim.fetch_offset is not None}
+        if not requested:
             return gone
-        size = min(self._settings.fetch_message_max_bytes, max(_ANSWER_BYTES // len(asked), _LEAST_BYTES))
-        requests = [FetchRequest(*name, claim.fetch_offset or 0, size) for name, claim in asked.items()]
-        answers = self._consumer.multifetch(
+        size = min(self._settings.fetch_message_max_bytes, max(_RESPONSE_BYTES // len(requested), _MIN_BYTES))
+        requests = [FetchRequest(*name, claim.fetch_offset or 0, size) for name, claim in requested.items()]
+        responses = self._consumer.multifetch(
             requests,
             max_wait_ms=self._settings.fetch_wait_max_ms,
             min_bytes=self._settings.fetch_min_bytes,
         )
-        for answer in answers:
-            claim = asked[TopicPartition(answer.request.topic, answer.request.partition)]
-            if not self._take(claim, answer):
+        for response in responses:
+            claim = requested[TopicPartition(response.request.topic, response.request.partition)]
+            if not self._take(claim, response):
                 gone.append(claim)
         return gone
 
-    def _take(self, claim: Claim, answer: MessageSet) -> bool:
+    def _take(self, claim: Claim, response: MessageSet) -> bool:
         """Deliver a response. Returns False if another broker leads the partition."""
-        error = answer.error
+        error = response.error
         if error is None:
-            if not answer.records or claim.stream.put(claim, answer.records):
-                claim.fetch_offset = answer.next_offset
+            if not response.records or claim.stream.put(claim, response.records):
+                claim.fetch_offset = response.next_offset
             return True
         if isinstance(error, OffsetOutOfRange) and self._settings.auto_offset_reset in _RESETS:
-            _logger.warning("%s; it goes on at the %s", error, self._settings.auto_offset_reset)
+            _logger.warning("%s; reset to the %s offset", error, self._settings.auto_offset_reset)
             claim.fetch_offset = None
             return True
         if isinstance(error, _MOVED):

@@ -9,10 +9,10 @@ A commit covers all partitions that a consumer owns: a coordinator deletes an of
 again within offsets_retention_minutes. During a migration the larger of the two offsets is written to both
 places as soon as a partition is claimed, so the new place has all of them even if no record arrives.
 
-A commit by a former owner is rejected. ZooKeeper does that itself: the offset is
-written in a transaction that checks the owner's node. Kafka does not know ZooKeeper's owners, so
-ownership is checked just before; a commit that is then delayed until after the end of the session
-is accepted late. Its records were consumed: nothing is skipped, at worst some are read again.
+A commit by a former owner is rejected. ZooKeeper does that itself: the offset is written in a transaction
+that checks the owner's node. Kafka does not know ZooKeeper's owners, so ownership is checked just before; a
+commit that is delayed until after the end of the session is accepted late. Its records were consumed: nothing
+is skipped, at worst some records are read again.
 
 Source: Kafka 0.10 implementation, "Consumer Offset Tracking", "Migrating offsets from ZooKeeper to Kafka".
 """
@@ -57,7 +57,9 @@ class GroupOffsets:
         if self._in_zookeeper:
             found.update(self._registry.offsets(partitions))
         if self._in_kafka and partitions:
-            committed = self._asked(lambda consumer: consumer.fetch_offsets(self._group, partitions))
+            committed = self._with_coordinator(
+                lambda consumer: consumer.fetch_offsets(self._group, partitions)
+            )
             for name, each in committed.items():
                 if each is not None:
                     found[name] = max(each.offset, found.get(name, 0))
@@ -79,7 +81,7 @@ class GroupOffsets:
         if self._in_kafka:
             owned = {name: CommittedOffset(each) for name, each in offsets.items() if name not in refused}
             if owned:
-                self._asked(lambda coordinator: coordinator.commit_offsets(self._group, owned))
+                self._with_coordinator(lambda coordinator: coordinator.commit_offsets(self._group, owned))
         return refused
 
     def close(self) -> None:
@@ -88,11 +90,11 @@ class GroupOffsets:
             self._coordinator.close()
             self._coordinator = None
 
-    def _asked(self, ask: Callable[[SimpleConsumer], T]) -> T:
+    def _with_coordinator(self, ask: Callable[[SimpleConsumer], T]) -> T:
         """Ask the group's coordinator; retry after a pause if it has moved or is not ready."""
         for left in range(self._settings.offsets_commit_max_retries, -1, -1):
             try:
-                return ask(self._found())
+                return ask(self._find_coordinator())
             except (BrokerUnavailable, BrokerError) as error:
                 self.close()
                 if not left or (isinstance(error, BrokerError) and not error.retriable):
@@ -101,24 +103,24 @@ class GroupOffsets:
                 time.sleep(self._settings.offsets_channel_backoff_ms / 1000)
         raise AssertionError("there is a last attempt")
 
-    def _found(self) -> SimpleConsumer:
+    def _find_coordinator(self) -> SimpleConsumer:
         """A connection to the coordinator, found by asking any broker."""
         if self._coordinator is not None:
             return self._coordinator
         failed: BrokerUnavailable | BrokerError = BrokerUnavailable(
-            f"the offsets of group {self._group!r} are with a broker, and none is in /brokers/ids"
+            f"no broker is registered in /brokers/ids that knows the coordinator of group {self._group!r}"
         )
         for broker in self._registry.brokers():
             try:
-                with self._connected(broker.host, broker.port) as asked:
+                with self._connect(broker.host, broker.port) as asked:
                     found = asked.find_coordinator(self._group)
             except (BrokerUnavailable, BrokerError) as error:
                 failed = error
             else:
-                self._coordinator = self._connected(found.host, found.port)
+                self._coordinator = self._connect(found.host, found.port)
                 return self._coordinator
         raise failed
 
-    def _connected(self, host: str, port: int) -> SimpleConsumer:
+    def _connect(self, host: str, port: int) -> SimpleConsumer:
         settings = self._settings
         return SimpleConsumer(host, port, settings.socket_timeout_ms, client_id=settings.client_id)

@@ -3,26 +3,26 @@
     register    1 our id into /consumers/[group]/ids, with what we read
                 2, 3, 4 watches: the group's ids, the brokers' ids, the topics (set by reading them)
                 5 rebalance
-    rebalance   look     members, topics, brokers               registry.py
-                compute  which partitions are ours               rebalance.py, steps 1 to 7
-                give up  those that we have and should not       step 8
-                           stop reading -> the application lays down what it has in hand -> commit -> release
-                claim    those that we should have and have not  step 9
+    rebalance   read     members, topics, brokers                    registry.py
+                compute  the partitions assigned to us               rebalance.py, steps 1 to 7
+                release  partitions no longer assigned to us         step 8
+                           stop reading -> wait for the application's current record -> commit -> release
+                claim    newly assigned partitions                   step 9
                            create the owner's node -> look up the offset -> fetch
-    commit      every auto_commit_interval_ms, when asked for, before anything is given up: the offsets of all
-                partitions that are ours, even of those that got no records, so that none of them expires
+    commit      every auto_commit_interval_ms, on request, and before a release: the offsets of all owned
+                partitions, even of those without new records, so that none of them expires
 
-Whatever a watch tells, the answer is another rebalance; one that finds nothing to do costs a few reads. What
-stays ours is not touched: its node stays, and it is read on. A partition that another one still has is
-watched, and tried again when it is let go of, or after rebalance_backoff_ms.
+Every watch triggers a rebalance; one that finds nothing to do costs a few reads. A partition that stays
+assigned is not touched: its node stays, and fetching continues. A partition that another member still owns is
+watched, and claimed when it is released or after rebalance_backoff_ms.
 
-When the session with ZooKeeper is over all is dropped, without a commit, since others may have it by now, and
-we register anew, with another id. So it is when ZooKeeper has said nothing for so long that it may be over
-(coordination/lease.py); from that moment on the streams give out nothing.
+When the ZooKeeper session ends, the consumer drops all partitions without a commit, since other members may
+own them by now, and registers again under a new id. It does the same if ZooKeeper has been silent for so long
+that the session may have ended (coordination/lease.py); from then on the streams deliver nothing.
 
-Invariants: a partition is fetched only while we own it in the registry; it is released only after nothing of
-it is given out any more and its offset is committed, as far as that can be done; what failed is tried again,
-for as long as the consumer lives.
+Invariants: a partition is fetched only while this consumer owns it in the registry; it is released only after
+its stream has stopped delivering it and, if possible, its offset is committed; failed steps are retried for
+as long as the consumer lives.
 
 Source: Kafka 0.7 and 0.10 implementation, "Consumer registration algorithm", "Consumer rebalancing
 algorithm".
@@ -51,8 +51,8 @@ from .rebalance import assigned_to, streams_for
 from .registry import Registry
 from .streams import Claim, MessageStream
 
-_LOOK_S: Final = 1.0  # at the session, while there is no connection
-_UNCONNECTED: Final = 0  # stands for the session's id meanwhile
+_CHECK_S: Final = 1.0  # between checks of the session
+_UNCONNECTED: Final = 0  # the session's id while there is no connection
 
 _logger = logging.getLogger(__name__)
 
@@ -61,9 +61,9 @@ class ZooKeeperMember:
     """One consumer of a group and its thread.
 
     Args:
-        subscription: what it reads.
-        stream: the stream of a partition, given the stream's number.
-        streams: all of them.
+        subscription: the topics to read.
+        stream: returns the stream of a partition, given the stream's number.
+        streams: all streams.
     """
 
     def __init__(
@@ -81,20 +81,20 @@ class ZooKeeperMember:
         self._stream = stream
         self._settings = settings
         self._internal = not settings.exclude_internal_topics
-        self._registry = Registry(zookeeper, group, self.look)
+        self._registry = Registry(zookeeper, group, self.rebalance_soon)
         self._offsets = GroupOffsets(self._registry, settings)
         self._fetchers = Fetchers(self._registry.leaders, settings, self.commit_soon)
         self._changed = threading.Condition()
-        self._look = True
+        self._must_rebalance = True
         self._commit_soon = False
         self._closing = False
-        self._asked: list[Future[None]] = []
+        self._requested_commits: list[Future[None]] = []
         self._settled: Future[None] = Future()
         self._id = ""
         self._session = 0
-        self._over = False
+        self._session_over = False
         self._lease = Lease(zookeeper)
-        self._left: dict[str, list[TopicPartition]] = {}
+        self._abandoned: dict[str, list[TopicPartition]] = {}
         self._claims: dict[TopicPartition, Claim] = {}
         self._registered: dict[TopicPartition, int] = {}
         self._attempts = 0
@@ -107,7 +107,7 @@ class ZooKeeperMember:
 
     @property
     def consumer_id(self) -> str:
-        """Its current id in the registry."""
+        """The current id in the registry."""
         return self._id
 
     @property
@@ -116,7 +116,7 @@ class ZooKeeperMember:
         return self._lease.is_valid
 
     def start(self) -> None:
-        """Start, and wait for the first rebalance. Raises RebalanceFailed, or its other errors."""
+        """Start, and wait for the first rebalance. Raises RebalanceFailed, or the rebalance's own error."""
         self._thread.start()
         self._settled.result()
 
@@ -125,14 +125,14 @@ class ZooKeeperMember:
         reading = tuple(self._claims)
         return {name: number for name, number in self._registered.copy().items() if name in reading}
 
-    def room(self) -> None:
-        """A stream has room for more."""
+    def fetch_more(self) -> None:
+        """Fetch more: a stream has room."""
         self._fetchers.wake()
 
-    def look(self) -> None:
-        """Something has changed in ZooKeeper."""
+    def rebalance_soon(self) -> None:
+        """Rebalance: something has changed in ZooKeeper."""
         with self._changed:
-            self._look = True
+            self._must_rebalance = True
             self._changed.notify_all()
 
     def commit_soon(self) -> None:
@@ -147,7 +147,7 @@ class ZooKeeperMember:
         with self._changed:
             if self._closing:
                 raise Closed("the consumer is shut down")
-            self._asked.append(done)
+            self._requested_commits.append(done)
             self._changed.notify_all()
         done.result()
 
@@ -182,14 +182,19 @@ class ZooKeeperMember:
                 now = time.monotonic()
                 due = [self._commit_at] if self._settings.auto_commit_enable else []
                 due += [self._retry_at] if self._retry_at is not None else []
-                if self._look or self._asked or self._commit_soon or any(each <= now for each in due):
-                    commits, self._asked = self._asked, []
+                if (
+                    self._must_rebalance
+                    or self._requested_commits
+                    or self._commit_soon
+                    or any(each <= now for each in due)
+                ):
+                    commits, self._requested_commits = self._requested_commits, []
                     return commits
                 if self._registered and not self._is_current():
-                    self._look = True
+                    self._must_rebalance = True
                     continue
-                left = min(due, default=now + _LOOK_S) - now
-                self._changed.wait(min(left, _LOOK_S) if self._registered else left)
+                left = min(due, default=now + _CHECK_S) - now
+                self._changed.wait(min(left, _CHECK_S) if self._registered else left)
             return None
 
     def _turn(self, commits: list[Future[None]]) -> None:
@@ -200,9 +205,9 @@ class ZooKeeperMember:
         now = time.monotonic()
         with self._changed:
             retried = self._retry_at is not None and self._retry_at <= now
-            if not (self._look or retried):
+            if not (self._must_rebalance or retried):
                 return
-            self._look = False
+            self._must_rebalance = False
         if retried:
             self._retry_at = None
             self._attempts += 1
@@ -214,42 +219,42 @@ class ZooKeeperMember:
             if not self._settled.done():
                 self._settled.set_result(None)
         else:
-            self._try_again(None)
+            self._schedule_retry(None)
 
     def _failed(self, commits: list[Future[None]], error: Exception) -> None:
         """An attempt failed and will be retried."""
         for each in commits:
             if not each.done():
                 each.set_exception(error)
-        self._try_again(error)
+        self._schedule_retry(error)
 
-    def _try_again(self, error: Exception | None) -> None:
+    def _schedule_retry(self, error: Exception | None) -> None:
         if self._retry_at is None:
             self._retry_at = time.monotonic() + self._settings.rebalance_backoff_ms / 1000
         if self._attempts > self._settings.rebalance_max_retries and not self._settled.done():
             self._settled.set_exception(
                 error
                 or RebalanceFailed(
-                    f"consumer {self._id} did not get all of its partitions in {self._attempts} attempts: "
-                    "others in the group hold them. rebalance_max_retries times rebalance_backoff_ms must be "
-                    "longer than the session of one who died"
+                    f"consumer {self._id} could not claim all of its partitions in {self._attempts} "
+                    "attempts: other members of the group own them. rebalance_max_retries times "
+                    "rebalance_backoff_ms must be longer than the session of a member that died"
                 )
             )
 
     def _end(self) -> None:
         try:
             if self._id and self._is_current():
-                self._give_up(list(self._registered), self._settings.rebalance_handover_ms)
+                self._release(list(self._registered), self._settings.rebalance_handover_ms)
                 self._registry.unregister(self._id)
         except EmbedlogError as error:
-            _logger.warning("Consumer %s left without saying so: %s", self._id, error)
+            _logger.warning("Consumer %s could not unregister: %s", self._id, error)
         for stream in self._streams:
             stream.drop(self._claims.values())
             stream.close()
         self._fetchers.close()
         self._offsets.close()
         self._lease.stop()
-        for each in self._asked:
+        for each in self._requested_commits:
             each.set_exception(Closed("the consumer was shut down"))
         if not self._settled.done():
             self._settled.set_exception(Closed("the consumer was shut down"))
@@ -258,14 +263,14 @@ class ZooKeeperMember:
 
     def _register(self) -> None:
         name = self._settings.consumer_id or socket.gethostname()
-        for former, owned in self._left.copy().items():
-            self._registry.abandon(former, owned)  # it may have been in this very session
-            del self._left[former]
-        self._over = False
+        for former, owned in self._abandoned.copy().items():
+            self._registry.abandon(former, owned)  # perhaps in this very session
+            del self._abandoned[former]
+        self._session_over = False
         since, session, consumer = clock(), self._zookeeper.session_id, f"{name}:{uuid.uuid4()}"
-        self._left[consumer] = []
+        self._abandoned[consumer] = []
         self._registry.register(consumer, self._subscription)
-        del self._left[consumer]
+        del self._abandoned[consumer]
         self._id, self._session = consumer, session
         self._lease.begin(session, since)
         _logger.info("Consumer %s is in group %s", consumer, self._registry.group)
@@ -274,7 +279,7 @@ class ZooKeeperMember:
         """One attempt. Returns False if other members still own some of the assigned partitions."""
         members = self._registry.members()
         if self._id not in members:
-            _logger.warning("Consumer %s is not in the registry any more", self._id)
+            _logger.warning("Consumer %s is no longer in the registry", self._id)
             self._drop_all()
             return False
         self._registry.watch_brokers()
@@ -285,21 +290,21 @@ class ZooKeeperMember:
             name for name, number in self._registered.items() if wanted.get(name) != number or name in stopped
         ]
         if gone:
-            self._give_up(gone, self._settings.rebalance_handover_ms)
+            self._release(gone, self._settings.rebalance_handover_ms)
         missing = {name: number for name, number in wanted.items() if name not in self._claims}
-        taken = self._take(missing) if missing else set()
+        refused = self._claim(missing) if missing else set()
         if gone or missing:
             _logger.info(
-                "Consumer %s: %d partitions of %d topics, %d given up, %d taken, %d still with others",
+                "Consumer %s: %d partitions of %d topics, %d released, %d claimed, %d still owned by others",
                 self._id,
                 len(self._registered),
                 len({name.topic for name in self._registered}),
                 len(gone),
-                len(missing) - len(taken),
-                len(taken),
+                len(missing) - len(refused),
+                len(refused),
             )
         self._fetchers.wake()
-        return not taken
+        return not refused
 
     def _topics(self) -> list[str]:
         if self._subscription.pattern == STATIC:
@@ -310,16 +315,16 @@ class ZooKeeperMember:
             if streams_for(topic, self._subscription, internal=self._internal)
         ]
 
-    def _take(self, wanted: Mapping[TopicPartition, int]) -> set[TopicPartition]:
+    def _claim(self, wanted: Mapping[TopicPartition, int]) -> set[TopicPartition]:
         """Claim partitions and begin to fetch them. Returns those that could not be claimed."""
-        self._registered.update(wanted)  # in case that the answer does not come
+        self._registered.update(wanted)  # in case the response is lost
         claimed = self._registry.claim(self._id, wanted)
         for name in set(wanted) - claimed:
             del self._registered[name]
         try:
             offsets = self._offsets.fetch(self._id, sorted(claimed))
         except EmbedlogError:
-            self._give_up(list(claimed), 0)
+            self._release(list(claimed), 0)
             raise
         claims = [
             Claim(name, self._stream(name, wanted[name]), offsets.get(name)) for name in sorted(claimed)
@@ -328,10 +333,11 @@ class ZooKeeperMember:
         self._fetchers.add(claims)
         return set(wanted) - claimed
 
-    def _give_up(self, names: Collection[TopicPartition], handover_ms: int) -> None:
+    def _release(self, names: Collection[TopicPartition], handover_ms: int) -> None:
         """Stop reading partitions, commit their offsets, and release them.
 
-        Where they cannot be committed they stay ours, unread, until the next attempt; not forever, though.
+        If the commit fails they stay owned, but unread, until the next attempt; after the last attempt they
+        are released anyway.
         """
         claims = [self._claims[name] for name in names if name in self._claims]
         for stream in self._streams:
@@ -347,7 +353,7 @@ class ZooKeeperMember:
             except EmbedlogError as error:
                 if not self._closing and self._attempts < self._settings.rebalance_max_retries:
                     raise
-                _logger.warning("Offsets are not committed, so records will come again: %s", error)
+                _logger.warning("Offsets were not committed, so records will be read again: %s", error)
         for name in names:
             self._claims.pop(name, None)
         self._registry.release(self._id, names)
@@ -356,16 +362,16 @@ class ZooKeeperMember:
 
     def _drop_all(self) -> None:
         """The session has ended: other members may own the partitions by now."""
-        _logger.warning("Consumer %s: the session with ZooKeeper is over, everything is dropped", self._id)
+        _logger.warning("Consumer %s: the ZooKeeper session has ended, all partitions are dropped", self._id)
         for stream in self._streams:
             stream.drop(self._claims.values())
         self._lease.end()
-        self._left[self._id] = list(self._registered)
+        self._abandoned[self._id] = list(self._registered)
         self._claims.clear()
         self._registered.clear()
         self._fetchers.wake()
         self._id = ""
-        self.look()
+        self.rebalance_soon()
 
     # -- committing ------------------------------------------------------------------------------------
 
@@ -379,7 +385,7 @@ class ZooKeeperMember:
         try:
             self._store(self._claims.values())
         except EmbedlogError as error:
-            _logger.warning("Consumer %s: offsets are not committed: %s", self._id, error)
+            _logger.warning("Consumer %s: offsets were not committed: %s", self._id, error)
             for each in asked:
                 each.set_exception(error)
         else:
@@ -393,7 +399,7 @@ class ZooKeeperMember:
         )
         if refused:
             _logger.warning(
-                "Consumer %s does not own %s any more: not committed",
+                "Consumer %s no longer owns %s: not committed",
                 self._id,
                 ", ".join(map(str, sorted(refused))),
             )
@@ -408,20 +414,20 @@ class ZooKeeperMember:
             self._registered.pop(claim.name, None)
         self._registry.lost(self._id, [claim.name for claim in claims])
         self._fetchers.wake()
-        self.look()
+        self.rebalance_soon()
 
     # -- the session -----------------------------------------------------------------------------------
 
     def _is_current(self) -> bool:
         """Whether the session, and so the ownership, is certainly valid."""
         return (
-            not self._over
+            not self._session_over
             and self._zookeeper.session_id in (self._session, _UNCONNECTED)
             and self._lease.is_valid
         )
 
     def _session_changed(self, there_is_one: bool) -> None:
         if not there_is_one:
-            self._over = True
+            self._session_over = True
             self._lease.end()
-        self.look()
+        self.rebalance_soon()

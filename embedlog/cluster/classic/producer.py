@@ -7,12 +7,12 @@
          -> a (broker, partition) for each message: the partitioner, over zookeeper_partitions.py
          -> a request to each broker (dispatching.py), over its connections (producer_pool.py)
 
-Here a partitioner's number is an index into the sorted list of (broker, partition). embedlog's own producer
-and Kafka's later clients take it for the partition's number: with leaders moved about, a key may lie
-elsewhere.
+Here a partitioner returns an index into the sorted list of (broker, partition). embedlog's own producer and
+Kafka's later clients take it for the partition's number, so a key may go to another partition there once
+leaders have moved.
 
-With ZooKeeper a request that a broker would not take, or that it did not answer, is tried again up to
-num_retries times, at whoever has the partition then: at least once. With a list it fails.
+With ZooKeeper a request that a broker rejected or did not answer is retried up to num_retries times, at the
+partition's current leader: at least once. With a list it fails.
 
 Source: Kafka 0.7 and 0.10 design, "Producer APIs"; names and defaults of settings are 0.7's and 0.8's.
 """
@@ -59,19 +59,19 @@ class Producer(Closing):
     """Sends to the brokers of a cluster. Thread-safe; a context manager.
 
     Args:
-        zk_connect: "host:port,host:port/chroot": brokers and topics are found there, and followed.
-        broker_list: or "host:port,...", "id:host:port,...", which may be a balancer's one address.
-        producer_type: "sync": `send` returns when the brokers have it. "async": when it is in the queue.
+        zk_connect: "host:port,host:port/chroot": the ZooKeeper that registers brokers and topics.
+        broker_list: instead, "host:port,..." or "id:host:port,..."; may be one address of a load balancer.
+        producer_type: "sync": `send` returns when the brokers have the events. "async": when they are queued.
         compression_codec: "none", "gzip", "snappy", "lz4" or "zstd".
-        acks: 1 when the partition's broker has it, -1 when all its replicas have, 0 no answer at all.
+        acks: 1: the leader has appended it; -1: all replicas in sync have; 0: no response.
         encoder, event_handler, callback_handler: see producer_data.py; an object, or a class to instantiate.
         partitioner: chooses by the key; with zk_connect only. An object or a class, too.
-        queue_time_ms, batch_size: "async": a batch is sent when it has so many events, or after so long.
+        queue_time_ms, batch_size: "async": a batch is sent after this time or with this many events.
         queue_size, queue_enqueue_timeout_ms: how many events may wait; how long `send` then waits for room
-            (-1: as long as it takes, 0: not at all) before BufferExhausted.
-        num_retries, retry_backoff_ms: with zk_connect: how often a request is tried again, and when.
-        request_timeout_ms: for connecting, and for each answer.
-        zk_session_timeout_ms: of the session with ZooKeeper.
+            (-1: without limit, 0: not at all) before BufferExhausted.
+        num_retries, retry_backoff_ms: with zk_connect: how often a request is retried, and the pause before.
+        request_timeout_ms: for connecting, and for each response.
+        zk_session_timeout_ms: of the ZooKeeper session.
 
     The documents' own names (`producer.type`, `queue.time`, `partitioner.class`) and those of Kafka 0.8 are
     accepted too: Producer(**{"producer.type": "async"}); synonyms.py lists them.
@@ -103,7 +103,7 @@ class Producer(Closing):
         client_id: str = "embedlog",
     ) -> None:
         if (zk_connect is None) == (broker_list is None):
-            raise InvalidArgument("brokers are found by zk_connect, or in broker_list: give one of them")
+            raise InvalidArgument("give zk_connect or broker_list, and not both")
         if partitioner is not None and broker_list is not None:
             raise InvalidArgument("with broker_list the partition is random: a partitioner needs zk_connect")
         check_choice("producer_type", producer_type, _TYPES)
@@ -116,16 +116,18 @@ class Producer(Closing):
         check_int("acks", acks, low=-1, high=1)
         forever = queue_enqueue_timeout_ms == _FOREVER
         waits = None if forever else as_seconds("queue_enqueue_timeout_ms", queue_enqueue_timeout_ms)
-        asking = ProduceOptions(acks, request_timeout_ms, codec_number(compression_codec))
+        options = ProduceOptions(acks, request_timeout_ms, codec_number(compression_codec))
         queue_time_s = as_seconds("queue_time_ms", queue_time_ms)
         backoff_s = as_seconds("retry_backoff_ms", retry_backoff_ms)
-        self._encoder: Encoder = _with("encoder", encoder, "to_message") or DefaultEncoder()
-        self._handler: EventHandler = _with("event_handler", event_handler, "handle") or DefaultEventHandler()
+        self._encoder: Encoder = _plug_in("encoder", encoder, "to_message") or DefaultEncoder()
+        self._handler: EventHandler = (
+            _plug_in("event_handler", event_handler, "handle") or DefaultEventHandler()
+        )
         self._callbacks = (
-            _with("callback_handler", callback_handler, "before_enqueue", "after_sending")
+            _plug_in("callback_handler", callback_handler, "before_enqueue", "after_sending")
             or CallbackHandler()
         )
-        chooses: Partitioner = _with("partitioner", partitioner, "partition") or DefaultPartitioner()
+        chooses: Partitioner = _plug_in("partitioner", partitioner, "partition") or DefaultPartitioner()
         self._lock = threading.Lock()
         self._closed = False
         self._partitions: ZooKeeperPartitions | None = None
@@ -141,13 +143,13 @@ class Producer(Closing):
                 self._partitions,
                 self.pool,
                 chooses,
-                asking,
+                options,
                 num_retries=num_retries,
                 retry_backoff_s=backoff_s,
             )
         else:
             self.pool.follow(parse_broker_list(broker_list))
-            self._sender = ListSender(self.pool, asking)
+            self._sender = ListSender(self.pool, options)
         self._queue: ProducerQueue | None = None
         if producer_type == "async":
             self._queue = ProducerQueue(
@@ -162,9 +164,9 @@ class Producer(Closing):
     def send(self, data: ProducerData | Iterable[ProducerData]) -> None:
         """Send one ProducerData, or several.
 
-        Synchronous: the brokers have all of it on return. Raises what a broker answers, BrokerUnavailable,
-        TopicNotFound: some of it may have been appended. Asynchronous: it is in the queue. Raises
-        BufferExhausted. Both: InvalidType, InvalidTopicName, Closed.
+        Synchronous: the brokers have all events on return. Raises the broker's error, BrokerUnavailable or
+        TopicNotFound; some events may have been appended. Asynchronous: the events are in the queue. Raises
+        BufferExhausted. Both raise InvalidType, InvalidTopicName, Closed.
         """
         events = _events(data)
         if self._closed:
@@ -198,19 +200,19 @@ def _events(given: object) -> list[Event]:
     """One event for each value. Raises InvalidType, InvalidTopicName."""
     several = [given] if isinstance(given, ProducerData) else given
     if not is_several(several):
-        raise InvalidType(f"send takes a ProducerData, or several, not {shown(given)}")
+        raise InvalidType(f"send takes one ProducerData or several, not {shown(given)}")
     events: list[Event] = []
     for each in several:
         if not isinstance(each, ProducerData):
-            raise InvalidType(f"send takes a ProducerData, or several, not {shown(each)}")
+            raise InvalidType(f"send takes one ProducerData or several, not {shown(each)}")
         check_topic_name(each.topic)
         values = each.data if isinstance(each.data, list) else [each.data]
         events += [Event(each.topic, value, each.key) for value in values]
     return events
 
 
-def _with(name: str, given: T, *methods: str) -> T:
-    """What was given, or an instance of it if it is a class: it must have these methods. None stays None.
+def _plug_in(name: str, given: T, *methods: str) -> T:
+    """The plug-in, or an instance of it if it is a class: it must have these methods. None stays None.
 
     Raises InvalidType.
     """
@@ -218,5 +220,5 @@ def _with(name: str, given: T, *methods: str) -> T:
         given = given()
     for method in methods if given is not None else ():
         if not callable(getattr(given, method, None)):
-            raise InvalidType(f"{name} needs a method {method}, which {shown(given)} has not")
+            raise InvalidType(f"{name} needs a method {method}, which {shown(given)} lacks")
     return given

@@ -3,11 +3,11 @@
     ProducerData     a topic, a key, one value or several
     Encoder          to_message(data) -> the bytes that are sent
     Partitioner      partition(key, num_partitions) -> an index into the sorted list of (broker, partition)
-    EventHandler     handle(events, sender, encoder): serialises a batch and has it sent
+    EventHandler     handle(events, sender, encoder): encodes a batch and sends it
     CallbackHandler  is called at each stage of the queue of an asynchronous producer
 
 Source: Kafka 0.7 and 0.10 design, "Producer APIs"; the stages are those of 0.7's CallbackHandler, and
-`after_sending`, without which nobody would hear of a batch that failed.
+`after_sending`, which reports batches that failed.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Partitioner(Protocol):
     """Chooses a partition. `key` is never None."""
 
     def partition(self, key: Any, num_partitions: int) -> int:
-        """From 0 to num_partitions - 1: an index into the list of (broker, partition), which is sorted."""
+        """An index into the sorted list of (broker, partition): 0 to num_partitions - 1."""
 
 
 class Sender(Protocol):
@@ -64,7 +64,7 @@ class Sender(Protocol):
 
 
 class EventHandler(Protocol):
-    """Serialises and dispatches a batch. What it raises is the batch's failure."""
+    """Encodes and sends a batch. If it raises, the batch has failed."""
 
     def handle(self, events: Sequence[Event], sender: Sender, encoder: Encoder) -> None: ...
 
@@ -72,54 +72,53 @@ class EventHandler(Protocol):
 
 
 class CallbackHandler:
-    """Does nothing at any stage; subclass it for logging, tracing, monitoring, or to change what is sent.
+    """Does nothing at any stage; subclass it for logging, tracing, monitoring, or to change the events.
 
-    What a stage raises goes to `send` (the first two), else fails the batch. The first two are called in
-    the threads of those who send, all others in the producer's own.
+    `before_enqueue` and `after_enqueue` are called in the thread that sends, and `send` raises their
+    exceptions. All others are called in the producer's own thread; an exception fails the batch.
     """
 
     def before_enqueue(self, event: Event) -> Event:
-        """About to go into the queue; what is returned goes."""
+        """Returns the event to put into the queue."""
         return event
 
     def after_enqueue(self, event: Event, added: bool) -> None:
-        """It is in the queue, or there was no room."""
+        """The event is in the queue, or (`added` is false) there was no room."""
 
     def after_dequeuing(self, event: Event | None) -> Sequence[Event]:
-        """It has been taken out (None: queue_time_ms are over, and nothing came); what is returned joins the
-        batch."""
+        """Returns the events to add to the batch for a dequeued one (None: queue_time_ms have passed)."""
         return [] if event is None else [event]
 
     def before_sending(self, events: Sequence[Event]) -> Sequence[Event]:
-        """A batch is complete; what is returned is sent."""
+        """Returns the events to send for a complete batch."""
         return events
 
     def after_sending(self, events: Sequence[Event], error: Exception | None) -> None:
-        """It was sent, or failed, and is gone."""
+        """The batch was sent, or (`error` is not None) failed and is dropped."""
 
     def last_batch_before_close(self) -> Sequence[Event]:
-        """The producer is being closed: what is to be sent at the very end."""
+        """Returns events to send last, when the producer is closed."""
         return []
 
     def close(self) -> None:
-        """No more calls follow."""
+        """The producer is closed; this is the last call."""
 
 
 class DefaultEncoder:
-    """Does nothing: a value is the message already, bytes or None."""
+    """Sends values as they are: bytes or None."""
 
     def to_message(self, data: Any) -> bytes | None:
         if data is not None and not isinstance(data, bytes | bytearray | memoryview):
             raise InvalidType(
-                f"a message is bytes, not {type(data).__name__} ({shown(data)}): encode it, or give the "
+                f"a message must be bytes, not {type(data).__name__} ({shown(data)}): encode it, or give the "
                 "producer an encoder"
             )
         return None if data is None else bytes(data)
 
 
 class DefaultPartitioner:
-    """hash(key) % n, by a hash that is the same in every process: murmur2 of bytes, and of texts in UTF-8;
-    a whole number is its own."""
+    """hash(key) % n, by a hash that is the same in every process: murmur2 of bytes and of strings in UTF-8;
+    an integer is its own hash."""
 
     def partition(self, key: Any, num_partitions: int) -> int:
         if isinstance(key, int) and not isinstance(key, bool):
@@ -127,14 +126,14 @@ class DefaultPartitioner:
         encoded = key_bytes(key)
         if encoded is None:
             raise InvalidType(
-                f"a key that is {type(key).__name__} has no hash that every process agrees on: give bytes, "
-                "str or int, or the producer a partitioner"
+                f"a key of type {type(key).__name__} has no hash that is the same in every process: use "
+                "bytes, str or int, or give the producer a partitioner"
             )
         return partition_for_key(encoded, num_partitions)
 
 
 class DefaultEventHandler:
-    """Encodes each value, and sends all of them."""
+    """Encodes and sends each value."""
 
     def handle(self, events: Sequence[Event], sender: Sender, encoder: Encoder) -> None:
         sender.send([event._replace(data=encoder.to_message(event.data)) for event in events])
@@ -144,8 +143,8 @@ class DefaultEventHandler:
 
 
 def key_bytes(key: Any) -> bytes | None:
-    """The key as it is written beside the message: bytes, and texts in UTF-8; None for all others, which are
-    for the partitioner alone."""
+    """The key as it is stored with the message: bytes, and strings in UTF-8. None for other types, which only
+    the partitioner uses."""
     if isinstance(key, bytes | bytearray | memoryview):
         return bytes(key)
     return key.encode() if isinstance(key, str) else None

@@ -1,8 +1,8 @@
 """A pool of connections to brokers, which follows the brokers as they come and go.
 
-A connection is lent for one exchange. Several threads that send to one broker at a time get one each; a few
-are kept when they come back. When a broker goes, or comes back at another address, those to where it was are
-closed, idle ones at once, others when they come back.
+A connection is lent for one exchange. Threads that send to the same broker at the same time get one each; a
+few are kept when they are returned. When a broker leaves or changes its address, its old connections are
+closed: idle ones at once, lent ones when they are returned.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class ProducerPool:
                 raise Closed("the producer is closed")
             address = self._addresses.get(broker)
             if address is None:
-                raise BrokerUnavailable(f"broker {broker} is not there now")
+                raise BrokerUnavailable(f"broker {broker} is not registered")
             idle = self._idle.setdefault(broker, [])
             channel = idle.pop() if idle else None
         if channel is None:
@@ -92,9 +92,12 @@ class ProducerPool:
 
 
 def parse_broker_list(given: object) -> dict[int, tuple[str, int]]:
-    """ "host:port,..." or "id:host:port,..." by id; without ids they are numbered. Raises InvalidArgument."""
+    """Addresses by broker id, from "host:port,..." or "id:host:port,..."; without ids they are numbered.
+
+    Raises InvalidArgument.
+    """
     if not isinstance(given, str) or not given.strip():
-        raise InvalidArgument(f"broker_list is host:port or id:host:port, with commas, not {shown(given)}")
+        raise InvalidArgument(f"broker_list is a comma-separated list of host:port, not {shown(given)}")
     found: dict[int, tuple[str, int]] = {}
     for number, text in enumerate(given.split(",")):
         parts = text.strip().split(":")
@@ -107,6 +110,8 @@ def parse_broker_list(given: object) -> dict[int, tuple[str, int]]:
         ):
             raise InvalidArgument(f"{shown(text)} in broker_list is neither host:port nor id:host:port")
         if int(parts[0]) in found or not 0 < int(parts[2][:6]) < 65_536:
-            raise InvalidArgument(f"{shown(text)} in broker_list: an id that there is, or no port")
+            raise InvalidArgument(
+                f"{shown(text)} in broker_list: the id occurs twice, or the port is invalid"
+            )
         found[int(parts[0])] = parts[1], int(parts[2])
     return found

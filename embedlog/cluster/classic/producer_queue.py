@@ -1,11 +1,11 @@
 """The queue of an asynchronous producer, and its sender thread.
 
     put -> before_enqueue -> queue -> after_enqueue
-           the thread: after_dequeuing, until batch_size events are there or queue_time_ms are over
+           the thread: after_dequeuing, until there are batch_size events or queue_time_ms have passed
                        -> before_sending -> the event handler -> after_sending
 
-Invariants: events leave in the order in which they came; no more than queue_size are held; what is in the
-queue when it is closed is sent before `close` returns; a batch that fails is told of, and dropped.
+Invariants: first in, first out; at most queue_size events are queued; `close` sends the queued events before
+it returns; a batch that fails is logged and dropped.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ProducerQueue:
 
     Args:
         send: sends a batch, in the queue's own thread.
-        enqueue_timeout_s: how long `put` waits for room; None: as long as it takes.
+        enqueue_timeout_s: how long `put` waits for room; None: without limit.
     """
 
     def __init__(
@@ -48,27 +48,27 @@ class ProducerQueue:
         self._enqueue_timeout_s = enqueue_timeout_s
         self._events: deque[Event] = deque()
         self._lock = threading.Lock()
-        self._came = threading.Condition(self._lock)
-        self._left = threading.Condition(self._lock)
+        self._not_empty = threading.Condition(self._lock)
+        self._not_full = threading.Condition(self._lock)
         self._closed = False
         self.failed_batches = 0
         self._thread = threading.Thread(target=self._run, name="classic producer", daemon=True)
         self._thread.start()
 
     def put(self, event: Event) -> None:
-        """Raises BufferExhausted if there is no room in time, Closed."""
+        """Queue an event. Raises BufferExhausted if there is no room in time, Closed."""
         event = self._callbacks.before_enqueue(event)
         with self._lock:
-            room = self._left.wait_for(self._has_room, self._enqueue_timeout_s)
+            room = self._not_full.wait_for(self._has_room, self._enqueue_timeout_s)
             if self._closed:
                 raise Closed("the producer is closed")
             if room:
                 self._events.append(event)
-                self._came.notify()
+                self._not_empty.notify()
         self._callbacks.after_enqueue(event, room)
         if not room:
             raise BufferExhausted(
-                f"{self._queue_size:,} events wait to be sent, and none could be within "
+                f"the queue is full ({self._queue_size:,} events), and none was sent within "
                 f"{self._enqueue_timeout_s:g} s: raise queue_size or queue_enqueue_timeout_ms"
             )
 
@@ -76,8 +76,8 @@ class ProducerQueue:
         """Send the queued events, and end the thread."""
         with self._lock:
             self._closed = True
-            self._came.notify_all()
-            self._left.notify_all()
+            self._not_empty.notify_all()
+            self._not_full.notify_all()
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -110,11 +110,11 @@ class ProducerQueue:
     def _take(self, until: float) -> tuple[Event | None, bool]:
         """The next event; None on a timeout or at the end."""
         with self._lock:
-            self._came.wait_for(lambda: self._events or self._closed, max(until - time.monotonic(), 0))
+            self._not_empty.wait_for(lambda: self._events or self._closed, max(until - time.monotonic(), 0))
             if not self._events:
                 return None, self._closed
             event = self._events.popleft()
-            self._left.notify()
+            self._not_full.notify()
             return event, False
 
     def _deliver(self, gather: Callable[[list[Event]], bool]) -> bool:
@@ -131,7 +131,7 @@ class ProducerQueue:
         except Exception as raised:
             error = raised
             self.failed_batches += 1
-            logger.error("%d events could not be sent, and are dropped: %s", len(events), raised)
+            logger.error("%d events could not be sent and are dropped: %s", len(events), raised)
         if events or error is not None:
             try:
                 self._callbacks.after_sending(events, error)

@@ -1,7 +1,7 @@
-"""The design documents' assignment of partitions to a group's consumers: a pure function that all compute.
+"""The design documents' assignment of partitions to a group's consumers: a pure function, the same for all.
 
     for each topic T that a consumer Ci reads
-        PT  T's partitions, sorted by (broker, number): those of a broker stand together
+        PT  T's partitions, sorted by (broker, number)
         CG  the streams ("consumer threads") of the group that read T, sorted by name
         each stream takes a run of |PT| / |CG| partitions; the first |PT| mod |CG| streams take one more
 
@@ -9,14 +9,15 @@
                |-----| |-----------| |-----|
           CG    a-0         a-1        b-0            7 partitions, 3 streams: 3, 2, 2
 
-A partition's broker is the first of its replicas. It stands in the topic's znode, which no election changes:
-members who look at different moments still compute the same; the leader of the moment would not do.
-A stream's name is its consumer's id, a dash and its number. Names are compared as Java compares strings, so
-that Kafka's own consumers in the same group arrive at the same order: a-10 before a-2.
+A partition's broker is its first replica, which the topic's znode states and no election changes: members
+that read at different times compute the same assignment. The current leader would not do. A stream's name is
+its consumer's id, a dash and its number. Names are compared as Java compares strings (a-10 before a-2), so
+that Kafka's own consumers in the group agree.
 
-Invariants: nothing is read but the arguments; of the same arguments every member makes the same assignment;
-each partition has exactly one stream where the topic has any; two streams of a topic differ by one at most; a
-stream's partitions are neighbours in PT, so all brokers of its run but the first and the last are its own.
+Invariants: only the arguments are read; the same arguments give every member the same assignment; each
+partition of a topic with streams has exactly one; the streams of a topic differ by one partition at most; a
+stream's partitions are adjacent in PT, so it shares only the first and the last broker of its run with
+others.
 
 Source: Kafka 0.7 and 0.10 implementation, "Consumer rebalancing algorithm"; the remainder is dealt as Kafka's
 range assignor deals it.
@@ -37,7 +38,7 @@ INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"}
 
 
 class ConsumerThread(NamedTuple):
-    """A consumer's stream, as it is named in the registry of owners."""
+    """A consumer's stream, as the registry of owners names it."""
 
     consumer: str
     number: int
@@ -64,14 +65,14 @@ def streams_for(topic: str, subscription: Subscription, *, internal: bool = Fals
 
 
 def by_broker(replicas: Mapping[int, Sequence[int]]) -> list[int]:
-    """PT: a topic's partitions, given with the brokers that have them, those of a broker together."""
+    """PT: a topic's partitions, sorted by their first replica; `replicas` maps partitions to brokers."""
     return sorted(
         replicas, key=lambda partition: (replicas[partition][0] if replicas[partition] else -1, partition)
     )
 
 
 def dealt(partitions: Sequence[int], threads: Iterable[ConsumerThread]) -> dict[int, ConsumerThread]:
-    """The stream of each partition, given PT and, in any order, CG; empty if there are no streams."""
+    """The stream of each partition, given PT and CG (in any order); empty if there are no streams."""
     streams = sorted(threads, key=lambda thread: str(thread).encode("utf-16-be"))  # as Java's compareTo
     if not streams:
         return {}
@@ -92,10 +93,9 @@ def assigned_to(
     *,
     internal: bool = False,
 ) -> dict[TopicPartition, int]:
-    """Which partitions are a consumer's, each with the number of its stream.
+    """The partitions of one consumer, each with the number of its stream.
 
-    `members` are the group's, by id; `topics` those that there are, with their partitions' brokers. A topic
-    that the consumer does not read has no part in it.
+    `members` are the group's, by id; `topics` are the existing ones, with their partitions' replicas.
     """
     found: dict[TopicPartition, int] = {}
     for topic, replicas in topics.items():

@@ -1,27 +1,27 @@
 """A group's registries in ZooKeeper, as one of its consumers reads and changes them.
 
-    /consumers/[group]/ids/[consumer]                 who is in the group: read, watched, our own written
-    /consumers/[group]/owners/[topic]/[partition]     who reads which partition: claimed and released
-    /consumers/[group]/offsets/[topic]/[partition]    where the group is, if that is kept there
+    /consumers/[group]/ids/[consumer]                 members: read and watched, our own written
+    /consumers/[group]/owners/[topic]/[partition]     owners of partitions: claimed and released
+    /consumers/[group]/offsets/[topic]/[partition]    the group's offsets, if they are kept there
     /brokers/ids, /brokers/topics, /brokers/topics/[topic]             read and watched
-    /brokers/topics/[topic]/partitions/[n]/state, /brokers/ids/[n]     read, for where to fetch
+    /brokers/topics/[topic]/partitions/[n]/state, /brokers/ids/[n]     read, to find the leaders
 
-A watch tells that something has changed, not what: who is told looks again. Requests that do not need each
-other are sent together and cost one turn.
+A watch says that something has changed, not what: the consumer reads it again. Independent requests are
+pipelined and cost one round trip.
 
-What a consumer changes it changes in transactions that begin with a check of its own id in the group. An id
-is used for one session of ZooKeeper and never again, and it goes with the session, so that a consumer whose
-session is over can change nothing: a claim, a commit or a release of its that comes late is refused.
+A consumer changes nodes in transactions that begin with a check of its own id in the group. An id is used for
+one ZooKeeper session and ends with it, so a consumer whose session is over cannot change anything: its late
+claims, commits and releases are refused.
 
     claim      check ids/[me]                                 create owners/[p], ephemeral
     commit     check ids/[me]   check owners/[p] is there     set or create offsets/[p]
     release    check ids/[me]                                 delete owners/[p]
 
-Within a session requests take effect in the order in which they are sent: a commit that was sent before a
-release is made before it, or not at all.
+Within a session requests take effect in the order in which they are sent: a commit sent before a release is
+applied before it, or not at all.
 
-Invariants: an owner's node is made where none is, and deleted by nobody but who made it, so there are never
-two; while `ids/[me]` is there, what this consumer claimed and did not release is its own.
+Invariants: an owner's node is created only if there is none, and deleted only by its creator, so a partition
+never has two owners; while `ids/[me]` exists, this consumer owns what it claimed and did not release.
 
 Source: Kafka 0.7 and 0.10 implementation, "ZooKeeper directories", "Consumer registration algorithm".
 """
@@ -47,7 +47,7 @@ from .topic_filter import compiled
 T = TypeVar("T")
 
 _ANY: Final = -1  # version
-_AT_ONCE: Final = 100  # partitions in a transaction
+_MAX_PER_TRANSACTION: Final = 100  # partitions in a transaction
 
 _logger = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class Registry:
         self.group = group
         self._on_change = on_change
         self._members: dict[str, Subscription] = {}
-        self._made: set[str] = set()
+        self._existing: set[str] = set()
         self._own: set[tuple[str, TopicPartition]] = set()  # claimed and not released, by which id
 
     # -- who is there ----------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ class Registry:
         new = [each for each in found if each not in self._members]
         for each, read in zip(new, self._read(paths.consumer(self.group, each) for each in new), strict=True):
             if read is not None:
-                self._members[each] = _understood(each, read)
+                self._members[each] = _parse_subscription(each, read)
         self._members = {each: self._members[each] for each in found if each in self._members}
         return dict(self._members)
 
@@ -100,28 +100,28 @@ class Registry:
         return self.zookeeper.children(paths.TOPICS, self._watch) or []
 
     def partitions(self, topics: Iterable[str]) -> dict[str, Mapping[int, Any]]:
-        """The partitions of existing topics with their brokers; watched, also for the topics' creation."""
+        """The partitions of existing topics with their replicas; watched, also for the topics' creation."""
         names = list(topics)
         found: dict[str, Mapping[int, Any]] = {}
         where = [paths.topic(name) for name in names]
         watch = self._watch
-        answers = self._ask(lambda kazoo, path: kazoo.get_async(path, watch), where)
+        responses = self._pipeline(lambda kazoo, path: kazoo.get_async(path, watch), where)
         missing = []
-        for name, path, answer in zip(names, where, answers, strict=True):
-            if isinstance(answer, KazooException):
+        for name, path, response in zip(names, where, responses, strict=True):
+            if isinstance(response, KazooException):
                 missing.append(path)
                 continue
             try:
-                found[name] = contents.Topic.decode(answer[0]).partitions
+                found[name] = contents.Topic.decode(response[0]).partitions
             except CorruptZnode as error:
-                _logger.warning("Topic %s is passed over: %s", name, error)
-        came = self._ask(lambda kazoo, path: kazoo.exists_async(path, watch), missing)
+                _logger.warning("Topic %s is skipped: %s", name, error)
+        came = self._pipeline(lambda kazoo, path: kazoo.exists_async(path, watch), missing)
         if any(each is not None for each in came):
-            self._on_change()  # between the two questions
+            self._on_change()  # created between the two requests
         return found
 
     def leaders(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, BrokerAddress]:
-        """The addresses of the leaders, of partitions that have a live one."""
+        """The addresses of the leaders, for partitions with a live leader."""
         names = list(partitions)
         leaders: dict[TopicPartition, int] = {}
         for name, state in zip(
@@ -131,7 +131,7 @@ class Registry:
                 try:
                     leaders[name] = contents.LeaderAndIsr.decode(state).leader
                 except CorruptZnode as error:
-                    _logger.warning("Partition %s is passed over: %s", name, error)
+                    _logger.warning("Partition %s is skipped: %s", name, error)
         there = self._addresses(set(leaders.values()))
         return {name: there[leader] for name, leader in leaders.items() if leader in there}
 
@@ -145,14 +145,14 @@ class Registry:
     def claim(self, consumer: str, wanted: Mapping[TopicPartition, int]) -> set[TopicPartition]:
         """Step 9 of a rebalance: become the owner of partitions, each for one of the consumer's streams.
 
-        Returns those that are its own. Those that others have are watched: `on_change` tells when one of
-        them lets go.
+        Returns the partitions that it owns. The others are watched: `on_change` is called when their owner
+        releases them.
         """
         names = list(wanted)
         watch = self._watch
         where = {name: paths.owner(self.group, *name) for name in names}
         nodes = {name: contents.encode_owner(consumer, wanted[name]) for name in names}
-        reads = self._ask(lambda kazoo, path: kazoo.get_async(path, watch), where.values())
+        reads = self._pipeline(lambda kazoo, path: kazoo.get_async(path, watch), where.values())
         free = []
         own = set()
         for name, read in zip(names, reads, strict=True):
@@ -185,9 +185,9 @@ class Registry:
         )
 
     def abandon(self, consumer: str, partitions: Iterable[TopicPartition]) -> None:
-        """Take away what an id that is not used any more has left behind in a session that goes on.
+        """Delete the nodes of an id that is no longer used, if its session is still alive.
 
-        Where the session is over nothing is: its nodes go with it, and what is there by now is another's.
+        If the session has ended, its nodes went with it, and the present nodes belong to others.
         """
         self._own = {each for each in self._own if each[0] != consumer}
         self._transact(
@@ -202,14 +202,14 @@ class Registry:
         self._own.difference_update((consumer, name) for name in partitions)
 
     def still_owned(self, consumer: str, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
-        """The partitions that the consumer owns at this moment."""
+        """The partitions that the consumer owns now."""
         names = [name for name in partitions if (consumer, name) in self._own]
         return set(names) - self._transact(consumer, names, self._check_owner)
 
     # -- offsets ---------------------------------------------------------------------------------------
 
     def offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The group's offsets, of partitions that have one."""
+        """The group's offsets of the partitions that have one."""
         names = list(partitions)
         found = {}
         for name, read in zip(
@@ -226,20 +226,20 @@ class Registry:
 
         def look(part: list[TopicPartition]) -> None:
             self._ensure(*{paths.offsets(self.group, name.topic) for name in part})
-            new = [where[name] for name in part if where[name] not in self._made]
-            there = self._ask(lambda kazoo, path: kazoo.exists_async(path), new)
-            self._made.update(path for path, stat in zip(new, there, strict=True) if stat is not None)
+            new = [where[name] for name in part if where[name] not in self._existing]
+            there = self._pipeline(lambda kazoo, path: kazoo.exists_async(path), new)
+            self._existing.update(path for path, stat in zip(new, there, strict=True) if stat is not None)
 
         def change(transaction: TransactionRequest, name: TopicPartition) -> None:
             self._check_owner(transaction, name)
             path, data = where[name], contents.encode_number(offsets[name])
-            if path in self._made:
+            if path in self._existing:
                 transaction.set_data(path, data)
             else:
                 transaction.create(path, data, acl=self.zookeeper.acl_of(path))
 
         refused = self._transact(consumer, names, change, look)
-        self._made.update(where[name] for name in names if name not in refused)
+        self._existing.update(where[name] for name in names if name not in refused)
         return refused | (set(offsets) - set(names))
 
     def _watch(self, event: object) -> None:
@@ -247,12 +247,12 @@ class Registry:
 
     def _ensure(self, *needed: str) -> None:
         for path in needed:
-            if path not in self._made:
+            if path not in self._existing:
                 self.zookeeper.ensure(path)
-                self._made.add(path)
+                self._existing.add(path)
 
-    def _ask(self, how: Callable[[Any, T], Any], several: Iterable[T]) -> list[Any]:
-        """Pipeline one request for each of several."""
+    def _pipeline(self, how: Callable[[Any, T], Any], several: Iterable[T]) -> list[Any]:
+        """Pipeline a request for each element."""
 
         def request(each: T) -> Callable[[Any], Any]:
             return lambda kazoo: how(kazoo, each)
@@ -260,8 +260,8 @@ class Registry:
         return self.zookeeper.pipeline(map(request, several))
 
     def _read(self, where: Iterable[str]) -> list[bytes | None]:
-        answers = self._ask(lambda kazoo, path: kazoo.get_async(path), where)
-        return [None if isinstance(answer, KazooException) else answer[0] for answer in answers]
+        responses = self._pipeline(lambda kazoo, path: kazoo.get_async(path), where)
+        return [None if isinstance(response, KazooException) else response[0] for response in responses]
 
     def _addresses(self, ids: set[int]) -> dict[int, BrokerAddress]:
         known = sorted(each for each in ids if each >= 0)
@@ -272,7 +272,7 @@ class Registry:
             try:
                 broker = contents.Broker.decode(read)
             except CorruptZnode as error:
-                _logger.warning("Broker %d is passed over: %s", number, error)
+                _logger.warning("Broker %d is skipped: %s", number, error)
             else:
                 found[number] = BrokerAddress(number, broker.host, broker.port, broker.rack)
         return found
@@ -280,12 +280,13 @@ class Registry:
     def _owned_by(self, consumer: str, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         """The partitions whose owner's node names the consumer.
 
-        It is asked where it is not certain what has become of an earlier request: of a server that has caught
-        up with whatever that was.
+        Used if the outcome of an earlier request is unknown; the server first catches up with the leader.
         """
         names = list(partitions)
         if names:
-            self._ask(lambda kazoo, path: kazoo.sync_async(path), [paths.owners(self.group, names[0].topic)])
+            self._pipeline(
+                lambda kazoo, path: kazoo.sync_async(path), [paths.owners(self.group, names[0].topic)]
+            )
         reads = self._read(paths.owner(self.group, *name) for name in names)
         return [
             name
@@ -303,14 +304,15 @@ class Registry:
         add: Callable[[TransactionRequest, TopicPartition], object],
         prepare: Callable[[list[TopicPartition]], object] = lambda names: None,
     ) -> set[TopicPartition]:
-        """Change something for each of the partitions, while the consumer is registered; those it failed for.
+        """Add a change for each partition to transactions that also check the consumer's registration.
 
-        Many go in a transaction; where one is refused, each of it gets one of its own.
+        Returns the partitions whose change was refused. Many changes share a transaction; if it is refused,
+        each is tried in a transaction of its own.
         """
-        refused = self._attempt(consumer, names, add, prepare, _AT_ONCE)
+        refused = self._attempt(consumer, names, add, prepare, _MAX_PER_TRANSACTION)
         if not refused:
             return refused
-        self._made.clear()  # what was there may have been deleted by hand
+        self._existing.clear()  # nodes may have been deleted by hand
         return self._attempt(consumer, sorted(refused), add, prepare, 1)
 
     def _attempt(
@@ -331,10 +333,12 @@ class Registry:
                 add(transaction, name)
             return transaction.commit_async()
 
-        answers = self._ask(asked, parts)
+        responses = self._pipeline(asked, parts)
         refused: set[TopicPartition] = set()
-        for part, answer in zip(parts, answers, strict=True):
-            if isinstance(answer, KazooException) or any(isinstance(each, KazooException) for each in answer):
+        for part, response in zip(parts, responses, strict=True):
+            if isinstance(response, KazooException) or any(
+                isinstance(each, KazooException) for each in response
+            ):
                 refused.update(part)
         return refused
 
@@ -344,7 +348,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _understood(consumer: str, data: bytes) -> Subscription:
+def _parse_subscription(consumer: str, data: bytes) -> Subscription:
     try:
         subscription = Subscription.decode(data)
         if subscription.pattern != STATIC:
@@ -352,5 +356,7 @@ def _understood(consumer: str, data: bytes) -> Subscription:
                 compiled(expression)
         return subscription
     except (CorruptZnode, InvalidArgument) as error:
-        _logger.warning("Consumer %s reads nothing, as far as can be seen: %s", consumer, error)
+        _logger.warning(
+            "Consumer %s has an invalid subscription, and is taken to read nothing: %s", consumer, error
+        )
         return Subscription({}, STATIC, 0)

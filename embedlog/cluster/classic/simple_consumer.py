@@ -6,13 +6,13 @@
             for record in messages: ...
             offset = messages.next_offset
 
-Every request has its offset: where to go on is its user's to know, and to keep wherever it likes. Offsets may
-be committed for a group by hand, at the broker that coordinates it.
+Each request states its offset: the user tracks the position, and stores it anywhere. Offsets may also be
+committed for a group, at its coordinator.
 
-A fetch asks for so many bytes, and what comes ends anywhere: a message that is cut off at the end is dropped,
-and comes whole with the next fetch. Where not even the first is whole the fetch is repeated with twice the
-bytes, up to a maximum. It speaks the protocol of message sets, Fetch before version 3: what came later
-(headers, transactions, zstd) it does not see, and brokers that have dropped it (Kafka 4) say so.
+A fetch requests a number of bytes, so a response may end within a message: the incomplete message is dropped,
+and the next fetch returns it whole. If not even the first message is whole, the fetch is repeated with twice
+the bytes, up to a maximum. Fetch is used in versions 0 to 2, which have message sets: headers, transactions
+and zstd came later and are not seen, and brokers without these versions (Kafka 4) say so.
 
 Source: Kafka 0.7 design; Kafka 0.10 implementation, "Low-level API", "Reads" (doubling), "Offset tracking".
 """
@@ -66,14 +66,14 @@ from .channel import Channel
 __all__ = ["EARLIEST_TIME", "LATEST_TIME", "FetchRequest", "MessageSet", "SimpleConsumer"]
 
 _FETCH: Final = range(3)
-_OFFSETS: Final = range(1)  # later ones give one offset
+_OFFSETS: Final = range(1)  # later versions return a single offset
 _COORDINATOR: Final = range(2)
 _COMMIT: Final = {"zookeeper": range(1), "kafka": range(1, 3)}
 _COMMITTED: Final = {"zookeeper": range(1), "kafka": range(1, 2)}
 
 
 class FetchRequest(NamedTuple):
-    """Read about max_bytes (default: the consumer's buffer_size) of a partition from an offset on."""
+    """A partition to read from an offset on, about max_bytes (default: the consumer's buffer_size)."""
 
     topic: str
     partition: int
@@ -83,10 +83,10 @@ class FetchRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MessageSet:
-    """What came of a request: the records from its offset on, in order; false where there were none.
+    """The result of a request: the records from its offset on, in order; false if there are none.
 
-    `next_offset` is where to go on, `high_watermark` the partition's end. Of a multifetch each has its own
-    `error` (then there are no records, and iterating raises it).
+    `next_offset` is the offset to continue at, `high_watermark` the partition's end. Each result of a
+    multifetch has its own `error`: then there are no records, and iterating raises it.
     """
 
     request: FetchRequest
@@ -108,14 +108,14 @@ class SimpleConsumer(Closing):
     """Reads one broker's partitions. A context manager; thread-safe, one request at a time.
 
     Args:
-        host, port: the broker. It is connected to when it is needed, and again after an error.
-        so_timeout_ms: how long the broker may take for an answer (beside max_wait_ms).
-        buffer_size: bytes a fetch asks for at first.
+        host, port: the broker; connected on first use, and again after an error.
+        so_timeout_ms: how long the broker may take to respond, beyond max_wait_ms.
+        buffer_size: bytes that a fetch requests at first.
         client_id: sent to the broker.
-        max_buffer_size: bytes a fetch asks for at most, before it gives up.
+        max_buffer_size: bytes that a fetch requests at most, before it fails.
 
-    Raises InvalidArgument, InvalidType. Every method may raise BrokerUnavailable, RequestTimedOut,
-    and the error for the broker's code: one of embedlog's own, or BrokerError.
+    Raises InvalidArgument, InvalidType. Every method may raise BrokerUnavailable, RequestTimedOut, and the
+    error of the broker's code: one of embedlog's own, or BrokerError.
     """
 
     @also_named(SIMPLE_CONSUMER_ARGUMENTS)
@@ -158,31 +158,31 @@ class SimpleConsumer(Closing):
     def multifetch(
         self, requests: Iterable[FetchRequest], *, max_wait_ms: int = 0, min_bytes: int = 1
     ) -> list[MessageSet]:
-        """The same for several partitions at once; a set for each request, in order, with its own error."""
+        """As `fetch`, for several partitions at once: a set for each request, in order, with its error."""
         wait_s = as_seconds("max_wait_ms", max_wait_ms)
         check_int("min_bytes", min_bytes, low=0, high=MAX_INT32)
         asked = [self._checked(request) for request in requests]
         found: dict[int, MessageSet] = {}
         left = dict(enumerate(asked))
         while left:
-            # A partition can be asked for once in a request.
+            # A request may name a partition only once.
             now = {(request.topic, request.partition): number for number, request in reversed(left.items())}
-            answers = self._fetch([left[number] for number in now.values()], wait_s, min_bytes)
+            responses = self._fetch([left[number] for number in now.values()], wait_s, min_bytes)
             for name, number in now.items():
-                made = self._message_set(asked[number], left[number], answers.get(name))
-                if made is None:
+                message_set = self._message_set(asked[number], left[number], responses.get(name))
+                if message_set is None:
                     left[number] = left[number]._replace(max_bytes=self._doubled(left[number]))
                 else:
-                    found[number] = made
+                    found[number] = message_set
                     del left[number]
             wait_s = 0.0
         return [found[number] for number in range(len(asked))]
 
     def get_offsets_before(self, topic: str, partition: int, time_ms: int, max_offsets: int) -> list[int]:
-        """At most max_offsets offsets from which may be read, newest first.
+        """At most max_offsets offsets to read from, newest first.
 
-        They are the log's end and where those segments begin that were last modified before time_ms;
-        LATEST_TIME: from the end on, EARLIEST_TIME: where the log begins.
+        They are the log end and the base offsets of the segments last modified before time_ms. With
+        LATEST_TIME the first is the log end, with EARLIEST_TIME it is the log start.
         """
         check_topic_name(topic)
         check_int("partition", partition, low=0, high=MAX_INT32)
@@ -191,12 +191,12 @@ class SimpleConsumer(Closing):
         wanted = ListOffsetsPartition(
             partition_index=partition, timestamp=time_ms, max_num_offsets=max_offsets
         )
-        answer = self._channel.ask(
+        response = self._channel.ask(
             ListOffsetsRequest(topics=[ListOffsetsTopic(name=topic, partitions=[wanted])]),
             ListOffsetsResponse,
             _OFFSETS,
         )
-        (found,) = [part for each in answer.topics for part in each.partitions]
+        (found,) = [part for each in response.topics for part in each.partitions]
         _check(found.error_code, f"offsets of {topic} {partition}")
         return list(found.old_style_offsets)
 
@@ -205,9 +205,9 @@ class SimpleConsumer(Closing):
     def find_coordinator(self, group: str) -> BrokerAddress:
         """The group's coordinator, which stores its offsets."""
         check_group(group)
-        answer = self._channel.ask(FindCoordinatorRequest(key=group), FindCoordinatorResponse, _COORDINATOR)
-        _check(answer.error_code, f"coordinator of {group!r}", answer.error_message)
-        return BrokerAddress(answer.node_id, answer.host, answer.port)
+        response = self._channel.ask(FindCoordinatorRequest(key=group), FindCoordinatorResponse, _COORDINATOR)
+        _check(response.error_code, f"coordinator of {group!r}", response.error_message)
+        return BrokerAddress(response.node_id, response.host, response.port)
 
     def commit_offsets(
         self,
@@ -216,14 +216,14 @@ class SimpleConsumer(Closing):
         *,
         storage: str = "kafka",
     ) -> None:
-        """Commit for a group that has no members: of each partition the offset of the next record to read.
+        """Commit offsets for a group without members: each is that of the next record to read.
 
         `storage` is "kafka": `__consumer_offsets`, at the group's coordinator; or "zookeeper" (version 0 of
         the request): /consumers/[group]/offsets/..., at any broker of a cluster, without metadata. A broker
         without ZooKeeper keeps both in `__consumer_offsets`.
 
-        Raises the error for the first partition that failed; others may have been committed. An error that
-        says so may be tried again: COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR at another broker.
+        Raises the error of the first partition that failed; others may have been committed. Retriable errors:
+        COORDINATOR_LOAD_IN_PROGRESS, and NOT_COORDINATOR at another broker.
         """
         check_group(group)
         check_choice("storage", storage, tuple(_COMMIT))
@@ -241,19 +241,19 @@ class SimpleConsumer(Closing):
                     committed_metadata=committed.metadata,
                 )
             )
-        answer = self._channel.ask(
+        response = self._channel.ask(
             OffsetCommitRequest(group_id=group, topics=list(topics.values())),
             OffsetCommitResponse,
             _COMMIT[storage],
         )
-        for topic in answer.topics:
+        for topic in response.topics:
             for part in topic.partitions:
                 _check(part.error_code, f"commit of {group!r} for {topic.name} {part.partition_index}")
 
     def fetch_offsets(
         self, group: str, partitions: Iterable[TopicPartition], *, storage: str = "kafka"
     ) -> dict[TopicPartition, CommittedOffset | None]:
-        """A group's committed offsets of these partitions in that storage, or None."""
+        """A group's committed offset for each of these partitions in that storage, or None."""
         check_group(group)
         check_choice("storage", storage, tuple(_COMMITTED))
         topics: dict[str, OffsetFetchRequestTopic] = {}
@@ -262,13 +262,13 @@ class SimpleConsumer(Closing):
             topics.setdefault(name.topic, OffsetFetchRequestTopic(name=name.topic)).partition_indexes.append(
                 name.partition
             )
-        answer = self._channel.ask(
+        response = self._channel.ask(
             OffsetFetchRequest(group_id=group, topics=list(topics.values())),
             OffsetFetchResponse,
             _COMMITTED[storage],
         )
         found: dict[TopicPartition, CommittedOffset | None] = dict.fromkeys(names)
-        for topic in answer.topics:
+        for topic in response.topics:
             for part in topic.partitions:
                 nothing = part.committed_offset < 0
                 if not nothing or part.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -310,7 +310,7 @@ class SimpleConsumer(Closing):
                     partition_max_bytes=request.max_bytes or 0,
                 )
             )
-        answer = self._channel.ask(
+        response = self._channel.ask(
             WireFetch(
                 max_wait_ms=min(round(wait_s * 1000), MAX_INT32),
                 min_bytes=min_bytes,
@@ -322,25 +322,25 @@ class SimpleConsumer(Closing):
         )
         return {
             (topic.topic, part.partition_index): part
-            for topic in answer.responses
+            for topic in response.responses
             for part in topic.partitions
         }
 
     def _message_set(
-        self, asked: FetchRequest, sent: FetchRequest, answer: PartitionData | None
+        self, asked: FetchRequest, sent: FetchRequest, response: PartitionData | None
     ) -> MessageSet | None:
         """The records of a response; None if not even the first fits into the bytes that were requested."""
         name = f"{asked.topic} {asked.partition}"
-        if answer is None:
+        if response is None:
             error = error_of(
-                ErrorCode.UNKNOWN_SERVER_ERROR, f"fetch of {name}", "no answer for the partition"
+                ErrorCode.UNKNOWN_SERVER_ERROR, f"fetch of {name}", "the response lacks the partition"
             )
             return MessageSet(asked, error=error)
-        if answer.error_code:
+        if response.error_code:
             return MessageSet(
-                asked, error=error_of(answer.error_code, f"fetch of {name} from offset {asked.offset:,}")
+                asked, error=error_of(response.error_code, f"fetch of {name} from offset {asked.offset:,}")
             )
-        data = memoryview(answer.records or b"")  # type: ignore[arg-type]
+        data = memoryview(response.records or b"")  # type: ignore[arg-type]
         stop, next_offset = 0, asked.offset
         records: list[Record] = []
         try:
@@ -352,10 +352,10 @@ class SimpleConsumer(Closing):
             if next_offset == asked.offset:  # else the next fetch begins there
                 return MessageSet(asked, error=error)
             stop = len(data)
-        # A wrapper begins before the offset that was asked for, if that is in the middle of it.
+        # A compressed wrapper may begin before the requested offset.
         records = [record for record in records if record.offset >= asked.offset]
         if records or stop == len(data):
-            return MessageSet(asked, records, next_offset, answer.high_watermark)
+            return MessageSet(asked, records, next_offset, response.high_watermark)
         if sent.max_bytes == self._max_buffer_size:
             return MessageSet(
                 asked,

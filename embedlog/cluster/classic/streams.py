@@ -1,18 +1,18 @@
 """Message streams: iterators of records, each for one thread, over partitions that the consumer owns.
 
-    fetchers --> put(claim, records) --> chunks, in the order of their coming --> next() --> the application
-    connector -> drop(claims), settle(claims, ...)      before their partitions are given up
+    fetchers --> put(claim, records) --> chunks, in order of arrival --> next() --> the application
+    connector -> stop(claims), settle(claims, ...), drop(claims)      before their partitions are released
 
-A stream may carry several partitions, a filter's several topics; a partition is in one stream. What a stream
-holds is bounded: fetchers ask for more only while fewer than `max_chunks` chunks wait in it.
+A stream may carry several partitions, a filter's stream several topics; a partition is in one stream. A
+stream's memory is bounded: fetchers ask for more only while fewer than `max_chunks` chunks wait in it.
 
-A record counts as consumed when the thread that got it comes back: for the next one, to commit, or to shut
-the connector down. So what is committed has been worked at, and a crash brings a record again instead of
-skipping it. (Kafka's streams count a record when they give it out.)
+A record counts as consumed when the thread that got it calls again: for the next record, to commit, or to
+shut the connector down. So committed records have been processed, and after a crash a record may be read
+again but is never skipped. (Kafka's streams count a record as consumed when they return it.)
 
-Invariants: records of a partition come in order; nothing of a claim is given out or taken in after `drop`,
-and nothing is given out while the consumer cannot be certain of its session; `Claim.consumed` never passes a
-record that the application still has in hand.
+Invariants: a partition's records come in order; after `drop` a claim's records are neither delivered nor
+accepted; nothing is delivered while the session is in doubt; `Claim.consumed` never passes a record that the
+application is still processing.
 
 Source: Kafka 0.7 and 0.10 implementation, "High-level API"; Kafka's KafkaStream and ConsumerIterator.
 """
@@ -31,14 +31,14 @@ from ...runtime.thread_guard import ThreadGuard
 
 Decoder: TypeAlias = Callable[[bytes], Any]
 
-_LOOK_S: Final = 0.05
+_CHECK_S: Final = 0.05  # between checks of a session in doubt
 
 
 class Claim:
     """A consumer's ownership of a partition, from its claim to its release.
 
-    `fetch_offset` is where its fetcher goes on, None where that is for `auto_offset_reset` to say; `consumed`
-    the offset of the next record to read, None where that is not known yet.
+    `fetch_offset` is the next offset to fetch, None if `auto_offset_reset` decides; `consumed` is one past
+    the last consumed record, None if it is not known yet.
     """
 
     __slots__ = ("alive", "consumed", "fetch_offset", "name", "stream")
@@ -75,10 +75,11 @@ class _Chunk:
 class MessageStream:
     """An iterator of records with their topic, partition, offset, key and value. For one thread at a time.
 
-    It ends when the connector is shut down. With consumer_timeout_ms it raises ConsumerTimeout where so long
-    nothing came, and may be asked again. Raises what a partition's fetches came to (OffsetOutOfRange with
-    auto_offset_reset="error", CorruptRecord, RecordTooLarge): that partition brings nothing more then, others
-    go on. Raises what a decoder raises: the next call goes on behind that record. ConcurrentUse.
+    It ends when the connector is shut down. With consumer_timeout_ms it raises ConsumerTimeout if no record
+    arrives in that time, and may be called again. A partition that cannot be fetched (OffsetOutOfRange with
+    auto_offset_reset="error", CorruptRecord, RecordTooLarge) raises its error once and delivers nothing more;
+    the other partitions continue. A decoder's exception is raised too; the next call continues after that
+    record. Raises ConcurrentUse.
     """
 
     def __init__(
@@ -100,8 +101,8 @@ class MessageStream:
         self._user = ThreadGuard()
         self._changed = threading.Condition()
         self._chunks: deque[_Chunk] = deque()
-        self._in_hand: tuple[Claim, int] | None = None
-        self._taker = 0
+        self._current: tuple[Claim, int] | None = None
+        self._current_thread = 0
         self._closed = False
 
     def __iter__(self) -> Self:
@@ -135,14 +136,14 @@ class MessageStream:
             self._changed.notify_all()
             return True
 
-    def come_back(self) -> None:
-        """This thread calls the connector: the record that it got here is consumed."""
+    def acknowledge(self) -> None:
+        """Count this thread's record as consumed: it calls the connector."""
         with self._changed:
-            if self._taker == threading.get_ident():
-                self._lay_down()
+            if self._current_thread == threading.get_ident():
+                self._count_consumed()
 
     def stop(self, claims: Collection[Claim]) -> None:
-        """Deliver no more of these; the record in the application's hands may still be consumed."""
+        """Stop delivering these; the application may still finish its current record."""
         with self._changed:
             for claim in claims:
                 claim.alive = False
@@ -150,9 +151,9 @@ class MessageStream:
             self._changed.notify_all()
 
     def settle(self, claims: Collection[Claim], until: float) -> bool:
-        """Wait until the application holds no record of these, or until a time of time.monotonic()."""
+        """Wait until the application processes no record of these, or until a time of time.monotonic()."""
         with self._changed:
-            while self._in_hand is not None and self._in_hand[0] in claims:
+            while self._current is not None and self._current[0] in claims:
                 left = until - time.monotonic()
                 if left <= 0:
                     return False
@@ -160,11 +161,11 @@ class MessageStream:
             return True
 
     def drop(self, claims: Collection[Claim]) -> None:
-        """Forget lost partitions: a record that the application holds is not counted as consumed."""
+        """Forget lost partitions: the application's current record is not counted as consumed."""
         self.stop(claims)
         with self._changed:
-            if self._in_hand is not None and self._in_hand[0] in claims:
-                self._in_hand = None
+            if self._current is not None and self._current[0] in claims:
+                self._current = None
                 self._changed.notify_all()
 
     def close(self) -> None:
@@ -176,7 +177,7 @@ class MessageStream:
     def _next(self) -> Record:
         until = None if self._timeout_s is None else time.monotonic() + self._timeout_s
         with self._changed:
-            self._lay_down()
+            self._count_consumed()
             while True:
                 uncertain = bool(self._chunks) and not self._is_current()
                 found = None if uncertain else self._take()
@@ -187,9 +188,9 @@ class MessageStream:
                 left = None if until is None else until - time.monotonic()
                 if left is not None and left <= 0:
                     assert self._timeout_s is not None
-                    raise ConsumerTimeout(f"nothing came within {self._timeout_s * 1000:,.0f} ms")
-                if uncertain:  # nobody tells when it is certain again
-                    left = _LOOK_S if left is None else min(left, _LOOK_S)
+                    raise ConsumerTimeout(f"no record arrived within {self._timeout_s * 1000:,.0f} ms")
+                if uncertain:  # there is no notification when it is certain again
+                    left = _CHECK_S if left is None else min(left, _CHECK_S)
                 self._changed.wait(left)
 
     def _take(self) -> Record | None:
@@ -198,8 +199,8 @@ class MessageStream:
             if chunk.next < len(chunk.records):
                 record = chunk.records[chunk.next]
                 chunk.next += 1
-                self._in_hand = chunk.claim, record.offset
-                self._taker = threading.get_ident()
+                self._current = chunk.claim, record.offset
+                self._current_thread = threading.get_ident()
                 return record
             self._chunks.popleft()
             self._on_room()
@@ -207,10 +208,10 @@ class MessageStream:
                 raise chunk.error
         return None
 
-    def _lay_down(self) -> None:
+    def _count_consumed(self) -> None:
         """Count the delivered record as consumed."""
-        if self._in_hand is not None:
-            claim, offset = self._in_hand
+        if self._current is not None:
+            claim, offset = self._current
             claim.consumed = offset + 1
-            self._in_hand = None
+            self._current = None
             self._changed.notify_all()

@@ -1,15 +1,15 @@
 r"""Filters of topics: Java's regular expressions, as Python's `re` runs them.
 
-    "clicks, \p{Alpha}+[0-9&&[^13]]"     as a user, or another member of the group, gives it
+    "clicks, \p{Alpha}+[0-9&&[^13]]"     as a user, or another member of the group, states it
       -> clicks|\p{Alpha}+[0-9&&[^13]]   Kafka's TopicFilter: "," is "|", no spaces, no quotes around it
       -> clicks|[A-Za-z]+[02456789]      the same in Python's syntax, which must match whole names
 
-All members of a group must read a filter alike, and Kafka's are Java programs. So an expression either means
-the same here as there, or it is refused. Topic names use only 65 characters (`files/names.py`), so whatever
-stands for a set of characters is computed over these: `&&`, nested classes and `\p{...}` become plain sets.
+All members of a group must interpret a filter alike, and Kafka's are Java programs. So an expression either
+means the same here as in Java, or it is refused. Topic names use only 65 characters (`files/names.py`), so
+character classes are evaluated over these: `&&`, nested classes and `\p{...}` become plain sets.
 
 Refused, besides what Java refuses: {n,m}, which the comma breaks in Kafka too; (?x); look-behind of variable
-length; negated classes that contain && or another class, which Java 8 and 9 read differently; Unicode
+length; negated classes that contain && or another class, which Java 8 and 9 interpret differently; Unicode
 properties that no topic name can have.
 
 Source: Kafka 0.8's TopicFilter; java.util.regex.Pattern.
@@ -29,7 +29,7 @@ _NAME_CHARACTERS: Final = frozenset(string.ascii_letters + string.digits + "._-"
 _LETTERS: Final = frozenset(string.ascii_letters)
 _DIGITS: Final = frozenset(string.digits)
 _NONE: Final[frozenset[str]] = frozenset()
-_MOST_NESTED: Final = 50
+_MAX_NESTING: Final = 50
 
 _CLASSES: Final = {
     "d": _DIGITS,
@@ -41,7 +41,7 @@ _CLASSES: Final = {
 _CONTROLS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "a": "\a", "e": "\x1b"}
 _ANCHORS: Final = {"A": r"\A", "G": r"\A", "z": r"\Z", "Z": r"\Z", "b": r"\b", "B": r"\B"}
 
-# With (?i) these differ between versions of Java.
+# With (?i) these differ among versions of Java.
 _BY_CASE: Final = {
     "Lower": frozenset(string.ascii_lowercase),
     "Upper": frozenset(string.ascii_uppercase),
@@ -102,7 +102,7 @@ class _Refused(Exception):
 
 
 def _unquoted(text: str) -> str:
-    r"""Replace \Q...\E: escape what stands between them character by character."""
+    r"""Replace \Q...\E: escape the text between them character by character."""
     out = []
     pos = 0
     while pos < len(text):
@@ -167,8 +167,8 @@ class _Translation:
     def _alternatives(self) -> str:
         """Read to the ) that closes the group, or to the end. Flags set inside end with the group."""
         self._nested += 1
-        if self._nested > _MOST_NESTED:
-            raise _Refused(f"groups and classes lie more than {_MOST_NESTED} deep")
+        if self._nested > _MAX_NESTING:
+            raise _Refused(f"groups and classes are nested more than {_MAX_NESTING} deep")
         before, out = self._ignores_case, []
         while self._pos < len(self._text) and self._peek() != ")":
             if self._next_is("|"):
@@ -181,7 +181,7 @@ class _Translation:
         return "".join(out)
 
     def _atom(self) -> str:
-        """Something that may be repeated; '' if only flags were set."""
+        """An element that a quantifier may follow; '' if only flags were set."""
         char = self._take("an expression")
         if char == "(":
             return self._group()
@@ -203,7 +203,7 @@ class _Translation:
         elif self._next_is("{"):
             count = self._until("}")
             if not (count.isascii() and count.isdigit()):
-                raise _Refused(f"{{{count}}}: only {{n}} is a count here, as a comma stands for | everywhere")
+                raise _Refused(f"{{{count}}}: only {{n}} is supported, since a comma means | everywhere")
             found = f"{{{count}}}"
         else:
             return ""
@@ -325,7 +325,7 @@ class _Translation:
         by_case = name in _BY_CASE or category in ("Lu", "Ll", "Lt")
         if by_case and self._ignores_case:
             raise _Refused(
-                f"\\p{{{name}}} with (?i), which versions of Java read differently; use \\p{{Alpha}}"
+                f"\\p{{{name}}} with (?i), which versions of Java interpret differently; use \\p{{Alpha}}"
             )
         if name in _BY_CASE:
             return _BY_CASE[name]
@@ -344,8 +344,8 @@ class _Translation:
     def _class(self) -> frozenset[str]:
         """Read from after the [ to after its ]."""
         self._nested += 1
-        if self._nested > _MOST_NESTED:
-            raise _Refused(f"groups and classes lie more than {_MOST_NESTED} deep")
+        if self._nested > _MAX_NESTING:
+            raise _Refused(f"groups and classes are nested more than {_MAX_NESTING} deep")
         negated = self._next_is("^")
         found, simple = self._operand(first=True)
         operands = 1
@@ -356,7 +356,7 @@ class _Translation:
         if not self._next_is("]"):
             raise _Refused("a [ is not closed")
         if negated and (operands > 1 or not simple):
-            raise _Refused("[^ with && or a class inside, which versions of Java read differently")
+            raise _Refused("[^ with && or a class inside, which versions of Java interpret differently")
         self._nested -= 1
         return _NAME_CHARACTERS - found if negated else found
 
@@ -383,7 +383,7 @@ class _Translation:
         return found, not classes
 
     def _range(self) -> frozenset[str]:
-        """One character, an escape that stands for several, or a range."""
+        """One character, an escape for several, or a range."""
         if self._next_is("\\"):
             if self._peek() and self._peek() in "dDwWsShHvVpPR":
                 return self._escaped()

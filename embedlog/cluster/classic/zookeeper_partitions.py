@@ -1,11 +1,11 @@
 """A topic's (broker, partition) pairs from ZooKeeper's registries: a partitioner chooses one of them.
 
-They are watched: a broker comes or goes, a topic is made, a broker registers a topic that there is (since
-0.8: a partition gets another leader). What was read stays good until a watch says otherwise, and for as long
-as ZooKeeper cannot be reached.
+They are watched: a broker comes or goes, a topic is created, a broker registers an existing topic (since 0.8:
+a partition gets another leader). Cached values are used until a watch fires, and while ZooKeeper cannot be
+reached.
 
-The list is sorted by broker, then by partition: a partitioner's number is an index into it. Partitions whose
-broker is not there are left out.
+The list is sorted by broker, then by partition: a partitioner returns an index into it. Partitions whose
+broker is not registered are left out.
 
 Source: Kafka 0.7 design, "Automatic producer load balancing"; 0.10 implementation, "Producer APIs".
 """
@@ -29,13 +29,13 @@ from .producer_pool import ProducerPool
 
 logger = logging.getLogger(__name__)
 
-_LOOK_AGAIN_S: Final = 1.0  # where ZooKeeper could not be asked
+_RETRY_S: Final = 1.0  # if ZooKeeper cannot be read
 
 
 class ZooKeeperPartitions:
-    """The registries, and a thread that follows them. It tells the pool which brokers there are.
+    """The registries, and a thread that follows them. It keeps the pool's list of brokers current.
 
-    Raises what making a ZooKeeper client raises.
+    Raises as `ZooKeeper`.
     """
 
     def __init__(self, connect: str, pool: ProducerPool, *, session_timeout_s: float) -> None:
@@ -58,9 +58,9 @@ class ZooKeeperPartitions:
         self._thread.start()
 
     def of(self, topic: str) -> list[BrokerPartition]:
-        """Those of a topic whose brokers are there, sorted; none where there is no such topic (yet).
+        """A topic's pairs with a registered broker, sorted; none if there is no such topic (yet).
 
-        Raises ZooKeeperUnavailable where nothing is known of it yet, CorruptZnode.
+        Raises ZooKeeperUnavailable if the topic has not been read yet, CorruptZnode.
         """
         with self._lock:
             known = self._topics.get(topic)
@@ -76,7 +76,7 @@ class ZooKeeperPartitions:
         """Whether the topic existed at the last `of`."""
         return bool(self._topics.get(topic))
 
-    def look_again(self, topic: str) -> None:
+    def mark_stale(self, topic: str) -> None:
         """Read the topic again: a broker rejected a request, and the watch may fire later."""
         with self._lock:
             self._stale.add(topic)
@@ -110,7 +110,7 @@ class ZooKeeperPartitions:
             self._stale.add(topic)
             raise
         self._topics[topic] = sorted(found)
-        if not found:  # nothing there to watch: the next send looks
+        if not found:  # there is nothing to watch: the next send reads it again
             self._stale.add(topic)
         return self._topics[topic]
 
@@ -118,18 +118,18 @@ class ZooKeeperPartitions:
         self._zookeeper.get(paths.topic(topic), changed)
         names = self._zookeeper.children(paths.partitions(topic), changed) or []
         where = [paths.partition_state(topic, int(name)) for name in names]
-        answers = self._zookeeper.pipeline(
+        responses = self._zookeeper.pipeline(
             lambda kazoo, p=path: kazoo.get_async(p, changed)  # type: ignore[misc]
             for path in where
         )
         return [
-            BrokerPartition(LeaderAndIsr.decode(answer[0]).leader, int(name))
-            for name, answer in zip(names, answers, strict=True)
-            if not isinstance(answer, KazooException)
+            BrokerPartition(LeaderAndIsr.decode(response[0]).leader, int(name))
+            for name, response in zip(names, responses, strict=True)
+            if not isinstance(response, KazooException)
         ]
 
     def _of_brokers(self, topic: str, changed: Callable[[Any], None]) -> list[BrokerPartition]:
-        """0.7's: each broker says how many partitions it has, and numbers them itself."""
+        """As in 0.7: each broker states how many partitions it has, and numbers them itself."""
         found: list[BrokerPartition] = []
         for name in self._zookeeper.children(paths.topic(topic), changed) or []:
             known = paths.parse(f"{paths.topic(topic)}/{name}")
@@ -139,7 +139,7 @@ class ZooKeeperPartitions:
                 found += [BrokerPartition(int(name), number) for number in range(count)]
         return found
 
-    # -- what the watches say: called in kazoo's thread, which must not wait ---------------------------
+    # -- watches: called in kazoo's thread, which must not wait ----------------------------------------
 
     def _brokers_changed(self, event: object) -> None:
         self._brokers_stale = True
@@ -152,8 +152,8 @@ class ZooKeeperPartitions:
 
         return changed
 
-    def _session(self, there_is_one: bool) -> None:
-        if there_is_one:  # the watches of the old one are gone
+    def _session(self, exists: bool) -> None:
+        if exists:  # the old session's watches are gone
             self._brokers_stale = True
             self._stale.update(list(self._topics))
             self._wakeup.signal()
@@ -173,6 +173,6 @@ class ZooKeeperPartitions:
                     for topic in [each for each in list(self._stale) if self._topics.get(each)]:
                         self._read_topic(topic)
             except (ZooKeeperError, CorruptZnode) as error:
-                logger.warning("the registries cannot be read, what was known is used: %s", error)
+                logger.warning("the registries cannot be read, cached ones are used: %s", error)
                 self._brokers_stale = True
-                pause = _LOOK_AGAIN_S
+                pause = _RETRY_S

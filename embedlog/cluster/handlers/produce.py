@@ -74,7 +74,6 @@ class ProduceHandlers:
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
-        self._leads = broker.coordination.leads
 
     def handlers(self) -> dict[str, Handler]:
         """API -> handler."""
@@ -174,7 +173,7 @@ class ProduceHandlers:
             partition = self._broker.store.partition(topic, index)
             if topic in INTERNAL_TOPICS:
                 raise internal_topic(topic)
-            if not self._leads(partition.name):
+            if not self._broker.coordination.leads(partition.name):
                 raise not_leader()
             settings = partition.settings
             if context.version >= FIRST_WITH_BATCHES:
