@@ -24,9 +24,9 @@ from housekeeping import housekeep
 
 import embedlog
 from embedlog import Log, TopicPartition
-from embedlog.clients import membership
 from embedlog.clients.consumer import Consumer
 from embedlog.errors import CommitFailed
+from embedlog.runtime import finalizing
 from embedlog.store.store import Store
 
 RECORDS = 400
@@ -221,7 +221,7 @@ class Schedule:
         self._any()
         gc.collect()
         handed_over = threading.Event()
-        membership._departures.put(handed_over.set)
+        finalizing.run_soon(handed_over.set)
         handed_over.wait()
 
     def stall(self) -> None:
@@ -296,7 +296,9 @@ class Schedule:
 
 
 @pytest.fixture
-def clocked(tmp_path: Path) -> tuple[Log, Store, list[int]]:
+def clocked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Log, Store, list[int]]:
+    # Heartbeats go by the real clock, sessions by this one.
+    monkeypatch.setattr("embedlog.clients.membership.HEARTBEAT_INTERVAL_MS", 0)
     clock = [1_700_000_000_000]
     store = Store(str(tmp_path / "log"), clock_ms=lambda: clock[0], background=False)
     return Log(store), store, clock

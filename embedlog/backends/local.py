@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import ClassVar, Final, NoReturn, Self, TypeVar
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import ClassVar, Final, NamedTuple, NoReturn, Self, TypeVar
 
 from ..config import TopicSettings
 from ..errors import InvalidArgument, ReadOnly, StorageError, TopicNotFound
@@ -23,16 +23,18 @@ from ..model import (
     OffsetAndTimestamp,
     OffsetRange,
     PartitionOffsets,
+    PartitionState,
     Record,
     RecoveryReport,
     TopicDescription,
     TopicPartition,
 )
-from ..runtime.wakeups import Wakeup
+from ..partition import Partition
 from ..storage.reader import ReadablePartition
 from ..store.backup import backup
 from ..store.read_only_store import ReadOnlyStore
 from ..store.store import Store
+from .arrivals import PolledArrivals
 from .attendant import Attendant
 from .port import Interrupt, PartitionAppender
 
@@ -184,7 +186,7 @@ class EngineBackend:
 
 
 class WriterBackend(EngineBackend):
-    """Over a store: the whole port. Implements `port.TopicAdmin`, `Maintenance` and `Listening` too."""
+    """Over a store: the whole port. Implements `port.TopicAdmin` and `Maintenance` too."""
 
     mode = "rw"
 
@@ -230,13 +232,8 @@ class WriterBackend(EngineBackend):
         found = self.store.partition(topic, partition)
         return found.append(batches, flush=flush, expected_offset=expected_offset)
 
-    @contextlib.contextmanager
-    def listen(self, partitions: Iterable[TopicPartition], on_change: Callable[[], None]) -> Iterator[None]:
-        with contextlib.ExitStack() as stack:
-            for partition in [self.store.partition(*name) for name in partitions]:
-                partition.log.add_listener(on_change)
-                stack.callback(partition.log.remove_listener, on_change)
-            yield
+    def arrivals(self, *, read_committed: bool, interrupt: Interrupt) -> ListeningArrivals:
+        return ListeningArrivals(self.store, read_committed, interrupt)
 
     def wait(
         self,
@@ -247,20 +244,16 @@ class WriterBackend(EngineBackend):
         interrupt: Interrupt | None = None,
     ) -> bool:
         deadline = time.monotonic() + timeout_ms / 1000
-        changed = Wakeup()
-        partitions = [(self.store.partition(*name), offset) for name, offset in positions.items()]
-        with (
-            self.listen(positions, changed.signal),
-            contextlib.nullcontext() if interrupt is None else interrupt.waking(changed.signal),
-        ):
-            while True:
-                self.store.check_open()
-                if any(p.has_data(offset, read_committed=read_committed) for p, offset in partitions):
-                    return True
-                left = deadline - time.monotonic()
-                if left <= 0 or (interrupt is not None and interrupt.is_set()):
+        interrupt = Interrupt() if interrupt is None else interrupt
+        with contextlib.closing(ListeningArrivals(self.store, read_committed, interrupt)) as arrivals:
+            if any(arrivals.expect(*position) for position in positions.items()):
+                return True
+            while not arrivals.ready():
+                left_ms = (deadline - time.monotonic()) * 1000
+                if left_ms <= 0 or interrupt.is_set:
                     return False
-                changed.sleep(left)
+                arrivals.wait(left_ms)
+            return True
 
     def delete_records(self, topic: str, partition: int, before_offset: int) -> int:
         found = self.store.partition(topic, partition)
@@ -315,6 +308,89 @@ class WriterBackend(EngineBackend):
         return sum(partition.size for partition in self.store.partitions())
 
 
+class _Expected(NamedTuple):
+    """An idle partition: where it was read to, and its listener."""
+
+    partition: Partition
+    offset: int
+    wake: Callable[[], None]
+
+
+class ListeningArrivals:
+    """Implements `port.Arrivals` by listeners on partitions: a look costs as much as there is to report."""
+
+    def __init__(self, store: Store, read_committed: bool, interrupt: Interrupt) -> None:
+        self._store = store
+        self._read_committed = read_committed
+        self._interrupt = interrupt
+        self._expected: dict[TopicPartition, _Expected] = {}
+        self._woken: dict[TopicPartition, None] = {}  # changed since; filled by any thread, without a lock
+
+    def expect(self, tp: TopicPartition, offset: int) -> bool:
+        partition = self._store.partition(*tp)
+        if partition.has_data(offset, read_committed=self._read_committed):
+            return True
+        self.forget(tp)
+        expected = _Expected(partition, offset, _waking(tp, self._woken, self._interrupt))
+        self._expected[tp] = expected
+        partition.log.add_listener(expected.wake)
+        return self._may_have_data(expected) and self.forget(tp)  # appended in between
+
+    def forget(self, tp: TopicPartition) -> bool:
+        expected = self._expected.pop(tp, None)
+        if expected is None:
+            return False
+        expected.partition.log.remove_listener(expected.wake)
+        self._woken.pop(tp, None)
+        return True
+
+    def ready(self) -> Collection[TopicPartition]:
+        self._store.check_open()
+        return [tp for tp in list(self._woken) if self._is_ready(tp)] if self._woken else ()
+
+    def wait(self, timeout_ms: float) -> None:
+        if not self._woken:
+            self._interrupt.wait(timeout_ms)
+
+    def close(self) -> None:
+        for tp in list(self._expected):
+            self.forget(tp)
+
+    def _is_ready(self, tp: TopicPartition) -> bool:
+        """Also lets the next change wake us again if there is nothing yet."""
+        expected = self._expected[tp]
+        if not self._may_have_data(expected):
+            still = True
+            try:
+                del self._woken[tp]
+                still = self._may_have_data(expected)  # changed in between
+            finally:  # Ctrl-C, too, must not lose the wakeup
+                if still:
+                    self._woken[tp] = None
+            return still
+        return True
+
+    def _may_have_data(self, expected: _Expected) -> bool:
+        """True of a closed partition, too: the next fetch tells why."""
+        partition = expected.partition
+        return partition.state is PartitionState.CLOSED or partition.has_data(
+            expected.offset, read_committed=self._read_committed
+        )
+
+
+def _waking(
+    tp: TopicPartition, woken: dict[TopicPartition, None], interrupt: Interrupt
+) -> Callable[[], None]:
+    """A listener that does nothing further until the partition is looked at. It holds no client."""
+
+    def wake() -> None:
+        if tp not in woken:
+            woken[tp] = None
+            interrupt.signal()
+
+    return wake
+
+
 class ReaderBackend(EngineBackend):
     """Over a read-only store: reading alone."""
 
@@ -357,6 +433,9 @@ class ReaderBackend(EngineBackend):
     def abandon(self) -> None:
         self._engine.abandon()
 
+    def arrivals(self, *, read_committed: bool, interrupt: Interrupt) -> PolledArrivals:
+        return PolledArrivals(self, read_committed, interrupt)
+
     def wait(
         self,
         positions: Mapping[TopicPartition, int],
@@ -384,13 +463,13 @@ class ReaderBackend(EngineBackend):
                 stack.enter_context(interrupt.waking(watch.wake))
             while not ready():
                 left_ms = (deadline - time.monotonic()) * 1000
-                if left_ms <= 0 or (interrupt is not None and interrupt.is_set()):
+                if left_ms <= 0 or (interrupt is not None and interrupt.is_set):
                     return False
                 if watch.wait(left_ms):
                     for delay_ms in _EDGE_DELAYS_MS:
                         watch.wait(delay_ms)
                         if ready():
                             return True
-                        if interrupt is not None and interrupt.is_set():
+                        if interrupt is not None and interrupt.is_set:
                             return False
             return True

@@ -8,7 +8,7 @@ plain values cross it, never segments, locks or sockets, so each client is writt
     TopicAdmin       create, alter and delete topics
     Maintenance      flush, reopen, compact, backup: of the process that has the directory open for writing
     Splits           divide a partition among several readers
-    Listening        wait for data without a thread: a callback instead of a blocked caller
+    Arrivals         which idle partitions have records again
 
 A backend gives the object that implements a part through the property of that name; the property raises
 ReadOnly or UnsupportedByBackend, with advice, if the backend does not have that part.
@@ -20,9 +20,9 @@ the readable end is returned; every method may be called from any thread.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..config import TopicSettings
@@ -56,30 +56,28 @@ class Interrupt:
     """
 
     def __init__(self) -> None:
-        self._is_set = False
+        self.is_set = False
         self._wakeup = Wakeup()
+        self.signal = self._wakeup.signal  # ends a `wait` without setting the flag
         self._lock = threading.Lock()
         self._wakers: list[Callable[[], object]] = []  # guarded by _lock
 
     def set(self) -> None:
-        self._is_set = True
-        self._wakeup.signal()
+        self.is_set = True
+        self.signal()
         with self._lock:
             wakers = tuple(self._wakers)
         for wake in wakers:
             wake()
 
     def clear(self) -> None:
-        self._is_set = False
-
-    def is_set(self) -> bool:
-        return self._is_set
+        self.is_set = False
 
     def wait(self, timeout_ms: float) -> bool:
         """Wait until the flag is set or the timeout is over; may return early. Returns whether it is set."""
-        if not self._is_set:
+        if not self.is_set:
             self._wakeup.sleep(timeout_ms / 1000)
-        return self._is_set
+        return self.is_set
 
     @contextmanager
     def waking(self, wake: Callable[[], object]) -> Iterator[None]:
@@ -87,7 +85,7 @@ class Interrupt:
         with self._lock:
             self._wakers.append(wake)
         try:
-            if self._is_set:
+            if self.is_set:
                 wake()
             yield
         finally:
@@ -214,17 +212,33 @@ class Splits(Protocol):
         """
 
 
-class Listening(Protocol):
-    """Waits without a thread. A backend that has it builds its `Backend.wait` on it."""
+class Arrivals(Protocol):
+    """Tells a client which of its idle partitions have records again. For one thread, but for `close`."""
 
-    def listen(
-        self, partitions: Iterable[TopicPartition], on_change: Callable[[], None]
-    ) -> AbstractContextManager[None]:
-        """Within the context, call on_change after each change that may make records readable.
+    def expect(self, tp: TopicPartition, offset: int) -> bool:
+        """The client has read a partition up to `offset`.
 
-        on_change is called from any thread, possibly under a partition's lock: it must not block. Check
-        `Backend.may_have_data` after entering, since what was appended before is not reported.
+        True if it may have records there already. Otherwise `ready` reports it as soon as it may. Raises as
+        `Backend.fetch` if the partition is gone.
         """
+
+    def forget(self, tp: TopicPartition) -> bool:
+        """Expect a partition no more. Returns whether it was expected."""
+
+    def ready(self) -> Collection[TopicPartition]:
+        """The expected partitions that may have records, or whose next fetch fails, until they are forgotten.
+
+        Raises Closed, and as `expect`.
+        """
+
+    def wait(self, timeout_ms: float) -> None:
+        """Block until `ready` has something to report, the client's interrupt is set, or the timeout is over.
+
+        May return early. Never polls in a busy loop.
+        """
+
+    def close(self) -> None:
+        """Release what is expected. From any thread; no other call may follow."""
 
 
 class PartitionAppender(Protocol):
@@ -322,6 +336,9 @@ class Backend(Protocol):
 
         None says nothing about the record: fetch it. Raises TopicNotFound, PartitionNotFound, Closed.
         """
+
+    def arrivals(self, *, read_committed: bool, interrupt: Interrupt) -> Arrivals:
+        """To wait for records of many partitions; setting `interrupt` ends a wait."""
 
     def may_have_data(self, topic: str, partition: int, offset: int, *, read_committed: bool) -> bool:
         """False if a fetch would return nothing, as far as can be told at next to no cost.

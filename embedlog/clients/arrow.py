@@ -100,7 +100,7 @@ def _batches(
             arrow = ArrowReader(reader, wanted, ahead=ahead)
             while (batch := arrow.read()) is not None:
                 yield batch
-                if interrupt is not None and interrupt.is_set():
+                if interrupt is not None and interrupt.is_set:
                     return
 
 

@@ -11,6 +11,10 @@ Each turn, of `poll` and of an iteration alike:
     take        records of the next partition                            reader.py
     wait        in the backend, for data, a rebalance or close()         backends/port.py
 
+Advance and commit only if they are due, or another thread has set the interrupt. An iteration takes a turn
+for each chunk, not for each record: between two records it only compares the clock and two fields, without
+the guard against a second thread. A call from elsewhere ends the chunk first: it takes `_left` away.
+
 Delivery: auto-commit commits only records that the application has received and come back from, so a crash
 during processing repeats records (at least once). Commit before processing for at most once; store offset
 and result in one transaction, by an `OffsetStore`, for exactly once.
@@ -26,9 +30,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from operator import length_hint
 from typing import Final, TypeAlias
 
 from .. import validation
@@ -37,7 +41,6 @@ from ..config import MAX_INT32, MAX_INT64
 from ..errors import (
     Closed,
     CommitFailed,
-    EmbedlogError,
     GroupError,
     InvalidArgument,
     InvalidType,
@@ -46,6 +49,7 @@ from ..errors import (
 )
 from ..model import CommittedOffset, Record, TopicPartition
 from ..runtime.closing import Closing
+from ..runtime.finalizing import when_collected
 from ..runtime.thread_guard import ThreadGuard
 from .assignors import Assignor, as_assignors
 from .membership import Assigned, MemberOffsets, Membership
@@ -61,6 +65,7 @@ RebalanceCallback: TypeAlias = Callable[[tuple[TopicPartition, ...]], object]
 
 RESETS: Final = ("earliest", "latest", "error")
 _FOREVER: Final = float("inf")
+_NOTHING: Final[Iterator[Record]] = iter(())
 _LONGEST_REFRESH_MS: Final = 3_600_000
 
 _logger = logging.getLogger(__name__)
@@ -139,7 +144,6 @@ class Consumer(Closing):
             validation.check_text("group_instance_id", group_instance_id)
         self._backend = backend
         self._group = group
-        self._read_committed = checked_isolation(isolation_level)
         self._max_poll_records = max_poll_records
         self._stop_at_end = stop_at_end
         self._on_assigned, self._on_revoked = on_assigned, on_revoked
@@ -149,8 +153,9 @@ class Consumer(Closing):
         self._interrupt = Interrupt()
         self._inside = ThreadGuard()
         self._closed = self._woken = False
-        self._current: Position | None = None
-        self._due = 0.0
+        self._due = 0.0  # when a turn has to advance or commit
+        self._current: Position | None = None  # the partition that an iteration is in
+        self._left: Iterator[Record] = _NOTHING  # what an iteration may take of it without a turn
 
         coordinator = backend.coordinator
         self._membership: Membership | None = None
@@ -184,12 +189,13 @@ class Consumer(Closing):
             backend,
             reset=auto_offset_reset,
             max_bytes=fetch_max_bytes,
-            read_committed=self._read_committed,
+            read_committed=checked_isolation(isolation_level),
+            interrupt=self._interrupt,
         )
+        # Neither may refer to the consumer: that would keep it alive.
+        self._finalizers = [when_collected(self, self._positions.arrivals.close)]
         if self._membership is not None:
-            # A reference to the consumer would keep it alive.
-            self._finalizer = weakref.finalize(self, self._membership.departure.abandon)
-            self._finalizer.atexit = False
+            self._finalizers.append(when_collected(self, self._membership.departure.leave))
         self._watch.refresh()
         if self._membership is None:
             self._assign_all()
@@ -210,57 +216,67 @@ class Consumer(Closing):
         Raises CorruptRecord, LogTruncated, OffsetOutOfRange (by auto_offset_reset), StorageError, Closed.
         After an error the next poll reads the other partitions first.
         """
-        deadline = time.monotonic() + validation.as_seconds("timeout_ms", timeout_ms)
-        limit = self._max_poll_records
+        wait_s = validation.as_seconds("timeout_ms", timeout_ms)
         if max_records is not None:
             validation.check_positive(max_records=max_records)
-            limit = max_records
-        with self._using():
+        limit = max_records or self._max_poll_records
+        deadline = 0.0
+        self._enter()
+        try:
+            self._current = None
             self._positions.settle()
-            while True:
-                if self._turn():
-                    records = self._take(limit)
-                    if records:
-                        return records
-                if self._inside.closing or self._woken or deadline - time.monotonic() < 0.001:
-                    self._woken = False
-                    return []
+            while self._turn():
+                records = self._take(limit)
+                if records:
+                    return records
+                deadline = deadline or time.monotonic() + wait_s
+                if self._woken or deadline - time.monotonic() < 0.001:
+                    break
                 self._sleep(deadline)
+            self._woken = False
+            return []
+        finally:
+            self._inside.release()
 
     def __iter__(self) -> Iterator[Record]:
-        return self
+        interrupt = self._interrupt
+        while self._next_chunk():
+            left, due = self._left, self._due
+            # Python runs signal handlers at `yield`, and not between it and the step of the loop. So Ctrl-C
+            # loses no record.
+            for record in left:
+                yield record
+                if self._left is not left or interrupt.is_set or time.monotonic() >= due:
+                    break
 
     def __next__(self) -> Record:
         """Wait for the next record. The iteration ends at `close`, or at stop_at_end."""
+        if not self._interrupt.is_set and time.monotonic() < self._due:
+            for record in self._left:
+                return record
+        while self._next_chunk():
+            for record in self._left:
+                return record
+        raise StopIteration
+
+    def _next_chunk(self) -> bool:
+        """Set `_left` to records of the next partition that has any. False at the end of the iteration."""
         self._inside.acquire()
         try:
-            if self._closed:
-                raise StopIteration
-            position = self._current
-            if position is not None:
-                position.settle()
-                if position.has_records and not self._interrupt.is_set() and time.monotonic() < self._due:
-                    return position.take_one()
+            self._left = _NOTHING
             self._positions.settle()
-            while True:
-                if self._turn():
-                    position = self._current
-                    if position is None or not position.has_records:
-                        self._current = position = self._ready()
-                    if position is not None:
-                        return position.take_one()
-                    if (
-                        self._stop_at_end
-                        and self._owns_its_share
-                        and all(p.at_end or p.paused for p in self._positions)
-                    ):
-                        self._positions.settle()
-                        self._commits.auto(self._positions)
-                        raise StopIteration
-                if self._inside.closing:
-                    raise StopIteration
+            while not self._closed and self._turn():
+                if self._current is None or not length_hint(self._current.left):
+                    self._current = self._ready()
+                if self._current is not None:
+                    self._left = self._current.left
+                    return True
+                if self._stop_at_end and self._owns_its_share and self._positions.all_idle:
+                    self._commits.auto(self._positions)
+                    break
                 self._woken = False
                 self._sleep(_FOREVER)
+            return False
         finally:
             self._inside.release()
 
@@ -306,7 +322,7 @@ class Consumer(Closing):
         with self._using():
             position = self._positions[name]
             self._positions.resolve(self._commits.load)
-            return position.offset
+            return position.at.offset
 
     def lag(self) -> dict[TopicPartition, int]:
         """The number of offsets from each position to the end of its partition."""
@@ -393,7 +409,7 @@ class Consumer(Closing):
             if self._membership is not None:
                 self._give_up(lost=False)
                 self._membership.leave()
-                self._finalizer.detach()
+                self._finalizers.pop().detach()
                 self._membership = None
                 assert self._backend.coordinator is not None
                 self._commits = Commits(
@@ -425,6 +441,7 @@ class Consumer(Closing):
         with self._inside:
             if self._closed:
                 return
+            self._end_chunk()
             membership = self._membership
             try:
                 self._give_up(lost=False, commit=commit)
@@ -432,24 +449,27 @@ class Consumer(Closing):
                 _logger.warning("the log was closed before its consumer: the last offsets are not committed")
             finally:
                 self._closed = True
+                for finalizer in self._finalizers:
+                    finalizer.detach()
+                self._positions.arrivals.close()
                 if membership is not None:
-                    self._finalizer.detach()
                     membership.leave()
 
     # -- one turn --------------------------------------------------------------------------------
 
     def _turn(self) -> bool:
-        """Advance and commit, without waiting. False if the consumer is closing."""
-        # A set after this ends the next wait; what was set before is handled below.
-        self._interrupt.clear()
-        if self._inside.closing:
-            return False
-        self._advance()
-        if time.monotonic() >= self._commits.due:
-            self._commits.auto(self._positions)
-        self._due = min(self._watch.due, self._commits.due)
-        if self._membership is not None:
-            self._due = min(self._due, self._membership.heartbeat_due)
+        """Advance and commit if that is due, without waiting. False if the consumer is closing."""
+        if self._interrupt.is_set or time.monotonic() >= self._due:
+            # A set after this ends the next wait; what was set before is handled below.
+            self._interrupt.clear()
+            if self._inside.closing:
+                return False
+            self._advance()
+            if time.monotonic() >= self._commits.due:
+                self._commits.auto(self._positions)
+            self._due = min(self._watch.due, self._commits.due)
+            if self._membership is not None:
+                self._due = min(self._due, self._membership.heartbeat_due)
         return not self._inside.closing
 
     def _advance(self) -> None:
@@ -497,59 +517,57 @@ class Consumer(Closing):
         finally:
             self._positions.assign(())
 
-    @contextlib.contextmanager
-    def _noticing_deletions(self) -> Iterator[None]:
-        """Refresh the subscription at the next turn if a topic was deleted."""
-        try:
-            yield
-        except TopicNotFound:
-            if self._assigned_by_hand:
-                raise
-            self._watch.expire()
-
     def _ready(self) -> Position | None:
         """The next partition with records; None if there are none."""
-        with self._noticing_deletions():
+        try:
             self._positions.resolve(self._commits.load)
             return self._positions.ready()
-        return None
+        except TopicNotFound as error:
+            self._notice_deletion(error)
+            return None
 
     def _take(self, limit: int) -> list[Record]:
-        self._current = None
-        taken: list[Record] = []
-        while len(taken) < limit:
-            try:
-                position = self._ready()
-            except EmbedlogError:
-                # The partition keeps its position, so the error is raised again.
-                if taken:
-                    break
-                raise
-            if position is None:
-                break
-            taken += position.take(limit - len(taken))
-        return taken
+        try:
+            self._positions.resolve(self._commits.load)
+            return self._positions.take(limit)
+        except TopicNotFound as error:
+            self._notice_deletion(error)
+            return []
 
     def _sleep(self, deadline: float) -> None:
         left_ms = min(deadline, self._due) - time.monotonic()
-        timeout_ms = max(1, int(left_ms * 1000))
-        waiting_for = self._positions.waiting_for()
-        if waiting_for:
-            with self._noticing_deletions():
-                self._backend.wait(
-                    waiting_for, timeout_ms, read_committed=self._read_committed, interrupt=self._interrupt
-                )
-        else:
-            self._interrupt.wait(timeout_ms)
+        try:
+            self._positions.wait(max(1, int(left_ms * 1000)))
+        except TopicNotFound as error:
+            self._notice_deletion(error)
+
+    def _notice_deletion(self, error: TopicNotFound) -> None:
+        """Refresh the subscription at the next turn."""
+        if self._assigned_by_hand:
+            raise error
+        self._watch.expire()
+        self._due = 0.0
 
     # -- one thread at a time --------------------------------------------------------------------
 
+    def _enter(self) -> None:
+        """Keep other threads out until `_inside.release`, and end the chunk that is being iterated over."""
+        self._inside.acquire()
+        if self._closed:
+            self._inside.release()
+            raise Closed("the consumer is closed")
+        self._end_chunk()
+
+    def _end_chunk(self) -> None:
+        if self._left is not _NOTHING:
+            self._left = _NOTHING
+            if self._current is not None:
+                self._positions.hold_last(self._current)
+
     @contextlib.contextmanager
     def _using(self) -> Iterator[None]:
-        self._inside.acquire()
+        self._enter()
         try:
-            if self._closed:
-                raise Closed("the consumer is closed")
             yield
         finally:
             self._inside.release()
@@ -562,4 +580,4 @@ class Consumer(Closing):
         with self._using():
             self._current = None
             for tp in self._chosen(partitions):
-                self._positions[tp].paused = paused
+                self._positions.pause(tp, paused)

@@ -12,8 +12,7 @@ what the client must act on as `Assigned` or `Revoked`, one at a time; the call 
 Rebalancing is eager: a member gives up all partitions before it joins.
 
 Membership ends by `leave`, or when the client is garbage-collected without `close`. The garbage collector may
-run anywhere, even under the coordinator's lock, so the finalizer only puts the departure into a `SimpleQueue`
-(which is reentrant); a thread of its own leaves the group.
+run anywhere, even under the coordinator's lock, so another thread leaves the group (runtime/finalizing.py).
 
 Invariants: a member owns partitions only in STABLE, in the generation that assigned them; every member id
 that a join returns is left in the end, even if the client closes before the join is answered.
@@ -22,16 +21,13 @@ that a join returns is left in the end, even if the client closes before the joi
 from __future__ import annotations
 
 import enum
-import logging
-import os
-import queue
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Final, NamedTuple, TypeAlias
 
 from ..backends.port import Coordinator, Interrupt
+from ..config import MAX_INT32
 from ..errors import (
     CommitFailed,
     EmbedlogError,
@@ -45,6 +41,7 @@ from ..errors import (
     shown,
 )
 from ..model import CommittedOffset, JoinResult, TopicPartition
+from ..runtime.finalizing import run_soon
 from ..validation import as_topic_partitions
 from ..wire.consumer_protocol import (
     Assignment,
@@ -58,8 +55,6 @@ from .assignors import Assignor
 
 HEARTBEAT_INTERVAL_MS: Final = 3_000
 _LOST: Final = (UnknownMember, IllegalGeneration, GroupNotFound)
-
-_logger = logging.getLogger(__name__)
 
 
 class Assigned(NamedTuple):
@@ -101,14 +96,10 @@ class Departure:
         """Leave now, or once a pending join returns the member id. Ignores errors: they mean it is out."""
         joining, self.joining = self.joining, None
         if joining is not None and not self.member_id:
-            # The callback may run under the coordinator's lock: only enqueue.
-            joining.add_done_callback(lambda _: _departures.put(self._late_leave(joining)))
+            # The callback may run under the coordinator's lock.
+            joining.add_done_callback(lambda _: run_soon(self._late_leave(joining)))
             return
         self._leave(self.member_id)
-
-    def abandon(self) -> None:
-        """Leave soon, in another thread: for a finalizer."""
-        _departures.put(self.leave)
 
     def _late_leave(self, joined: Future[JoinResult]) -> Callable[[], None]:
         def leave() -> None:
@@ -130,7 +121,7 @@ class Membership:
 
     Args:
         assignors: the strategies that this member supports, best first.
-        session_timeout_ms: the member is dead after this time without a heartbeat.
+        session_timeout_ms: the member is dead if the client stays away for this long.
         rebalance_timeout_ms: how long a rebalance waits for a member to join again.
         partitions_of: the number of partitions of a topic. Raises TopicNotFound.
         interrupt: set when `advance` has something to do.
@@ -149,13 +140,14 @@ class Membership:
         partitions_of: Callable[[str], int],
         interrupt: Interrupt,
     ) -> None:
-        _start_departures()
         self.departure = Departure(coordinator, group, static=group_instance_id is not None)
         self.generation = -1
         self._coordinator = coordinator
         self._group = group
         self._assignors = {assignor.name: assignor for assignor in assignors}
-        self._session_timeout_ms = session_timeout_ms
+        heartbeat_ms = min(HEARTBEAT_INTERVAL_MS, session_timeout_ms // 3)
+        # From the client's last visit, not from the last heartbeat that a visit sent.
+        self._session_timeout_ms = min(session_timeout_ms + heartbeat_ms, MAX_INT32)
         self._rebalance_timeout_ms = rebalance_timeout_ms
         self._client_id = client_id
         self._instance_id = group_instance_id
@@ -167,7 +159,7 @@ class Membership:
         self._owned: tuple[TopicPartition, ...] = ()
         self._rejoin = False
         self._heartbeat_due = 0.0
-        self._heartbeat_s = min(HEARTBEAT_INTERVAL_MS, session_timeout_ms / 3) / 1000
+        self._heartbeat_s = heartbeat_ms / 1000
 
     @property
     def member_id(self) -> str:
@@ -387,45 +379,6 @@ def _names(offsets: Iterable[TopicPartition]) -> str:
     return ", ".join(map(str, offsets))
 
 
-# -- futures, threads ------------------------------------------------------------------------------
-
-
 def _setting(interrupt: Interrupt) -> Callable[[object], None]:
     """A callback of a future that sets the interrupt; it holds no reference to the client."""
     return lambda _: interrupt.set()
-
-
-_departures: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-_departures_lock = threading.Lock()
-_departures_thread: threading.Thread | None = None
-
-
-def _start_departures() -> None:
-    """Start the thread, one per process, that leaves for garbage-collected clients."""
-    global _departures_thread
-    with _departures_lock:
-        if _departures_thread is None or not _departures_thread.is_alive():
-            _departures_thread = threading.Thread(
-                target=_run_departures, name="embedlog-group-departures", daemon=True
-            )
-            _departures_thread.start()
-
-
-def _run_departures() -> None:
-    while True:
-        depart = _departures.get()
-        try:
-            depart()
-        except Exception:
-            _logger.exception("a garbage-collected consumer could not leave its group")
-        # Release it now, not when the next one arrives.
-        del depart
-
-
-def _forget_parent() -> None:
-    """In a forked child: drop the parent's departures, and locks that may be held for ever."""
-    global _departures, _departures_lock, _departures_thread
-    _departures, _departures_lock, _departures_thread = queue.SimpleQueue(), threading.Lock(), None
-
-
-os.register_at_fork(after_in_child=_forget_parent)

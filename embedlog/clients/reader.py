@@ -117,6 +117,10 @@ class PartitionReader:
             *self.tp, self.position, read_committed=self._read_committed
         ):
             return []
+        return self.records()
+
+    def records(self) -> list[Record]:
+        """As `read`, of a partition that is known to have grown."""
         sink = Records(*self.tp)
         while self.read_into(sink) and not sink.taken:
             pass
@@ -169,9 +173,10 @@ class PartitionReader:
             at_boundary=self._at_boundary,
             read_committed=self._read_committed,
         )
-        self.at_end = False
         self.position = decoded.next_offset
         self.epoch = decoded.epoch
+        stable_end = fetched.last_stable_offset  # -1 unless read_committed
+        self.at_end = self.position >= (fetched.log_end_offset if stable_end < 0 else stable_end)
         self._at_boundary = True
         return True
 
@@ -301,7 +306,7 @@ def _chunks(
             # The next chunk reuses the memory of this one. A few live items keep Python from returning it to
             # the system and faulting it in again, page by page.
             taken[:] = taken[::_KEPT_ALIVE]
-            if interrupt is not None and interrupt.is_set():
+            if interrupt is not None and interrupt.is_set:
                 return
 
 
@@ -338,7 +343,7 @@ def _followed(
     while True:
         idle = 0
         while turns and idle < len(turns):
-            if interrupt is not None and interrupt.is_set():
+            if interrupt is not None and interrupt.is_set:
                 return
             span = turns.popleft()
             if span.finished:

@@ -108,6 +108,7 @@ class PartitionCopy:
     def _next(self) -> CopySink | None:
         backend, reader = self.source.backend, self._reader
         if reader.at_end and not backend.may_have_data(*self.name, reader.position, read_committed=True):
+            self.caught_up = True
             return None
         sink = self._target.sink(self.source, self.topic)
         if not reader.read_into(sink):

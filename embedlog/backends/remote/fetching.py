@@ -92,7 +92,7 @@ class Fetching:
         interrupt = Interrupt() if interrupt is None else interrupt
         while True:
             self._brokers.check_open()
-            if interrupt.is_set():
+            if interrupt.is_set:
                 return False
             try:
                 if self._wait_once(positions, until, read_committed, interrupt):
@@ -213,7 +213,7 @@ class Fetching:
         except _Unfinished:
             pass  # leaving the stack closed the connections without a response
         except BrokerUnavailable:
-            if not interrupt.is_set():
+            if not interrupt.is_set:
                 raise
         return self._cache(answers, positions, read_committed)
 
