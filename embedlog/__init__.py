@@ -7,8 +7,9 @@ for record in log.read("clicks"): ...
 """
 
 from . import errors
+from .clients.assignment import RebalanceCallback
 from .clients.assignors import Assignor
-from .clients.consumer import Consumer, RebalanceCallback
+from .clients.consumer import Consumer
 from .clients.offset_store import FileOffsetStore, OffsetStore
 from .clients.partitioner import Partitioner
 from .clients.producer import Encoder, Producer

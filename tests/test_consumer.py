@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import re
+import signal
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -228,6 +230,109 @@ def test_pausing_within_a_chunk_keeps_the_position(four: embedlog.Log) -> None:
         assert int(next(consumer).value or b"") == 100
         consumer.resume(T0)
         assert sorted(everything(consumer)) == sorted(ALL[1:10] + ALL[11:20])
+
+
+def test_an_iteration_tells_its_position_at_each_record(four: embedlog.Log) -> None:
+    with four.consumer("t", group="g") as consumer:
+        consumer.assign([T0])
+        for record in consumer:
+            assert consumer.position(T0) == record.offset + 1
+            if record.offset % 3 == 0:
+                consumer.commit()
+                assert (committed := consumer.committed(T0)) is not None
+                assert committed.offset == record.offset + 1
+            if record.offset == 9:
+                break
+
+
+def test_what_an_iteration_fetched_can_be_taken_otherwise(four: embedlog.Log) -> None:
+    with four.consumer("t", stop_at_end=True) as consumer:
+        consumer.assign([T0])
+        found = []
+        for record in consumer:
+            found.append(int(record.value or b""))
+            if found == [0]:
+                found += numbers([next(consumer), next(consumer)])
+            elif record.offset == 3:
+                found += numbers(consumer.poll(max_records=2))
+            elif record.offset == 7:
+                break
+        assert found == list(range(8))
+        assert numbers(list(consumer)) == [8, 9]
+
+
+def test_a_seek_and_a_pause_within_an_iteration(four: embedlog.Log) -> None:
+    with four.consumer("t", stop_at_end=True) as consumer:
+        consumer.assign([T0, T1])
+        found = []
+        for record in consumer:
+            found.append(int(record.value or b""))
+            if found == [0]:
+                consumer.seek(T0, 8)
+                consumer.pause(T1)
+            elif found == [0, 8]:
+                consumer.pause(T0)
+                consumer.resume(T1)
+        assert found == [0, 8, *ALL[10:20]]
+
+
+def test_ctrl_c_loses_no_record_of_an_iteration(four: embedlog.Log) -> None:
+    for _ in range(100):
+        four.append_many("t", [b"x"] * 100, partition=0)
+    seen: list[int] = []
+    armed = False
+
+    def interrupt(*_: object) -> None:
+        nonlocal armed
+        if armed:
+            armed = False
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with four.consumer("t", fetch_max_bytes=2_000, stop_at_end=True) as consumer:
+            consumer.assign([T0])
+            while len(seen) < 10_010:
+                try:
+                    armed = True
+                    signal.setitimer(signal.ITIMER_REAL, 0.003)
+                    for record in consumer:
+                        seen.append(record.offset)
+                    armed = False
+                except KeyboardInterrupt:
+                    pass
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert seen == list(range(10_010))
+
+
+def test_an_empty_poll_costs_the_same_for_any_number_of_partitions(log: embedlog.Log) -> None:
+    def calls(partitions: int) -> int:
+        """The calls that a poll makes which finds nothing, after all records were read."""
+        topic = f"t{partitions}"
+        log.create_topic(topic, partitions=partitions)
+        log.append_many(topic, [b"x"] * partitions)
+        count = 0
+
+        def note(frame: object, event: str, argument: object) -> None:
+            nonlocal count
+            count += event == "call"
+
+        with log.consumer(topic, group="g") as consumer:
+            while consumer.poll():
+                pass
+            sys.setprofile(note)
+            try:
+                assert consumer.poll() == []
+            finally:
+                sys.setprofile(None)
+            for number in range(partitions):
+                log.append(topic, b"y", partition=number)
+            assert len(consumer.poll()) == partitions
+        return count
+
+    assert calls(1) == calls(40)
 
 
 def test_assign(four: embedlog.Log) -> None:
@@ -494,7 +599,7 @@ def test_an_unreferenced_consumer_leaves_its_group(four: embedlog.Log) -> None:
         two = four.consumer("t", group="g")
         settle(one, two)
         assert len(one.assignment()) == 2
-        one._on_assigned = lambda partitions: assigned.set()
+        one._assignment.on_assigned = lambda partitions: assigned.set()
         del two
         gc.collect()
         while not assigned.is_set():

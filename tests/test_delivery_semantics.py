@@ -193,7 +193,7 @@ class Schedule:
         def own(partitions: tuple[TopicPartition, ...]) -> None:
             consumer = found[0]()
             assert consumer is not None
-            member = consumer._membership
+            member = consumer._assignment.membership
             assert member is not None
             for tp in partitions:
                 owner = self.owners.setdefault((member.generation, tp), member.member_id)

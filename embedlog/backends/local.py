@@ -249,6 +249,7 @@ class WriterBackend(EngineBackend):
             if any(arrivals.expect(*position) for position in positions.items()):
                 return True
             while not arrivals.ready():
+                self.store.check_open()
                 left_ms = (deadline - time.monotonic()) * 1000
                 if left_ms <= 0 or interrupt.is_set:
                     return False
@@ -345,7 +346,6 @@ class ListeningArrivals:
         return True
 
     def ready(self) -> Collection[TopicPartition]:
-        self._store.check_open()
         return [tp for tp in list(self._woken) if self._is_ready(tp)] if self._woken else ()
 
     def wait(self, timeout_ms: float) -> None:

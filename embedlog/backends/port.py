@@ -228,7 +228,7 @@ class Arrivals(Protocol):
     def ready(self) -> Collection[TopicPartition]:
         """The expected partitions that may have records, or whose next fetch fails, until they are forgotten.
 
-        Raises Closed, and as `expect`.
+        Does not tell of a closed log: see `Backend.check_open`. Raises as `expect`.
         """
 
     def wait(self, timeout_ms: float) -> None:

@@ -6,7 +6,7 @@
 Each turn, of `poll` and of an iteration alike:
 
     settle      the records returned last time are done                  positions.py
-    advance     metadata, heartbeat, gain or give up partitions          membership.py
+    advance     metadata, heartbeat, gain or give up partitions          assignment.py
     commit      what is done, if auto-commit is due                      offset_commits.py
     take        records of the next partition                            reader.py
     wait        in the backend, for data, a rebalance or close()         backends/port.py
@@ -30,10 +30,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from operator import length_hint
-from typing import Final, TypeAlias
+from typing import Final
 
 from .. import validation
 from ..backends.port import Backend, Interrupt
@@ -49,24 +48,19 @@ from ..errors import (
 )
 from ..model import CommittedOffset, Record, TopicPartition
 from ..runtime.closing import Closing
-from ..runtime.finalizing import when_collected
 from ..runtime.thread_guard import ThreadGuard
+from .assignment import Assignment, RebalanceCallback
 from .assignors import Assignor, as_assignors
-from .membership import Assigned, MemberOffsets, Membership
+from .membership import MemberOffsets, Membership
 from .offset_commits import Commits, as_commits, check_store
 from .offset_store import OffsetStore
 from .positions import Position, Positions
 from .reader import DEFAULT_FETCH_BYTES, checked_isolation, time_ms
-from .subscription import Topics, TopicWatch
-
-RebalanceCallback: TypeAlias = Callable[[tuple[TopicPartition, ...]], object]
-"""Called with the partitions that a consumer was assigned (on_assigned), gives up (on_revoked) or has lost
-(on_lost)."""
+from .subscription import Topics
 
 RESETS: Final = ("earliest", "latest", "error")
 _FOREVER: Final = float("inf")
 _NOTHING: Final[Iterator[Record]] = iter(())
-_LONGEST_REFRESH_MS: Final = 3_600_000
 
 _logger = logging.getLogger(__name__)
 
@@ -146,10 +140,6 @@ class Consumer(Closing):
         self._group = group
         self._max_poll_records = max_poll_records
         self._stop_at_end = stop_at_end
-        self._on_assigned, self._on_revoked = on_assigned, on_revoked
-        self._on_lost = on_lost or on_revoked
-        self._watch = TopicWatch(backend, topics, metadata_refresh_ms)
-        self._assigned_by_hand = False
         self._interrupt = Interrupt()
         self._inside = ThreadGuard()
         self._closed = self._woken = False
@@ -158,7 +148,7 @@ class Consumer(Closing):
         self._left: Iterator[Record] = _NOTHING  # what an iteration may take of it without a turn
 
         coordinator = backend.coordinator
-        self._membership: Membership | None = None
+        membership: Membership | None = None
         store = offset_store
         supported = as_assignors(assignors)
         if offset_store is not None:
@@ -171,7 +161,7 @@ class Consumer(Closing):
                     f"cannot join the group {group!r}: a reader process has no consumer groups; give "
                     "offset_store=embedlog.FileOffsetStore(path), and this consumer reads all partitions"
                 )
-            self._membership = Membership(
+            membership = Membership(
                 coordinator,
                 group,
                 assignors=supported,
@@ -182,28 +172,32 @@ class Consumer(Closing):
                 partitions_of=lambda topic: backend.describe_topic(topic).partitions,
                 interrupt=self._interrupt,
             )
-            store = MemberOffsets(coordinator, self._membership)
-        self._auto_commit, self._commit_interval_ms = auto_commit, auto_commit_interval_ms
+            store = MemberOffsets(coordinator, membership)
         self._commits = Commits(store, group, auto=auto_commit, interval_ms=auto_commit_interval_ms)
         self._positions = Positions(
             backend,
+            load=self._commits.load,
             reset=auto_offset_reset,
             max_bytes=fetch_max_bytes,
             read_committed=checked_isolation(isolation_level),
             interrupt=self._interrupt,
         )
-        # Neither may refer to the consumer: that would keep it alive.
-        self._finalizers = [when_collected(self, self._positions.arrivals.close)]
-        if self._membership is not None:
-            self._finalizers.append(when_collected(self, self._membership.departure.leave))
-        self._watch.refresh()
-        if self._membership is None:
-            self._assign_all()
+        self._assignment = Assignment(
+            backend,
+            topics,
+            metadata_refresh_ms,
+            membership=membership,
+            positions=self._positions,
+            commits=self._commits,
+            on_assigned=on_assigned,
+            on_revoked=on_revoked,
+            on_lost=on_lost,
+        )
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else counted(len(self._positions), "partition")
         group = f", group {self._group}" if self._group is not None else ""
-        return f"<embedlog.Consumer {self._watch}{group}: {state}>"
+        return f"<embedlog.Consumer {self._assignment.watch}{group}: {state}>"
 
     # -- records ---------------------------------------------------------------------------------
 
@@ -218,17 +212,20 @@ class Consumer(Closing):
         """
         wait_s = validation.as_seconds("timeout_ms", timeout_ms)
         if max_records is not None:
-            validation.check_positive(max_records=max_records)
+            validation.check_int("max_records", max_records, low=1)
         limit = max_records or self._max_poll_records
         deadline = 0.0
         self._enter()
         try:
-            self._current = None
             self._positions.settle()
             while self._turn():
-                records = self._take(limit)
-                if records:
-                    return records
+                try:
+                    records = self._positions.take(limit)
+                    if records:
+                        return records
+                except TopicNotFound as error:
+                    self._notice_deletion(error)
+                self._backend.check_open()
                 deadline = deadline or time.monotonic() + wait_s
                 if self._woken or deadline - time.monotonic() < 0.001:
                     break
@@ -266,12 +263,16 @@ class Consumer(Closing):
             self._left = _NOTHING
             self._positions.settle()
             while not self._closed and self._turn():
-                if self._current is None or not length_hint(self._current.left):
-                    self._current = self._ready()
+                before, self._current = self._current, None
+                try:
+                    self._current = self._positions.continued(before)
+                except TopicNotFound as error:
+                    self._notice_deletion(error)
                 if self._current is not None:
                     self._left = self._current.left
                     return True
-                if self._stop_at_end and self._owns_its_share and self._positions.all_idle:
+                self._backend.check_open()
+                if self._stop_at_end and self._assignment.is_settled and self._positions.all_idle:
                     self._commits.auto(self._positions)
                     break
                 self._woken = False
@@ -304,7 +305,7 @@ class Consumer(Closing):
                 return
             given = as_commits(offsets)
             for tp in given:
-                if self._membership is not None and tp not in self._positions:
+                if self._assignment.membership is not None and tp not in self._positions:
                     raise CommitFailed(f"{tp} is not, or no longer, assigned to this consumer")
             self._commits.save(given, self._positions)
 
@@ -321,13 +322,13 @@ class Consumer(Closing):
         name = validation.as_topic_partition(tp)
         with self._using():
             position = self._positions[name]
-            self._positions.resolve(self._commits.load)
-            return position.at.offset
+            self._positions.resolve()
+            return position.at[0]
 
     def lag(self) -> dict[TopicPartition, int]:
         """The number of offsets from each position to the end of its partition."""
         with self._using():
-            self._positions.resolve(self._commits.load)
+            self._positions.resolve()
             return self._positions.lag()
 
     def seek(self, where: TopicPartition | str, partition: int, offset: int | None = None) -> None:
@@ -387,7 +388,7 @@ class Consumer(Closing):
     @property
     def subscription(self) -> tuple[str, ...]:
         """The subscribed topics that exist now, sorted; empty after `assign`."""
-        return tuple(sorted(self._watch.partitions))
+        return tuple(sorted(self._assignment.watch.partitions))
 
     def assignment(self) -> set[TopicPartition]:
         """The assigned partitions; in a group, none before the first poll."""
@@ -402,27 +403,7 @@ class Consumer(Closing):
         """
         wanted = validation.as_topic_partitions(partitions)
         with self._using():
-            for tp in wanted:
-                validation.check_partition(
-                    tp.topic, tp.partition, self._backend.describe_topic(tp.topic).partitions
-                )
-            if self._membership is not None:
-                self._give_up(lost=False)
-                self._membership.leave()
-                self._finalizers.pop().detach()
-                self._membership = None
-                assert self._backend.coordinator is not None
-                self._commits = Commits(
-                    MemberOffsets(self._backend.coordinator, None),
-                    self._group,
-                    auto=self._auto_commit,
-                    interval_ms=self._commit_interval_ms,
-                    standalone=True,
-                )
-            self._watch = TopicWatch(self._backend, (), _LONGEST_REFRESH_MS)
-            self._assigned_by_hand = True
-            self._current = None
-            self._positions.assign(wanted)
+            self._assignment.assign(wanted)
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -442,18 +423,14 @@ class Consumer(Closing):
             if self._closed:
                 return
             self._end_chunk()
-            membership = self._membership
             try:
-                self._give_up(lost=False, commit=commit)
+                self._assignment.give_up(lost=False, commit=commit)
             except Closed:
                 _logger.warning("the log was closed before its consumer: the last offsets are not committed")
             finally:
                 self._closed = True
-                for finalizer in self._finalizers:
-                    finalizer.detach()
-                self._positions.arrivals.close()
-                if membership is not None:
-                    membership.leave()
+                self._positions.close()
+                self._assignment.leave()
 
     # -- one turn --------------------------------------------------------------------------------
 
@@ -464,75 +441,11 @@ class Consumer(Closing):
             self._interrupt.clear()
             if self._inside.closing:
                 return False
-            self._advance()
+            self._assignment.advance()
             if time.monotonic() >= self._commits.due:
                 self._commits.auto(self._positions)
-            self._due = min(self._watch.due, self._commits.due)
-            if self._membership is not None:
-                self._due = min(self._due, self._membership.heartbeat_due)
+            self._due = min(self._assignment.due, self._commits.due)
         return not self._inside.closing
-
-    def _advance(self) -> None:
-        changed = self._watch.refresh()
-        membership = self._membership
-        if membership is None:
-            if changed and not self._assigned_by_hand:
-                self._assign_all()
-            return
-        if changed:
-            membership.request_rejoin()
-        while not self._inside.closing:
-            change = membership.advance(self._watch.partitions)
-            if change is None:
-                return
-            if isinstance(change, Assigned):
-                self._positions.assign(change.partitions)
-                if self._on_assigned is not None:
-                    self._on_assigned(change.partitions)
-                return
-            self._give_up(lost=change.lost)
-
-    @property
-    def _owns_its_share(self) -> bool:
-        return self._membership is None or self._membership.is_stable
-
-    def _assign_all(self) -> None:
-        self._current = None
-        self._positions.assign(
-            TopicPartition(topic, number)
-            for topic, count in self._watch.partitions.items()
-            for number in range(count)
-        )
-
-    def _give_up(self, *, lost: bool, commit: bool = True) -> None:
-        """Commit what is done, call on_revoked or on_lost, drop the positions: in this order."""
-        partitions = self._positions.partitions
-        self._current = None
-        try:
-            if commit and not lost:
-                self._commits.auto(self._positions)
-            told = self._on_lost if lost else self._on_revoked
-            if told is not None and partitions and self._membership is not None:
-                told(partitions)
-        finally:
-            self._positions.assign(())
-
-    def _ready(self) -> Position | None:
-        """The next partition with records; None if there are none."""
-        try:
-            self._positions.resolve(self._commits.load)
-            return self._positions.ready()
-        except TopicNotFound as error:
-            self._notice_deletion(error)
-            return None
-
-    def _take(self, limit: int) -> list[Record]:
-        try:
-            self._positions.resolve(self._commits.load)
-            return self._positions.take(limit)
-        except TopicNotFound as error:
-            self._notice_deletion(error)
-            return []
 
     def _sleep(self, deadline: float) -> None:
         left_ms = min(deadline, self._due) - time.monotonic()
@@ -543,9 +456,9 @@ class Consumer(Closing):
 
     def _notice_deletion(self, error: TopicNotFound) -> None:
         """Refresh the subscription at the next turn."""
-        if self._assigned_by_hand:
+        if self._assignment.by_hand:
             raise error
-        self._watch.expire()
+        self._assignment.watch.expire()
         self._due = 0.0
 
     # -- one thread at a time --------------------------------------------------------------------
@@ -560,9 +473,9 @@ class Consumer(Closing):
 
     def _end_chunk(self) -> None:
         if self._left is not _NOTHING:
-            self._left = _NOTHING
             if self._current is not None:
                 self._positions.hold_last(self._current)
+            self._left = _NOTHING
 
     @contextlib.contextmanager
     def _using(self) -> Iterator[None]:
@@ -578,6 +491,5 @@ class Consumer(Closing):
 
     def _set_paused(self, partitions: Iterable[TopicPartition], paused: bool) -> None:
         with self._using():
-            self._current = None
             for tp in self._chosen(partitions):
                 self._positions.pause(tp, paused)

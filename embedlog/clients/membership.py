@@ -41,7 +41,7 @@ from ..errors import (
     shown,
 )
 from ..model import CommittedOffset, JoinResult, TopicPartition
-from ..runtime.finalizing import run_soon
+from ..runtime.finalizing import run_soon, when_collected
 from ..validation import as_topic_partitions
 from ..wire.consumer_protocol import (
     Assignment,
@@ -141,6 +141,7 @@ class Membership:
         interrupt: Interrupt,
     ) -> None:
         self.departure = Departure(coordinator, group, static=group_instance_id is not None)
+        self._finalizer = when_collected(self, self.departure.leave)
         self.generation = -1
         self._coordinator = coordinator
         self._group = group
@@ -200,7 +201,11 @@ class Membership:
                 return None
 
     def leave(self) -> None:
-        """Leave the group, unless the member is static."""
+        """Leave the group for ever, unless the member is static."""
+        self._finalizer.detach()
+        self._leave()
+
+    def _leave(self) -> None:
         self.departure.leave()
         self._forget_membership()
 
@@ -261,7 +266,7 @@ class Membership:
             assignments = self._assignments(joined) if joined.leader_id == joined.member_id else {}
         except BaseException:
             # The others wait for this leader: let them elect another one.
-            self.leave()
+            self._leave()
             raise
         try:
             self._syncing = self._coordinator.sync_group(

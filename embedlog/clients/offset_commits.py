@@ -31,7 +31,6 @@ class Commits:
         store: None without a group.
         group: the name to commit under.
         auto: whether auto-commit is on; None: if there is a store.
-        standalone: the coordinator does not know which partitions this consumer reads.
     """
 
     def __init__(
@@ -41,7 +40,6 @@ class Commits:
         *,
         auto: bool | None,
         interval_ms: int,
-        standalone: bool = False,
     ) -> None:
         if auto is not None:
             check_flag("auto_commit", auto)
@@ -50,9 +48,13 @@ class Commits:
         self._store = store
         self._group = group or ""
         self._auto = auto if auto is not None else store is not None
-        self.standalone = standalone
+        self.standalone = False
         self._interval_s = as_seconds("auto_commit_interval_ms", interval_ms)
         self.due = time.monotonic() + self._interval_s if self._auto else _NEVER
+
+    def stand_alone(self, store: OffsetStore) -> None:
+        """From now on the coordinator does not know which partitions this consumer reads."""
+        self._store, self.standalone = store, True
 
     def load(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, CommittedOffset]:
         """The committed offsets of these partitions. Raises InvalidType if a user's store errs."""

@@ -11,9 +11,9 @@ from typing import Any, Final, TypedDict, cast
 from ..errors import InvalidType
 from ..synonyms import CONSUMER_OPTIONS, PRODUCER_OPTIONS, Synonyms
 from ..validation import renamed
+from .assignment import RebalanceCallback
 from .assignors import Assignor
 from .batch import Callback
-from .consumer import RebalanceCallback
 from .offset_store import OffsetStore
 from .partitioner import Partitioner
 from .producer import Encoder

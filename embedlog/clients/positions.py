@@ -30,11 +30,15 @@ from typing import Final, TypeAlias
 from ..backends.port import Arrivals, Backend, Interrupt
 from ..errors import EmbedlogError, LogTruncated, NotAssigned, OffsetOutOfRange
 from ..model import NO_EPOCH, CommittedOffset, PartitionOffsets, Record, TopicPartition
+from ..runtime.finalizing import when_collected
 from .reader import PartitionReader
 
 Load: TypeAlias = Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, CommittedOffset]]
 
-_NOWHERE: Final = CommittedOffset(-1)
+OffsetAndEpoch: TypeAlias = tuple[int, int]
+"""A position: an offset, and the leader epoch of the record before it."""
+
+_NOWHERE: Final = (-1, NO_EPOCH)
 
 _logger = logging.getLogger(__name__)
 
@@ -49,7 +53,7 @@ class Position:
         self.reader: PartitionReader | None = None
         self.chunk: list[Record] = []
         self.left = iter(self.chunk)
-        self.held: CommittedOffset | None = None
+        self.held: OffsetAndEpoch | None = None
         self.committed = -1
         self.paused = False
         self._begin = _NOWHERE  # the position before the chunk
@@ -57,32 +61,36 @@ class Position:
     def begin(self, reader: PartitionReader) -> None:
         """Continue from the reader's position; drop fetched records."""
         self.reader = reader
-        self._drop()
+        self.drop()
 
     @property
-    def at(self) -> CommittedOffset:
+    def at(self) -> OffsetAndEpoch:
         """The next record to return."""
         return self._after(len(self.chunk) - length_hint(self.left))
 
     @property
-    def before_last(self) -> CommittedOffset:
+    def before_last(self) -> OffsetAndEpoch:
         """The record returned last."""
-        return self._after(max(len(self.chunk) - length_hint(self.left) - 1, 0))
+        return self._after(len(self.chunk) - length_hint(self.left) - 1)
 
     @property
-    def done(self) -> CommittedOffset:
+    def done(self) -> OffsetAndEpoch:
         """The first record that the application is not done with."""
         return self.at if self.held is None else self.held
 
     def fill(self) -> bool:
         """Fetch; requires that no records are left. Returns whether there are records."""
         assert self.reader is not None
-        self._drop()  # before the next chunk, which reuses the memory
-        records = self.reader.records()
-        if records:
-            self.chunk, self.left = records, iter(records)
-            return True
-        self._drop()  # there may have been control batches
+        before = self.reader.mark
+        try:
+            records = self.reader.records()
+            if records:
+                self.chunk, self.left = records, iter(records)
+                return True
+        except BaseException:  # Ctrl-C may come after the reader has advanced
+            self.reader.mark = before
+            raise
+        self.drop()  # there may have been control batches
         return False
 
     def take(self, limit: int) -> list[Record]:
@@ -90,23 +98,24 @@ class Position:
         if limit < length_hint(self.left):
             return list(islice(self.left, limit))
         taken = list(self.left) if length_hint(self.left) < len(self.chunk) else self.chunk
-        self._drop()
+        self.drop()
         return taken
 
-    def _drop(self) -> None:
+    def drop(self) -> None:
+        """Drop fetched records, and continue after them."""
         assert self.reader is not None
-        self._begin = CommittedOffset(self.reader.position, self.reader.epoch)
+        self._begin = self.reader.position, self.reader.epoch
         self.chunk = []
         self.left = iter(self.chunk)
 
-    def _after(self, returned: int) -> CommittedOffset:
+    def _after(self, returned: int) -> OffsetAndEpoch:
         """The position after so many records of the chunk."""
-        if not returned or self.reader is None:
+        reader = self.reader
+        if returned <= 0 or reader is None:
             return self._begin
         if returned < len(self.chunk):
-            return CommittedOffset(self.chunk[returned - 1].offset + 1, self.reader.epoch)
-        # The chunk may end with control batches: skip them.
-        return CommittedOffset(self.reader.position, self.reader.epoch)
+            return self.chunk[returned - 1].offset + 1, reader.epoch
+        return reader.position, reader.epoch  # the chunk may end with control batches: skip them
 
 
 class Positions:
@@ -114,6 +123,7 @@ class Positions:
 
     Args:
         reset: "earliest", "latest" or "error": where to start without a usable offset.
+        load: the committed offsets of partitions.
         interrupt: ends `wait`.
     """
 
@@ -121,12 +131,16 @@ class Positions:
         self,
         backend: Backend,
         *,
+        load: Load,
         reset: str,
         max_bytes: int,
         read_committed: bool,
         interrupt: Interrupt,
     ) -> None:
         self.arrivals: Arrivals = backend.arrivals(read_committed=read_committed, interrupt=interrupt)
+        # It must not refer to the consumer: that would keep it alive.
+        self._finalizer = when_collected(self, self.arrivals.close)
+        self._load = load
         self._backend = backend
         self._reset = reset
         self._max_bytes = max_bytes
@@ -164,6 +178,11 @@ class Positions:
     def wait(self, timeout_ms: int) -> None:
         """Sleep until a partition may have records, the interrupt is set, or the timeout is over."""
         self.arrivals.wait(timeout_ms if self.all_idle else 1)
+
+    def close(self) -> None:
+        """Wait for nothing any more."""
+        self._finalizer.detach()
+        self.arrivals.close()
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Replace the partitions; those assigned before keep their positions."""
@@ -213,17 +232,15 @@ class Positions:
         found = self._backend.offset_for_time(*self[tp].tp, time_ms)
         self.seek(tp, found.offset if found is not None else self._edges(tp).log_end_offset)
 
-    def resolve(self, load: Load) -> None:
+    def resolve(self) -> None:
         """Give new partitions a start offset: the committed one, else by the reset policy."""
-        if not self._unresolved:
-            return
         unknown = [position for position in self._unresolved if position.reader is None]
-        committed = load([position.tp for position in unknown]) if unknown else {}
+        committed = self._load([position.tp for position in unknown]) if unknown else {}
         for position in unknown:
             found = committed.get(position.tp)
             if found is not None:
                 position.committed = found.offset
-                self._hold(position, CommittedOffset(found.offset, found.leader_epoch))
+                self._hold(position, found[:2])
                 self.seek(position.tp, found.offset, found.leader_epoch)
             elif self._reset == "error":
                 raise OffsetOutOfRange(
@@ -238,6 +255,8 @@ class Positions:
 
         Moves it to the end of the queue. Raises what reading raises.
         """
+        if self._unresolved:
+            self.resolve()
         queue = self._queue
         for tp in self.arrivals.ready():
             queue.append(self._all[tp])  # first, so that Ctrl-C loses none
@@ -245,9 +264,18 @@ class Positions:
         for _ in range(len(queue)):
             position = queue[0]
             queue.rotate(-1)
-            if self._fill(position):
+            if length_hint(position.left) or self._fill(position):
                 return position
         return None
+
+    def continued(self, position: Position | None) -> Position | None:
+        """This partition as long as it has fetched records, then the next one that is ready."""
+        if position is not None:
+            if self._all.get(position.tp) is position and not position.paused and length_hint(position.left):
+                return position
+            if not length_hint(position.left):
+                position.drop()
+        return self.ready()
 
     def take(self, limit: int) -> list[Record]:
         """Up to `limit` records, perhaps of several partitions; [] if no partition has any."""
@@ -263,9 +291,9 @@ class Positions:
             if position is None:
                 break
             if position.held is None:
-                self._hold(position, position.at)
-            records = position.take(limit - len(taken))
-            taken = taken + records if taken else records
+                position.held = position.at
+                self._held.append(position)
+            taken += position.take(limit - len(taken))
         return taken
 
     def hold_last(self, position: Position) -> None:
@@ -274,9 +302,8 @@ class Positions:
 
     def settle(self) -> None:
         """The application has come back: the records that it got are done."""
-        for position in self._held:
-            position.held = None
-        self._held.clear()
+        while self._held:
+            self._held.pop().held = None
 
     def done(self, *, unchanged: bool) -> dict[TopicPartition, CommittedOffset]:
         """The offsets up to which partitions are done; with `unchanged` also if already committed."""
@@ -293,15 +320,15 @@ class Positions:
             if position is not None:
                 position.committed = offset.offset
                 # The application decides what is done: auto-commit continues from there.
-                self._hold(position, offset)
+                self._hold(position, offset[:2])
 
     def lag(self) -> dict[TopicPartition, int]:
         """The number of offsets from each position to the end of its partition."""
-        return {tp: max(0, self._edges(tp).log_end_offset - p.at.offset) for tp, p in self._all.items()}
+        return {tp: max(0, self._edges(tp).log_end_offset - p.at[0]) for tp, p in self._all.items()}
 
     # -- inside ------------------------------------------------------------------------------------
 
-    def _hold(self, position: Position, done: CommittedOffset) -> None:
+    def _hold(self, position: Position, done: OffsetAndEpoch) -> None:
         if position.held is None:
             self._held.append(position)
         position.held = done
@@ -311,8 +338,8 @@ class Positions:
             self._queue.remove(position)
 
     def _fill(self, position: Position) -> bool:
-        """Fetch if no records are left. False if there are none: then the partition has left the queue,
-        unless it may have records already."""
+        """Fetch. False if there are no records: then the partition has left the queue, unless it may have
+        some by now."""
         try:
             return self._fetch(position)
         except LogTruncated as error:
@@ -333,8 +360,6 @@ class Positions:
     def _fetch(self, position: Position) -> bool:
         reader = position.reader
         assert reader is not None
-        if length_hint(position.left):
-            return True
         if not reader.at_end or self.arrivals.expect(position.tp, reader.position):
             if position.fill():
                 return True
@@ -353,10 +378,10 @@ class Positions:
 
 
 def _to_commit(
-    offsets: Iterable[tuple[Position, CommittedOffset]], unchanged: bool
+    places: Iterable[tuple[Position, OffsetAndEpoch]], unchanged: bool
 ) -> dict[TopicPartition, CommittedOffset]:
     return {
-        position.tp: offset
-        for position, offset in offsets
-        if offset.offset >= 0 and (unchanged or offset.offset != position.committed)
+        position.tp: CommittedOffset(offset, epoch)
+        for position, (offset, epoch) in places
+        if offset >= 0 and (unchanged or offset != position.committed)
     }

@@ -107,6 +107,15 @@ class PartitionReader:
         self._read_committed = read_committed
         self._at_boundary = False
 
+    @property
+    def mark(self) -> tuple[int, int, bool]:
+        """Where the reader is; setting it goes back there."""
+        return self.position, self.epoch, self._at_boundary
+
+    @mark.setter
+    def mark(self, mark: tuple[int, int, bool]) -> None:
+        self.position, self.epoch, self._at_boundary = mark
+
     def read(self) -> list[Record]:
         """The records of the next chunk; [] at the readable end, with `at_end` True.
 

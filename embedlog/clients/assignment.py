@@ -1,0 +1,125 @@
+"""Which partitions a consumer reads: those that its group assigns to it, all of its topics, or chosen ones.
+
+    subscription.py    the topics, and how many partitions they have
+    membership.py      the group's decision, if there is a group
+    positions.py       where the partitions are read: `assign` gives and takes them
+
+Giving up is always in this order: commit what is done, call on_revoked or on_lost, drop the positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final, TypeAlias
+
+from ..backends.port import Backend
+from ..model import TopicPartition
+from ..validation import check_partition
+from .membership import Assigned, MemberOffsets, Membership
+from .offset_commits import Commits
+from .positions import Positions
+from .subscription import Topics, TopicWatch
+
+RebalanceCallback: TypeAlias = Callable[[tuple[TopicPartition, ...]], object]
+"""Called with the partitions that a consumer was assigned (on_assigned), gives up (on_revoked) or has lost
+(on_lost)."""
+
+_LONGEST_REFRESH_MS: Final = 3_600_000
+
+
+class Assignment:
+    """Gives partitions to a consumer's positions, and takes them away. For one thread at a time.
+
+    membership: None for all partitions of the topics. The other arguments are the consumer's.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        topics: Topics,
+        refresh_ms: int,
+        *,
+        membership: Membership | None,
+        positions: Positions,
+        commits: Commits,
+        on_assigned: RebalanceCallback | None,
+        on_revoked: RebalanceCallback | None,
+        on_lost: RebalanceCallback | None,
+    ) -> None:
+        self.watch = TopicWatch(backend, topics, refresh_ms)
+        self.membership = membership
+        self.by_hand = False
+        self.on_assigned = on_assigned
+        self._backend = backend
+        self._positions = positions
+        self._commits = commits
+        self._on_revoked = on_revoked
+        self._on_lost = on_lost or on_revoked
+        self.watch.refresh()
+        if membership is None:
+            self._assign_all()
+
+    @property
+    def due(self) -> float:
+        """The latest time to call `advance` again (time.monotonic)."""
+        return (
+            self.watch.due if self.membership is None else min(self.watch.due, self.membership.heartbeat_due)
+        )
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the consumer has what the group assigns to it."""
+        return self.membership is None or self.membership.is_stable
+
+    def advance(self) -> None:
+        """Look for new topics and partitions if that is due; stay in the group, and do what it says."""
+        changed = self.watch.refresh()
+        membership = self.membership
+        if membership is None:
+            if changed and not self.by_hand:
+                self._assign_all()
+            return
+        if changed:
+            membership.request_rejoin()
+        while (change := membership.advance(self.watch.partitions)) is not None:
+            if isinstance(change, Assigned):
+                self._positions.assign(change.partitions)
+                if self.on_assigned is not None:
+                    self.on_assigned(change.partitions)
+                return
+            self.give_up(lost=change.lost)
+
+    def assign(self, partitions: list[TopicPartition]) -> None:
+        """Read exactly these from now on; leaves the group. Raises TopicNotFound, PartitionNotFound."""
+        for tp in partitions:
+            check_partition(tp.topic, tp.partition, self._backend.describe_topic(tp.topic).partitions)
+        if self.membership is not None:
+            self.give_up(lost=False)
+            self.membership.leave()
+            self.membership = None
+            assert self._backend.coordinator is not None
+            self._commits.stand_alone(MemberOffsets(self._backend.coordinator, None))
+        self.watch = TopicWatch(self._backend, (), _LONGEST_REFRESH_MS)
+        self.by_hand = True
+        self._positions.assign(partitions)
+
+    def give_up(self, *, lost: bool, commit: bool = True) -> None:
+        """Give up all partitions."""
+        partitions = self._positions.partitions
+        try:
+            if commit and not lost:
+                self._commits.auto(self._positions)
+            told = self._on_lost if lost else self._on_revoked
+            if told is not None and partitions and self.membership is not None:
+                told(partitions)
+        finally:
+            self._positions.assign(())
+
+    def leave(self) -> None:
+        """Leave the group."""
+        if self.membership is not None:
+            self.membership.leave()
+
+    def _assign_all(self) -> None:
+        counts: Iterable[tuple[str, int]] = self.watch.partitions.items()
+        self._positions.assign(TopicPartition(topic, n) for topic, count in counts for n in range(count))
