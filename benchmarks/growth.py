@@ -1,8 +1,9 @@
-"""`python -m benchmarks.growth`: how costs grow with the size of the log, its partitions and consumers.
+"""`python -m benchmarks.growth`: how costs grow.
 
-Three tables. The log of the first grows from line to line; the others create a new one for each line. A
-figure is the median of many single calls: compare a line with the lines above it, and with nothing else.
-Everything is in the page cache, unless the log is larger.
+A table each for the size of the log, its segments, its partitions, consumers, reader processes, and the
+number of descriptors. The log of the first grows from line to line; the others create a new one for each
+line. A figure is the median of many single calls, unless it says CPU: compare a line with the lines above it,
+and with nothing else. Everything is in the page cache, unless the log is larger.
 
     append          one call of log.append, 100 bytes
     batch           one call of log.append_many, 1,000 values of 100 bytes
@@ -12,6 +13,8 @@ Everything is in the page cache, unless the log is larger.
     open, close     of a log that was closed cleanly; "r": until the end of each partition is known
     crash           open after the writer was killed (SIGKILL) half a second into appending
     memory          of this process, after all of that
+    all have it     an append, then until every reader process has read the record
+    CPU             of this process, per call, over all of them
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import resource
 import shutil
 import signal
 import subprocess
@@ -30,7 +34,7 @@ from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import IO, Any, NamedTuple, TypeAlias
 
 import embedlog
 
@@ -41,29 +45,43 @@ _MB = 1 << 20
 _BATCH_BYTES = 108_000  # what 1,000 of the values take
 _SIZES_MB = (1, 16, 128, 512)
 _LARGE_SIZES_MB = (1, 16, 256, 1024, 4096, 20 * 1024)
+_SEGMENTS = (1, 10, 100, 1000)
 _PARTITIONS = (1, 10, 100, 1000)
+_LARGE_PARTITIONS = (*_PARTITIONS, 10_000)
 _CONSUMERS = (1, 2, 4, 8, 16, 32)
+_READERS = (0, 1, 2, 4, 8, 16)
+_DESCRIPTORS = (128, 256, 1024, 4096)
+_SEGMENTED_MB = 64
+_OPEN_PARTITIONS = 1000
 
-Figures = dict[str, float]
+Figures: TypeAlias = dict[str, float]
+
+
+class Table(NamedTuple):
+    """What grows, up to what with --large, and the function that measures the lines."""
+
+    title: str
+    points: Sequence[int]
+    large: Sequence[int]
+    lines: Callable[[Path, Sequence[int]], Iterator[Figures]]
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.growth", description=__doc__)
-    parser.add_argument("--large", action="store_true", help="logs of up to 20 GB instead of half a gigabyte")
-    parser.add_argument("--only", choices=("size", "partitions", "consumers"), help="only this table")
+    parser.add_argument(
+        "--large", action="store_true", help="logs of up to 20 GB, and of up to 10,000 partitions"
+    )
+    parser.add_argument("--only", choices=tuple(_TABLES), help="only this table")
     parser.add_argument("--dir", type=Path, default=Path(__file__).parent / "results", help="where to write")
     options = parser.parse_args()
     options.dir.mkdir(parents=True, exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix="growth-", dir=options.dir))
     try:
-        if options.only in (None, "size"):
-            sizes = _LARGE_SIZES_MB if options.large else _SIZES_MB
-            _print("size of the log, MB", sizes, by_size(directory / "size", sizes))
-        if options.only in (None, "partitions"):
-            _print("partitions", _PARTITIONS, by_partitions(directory, _PARTITIONS))
-        if options.only in (None, "consumers"):
-            _print("consumers", _CONSUMERS, by_consumers(directory, _CONSUMERS))
+        for name, table in _TABLES.items():
+            if options.only in (None, name):
+                points = table.large if options.large else table.points
+                _print(table.title, points, table.lines(directory, points))
     finally:
         shutil.rmtree(directory)
 
@@ -81,8 +99,9 @@ def _print(what: str, points: Sequence[int], lines: Iterator[Figures]) -> None:
 # -- the tables ----------------------------------------------------------------------------------------
 
 
-def by_size(path: Path, sizes_mb: Sequence[int]) -> Iterator[Figures]:
+def by_size(directory: Path, sizes_mb: Sequence[int]) -> Iterator[Figures]:
     """One partition that grows. All settings are the defaults, including segments of 1 GiB."""
+    path = directory / "size"
     with embedlog.open(path) as log:
         log.create_topic(_TOPIC)
     for megabytes in sizes_mb:
@@ -95,6 +114,23 @@ def by_size(path: Path, sizes_mb: Sequence[int]) -> Iterator[Figures]:
             figures |= _appending(log, 1)
             figures |= _reading(log, 1, 200_000)
         yield figures | _opening(path, 1)
+
+
+def by_segments(directory: Path, counts: Sequence[int]) -> Iterator[Figures]:
+    """One partition of 64 MB, in about so many segments."""
+    batches = _SEGMENTED_MB * _MB // _BATCH_BYTES
+    for count in counts:
+        path = directory / f"segments-{count}"
+        small = [_split(VALUES, len(VALUES) * batches // count) for _ in range(count)]
+        with embedlog.open(path, segment_bytes=_SEGMENTED_MB * _MB // count) as log:
+            log.create_topic(_TOPIC)
+            for segment in small:
+                for values in segment:
+                    log.append_many(_TOPIC, values)
+        with embedlog.open(path) as log:
+            figures = _appending(log, 1) | _reading(log, 1, 200_000)
+        yield figures | _opening(path, 1)
+        shutil.rmtree(path)
 
 
 def by_partitions(directory: Path, counts: Sequence[int]) -> Iterator[Figures]:
@@ -152,6 +188,69 @@ def by_consumers(directory: Path, counts: Sequence[int]) -> Iterator[Figures]:
             figures["join ms each"] = (time.perf_counter() - started) / count * 1e3
             yield figures
         shutil.rmtree(path)
+
+
+def by_readers(directory: Path, counts: Sequence[int]) -> Iterator[Figures]:
+    """Reader processes that follow one partition of the log."""
+    for count in counts:
+        path = directory / f"readers-{count}"
+        with embedlog.open(path) as log, ExitStack() as stack:
+            log.create_topic(_TOPIC)
+            readers = [stack.enter_context(_reader(path)) for _ in range(count)]
+
+            def meet(log: embedlog.Log = log, readers: list[Any] = readers) -> None:
+                log.append(_TOPIC, VALUES[0])
+                for reader in readers:
+                    assert reader.readline() == b"read\n"
+
+            meet()
+            figures = {"append, all have it µs": _each(meet, 500) * 1e6}
+            for reader in readers:  # they read on, and say nothing more
+                reader.close()
+            figures["append µs"] = _each(lambda log=log: log.append(_TOPIC, VALUES[0]), 5000) * 1e6
+            figures["append CPU µs"] = _cpu_us(lambda log=log: log.append(_TOPIC, VALUES[0]), 20_000)
+            yield figures
+        shutil.rmtree(path)
+
+
+def by_descriptors(directory: Path, limits: Sequence[int]) -> Iterator[Figures]:
+    """1,000 partitions under `ulimit -n`: appends and reads of random ones."""
+    for limit in limits:
+        path = directory / f"descriptors-{limit}"
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+        try:
+            with embedlog.open(path) as log:
+                log.create_topic(_TOPIC, partitions=_OPEN_PARTITIONS)
+                for number in range(_OPEN_PARTITIONS):
+                    log.append_many(_TOPIC, VALUES[:100], partition=number)
+                numbers = random.Random(3)
+
+                def append(log: embedlog.Log = log, numbers: random.Random = numbers) -> None:
+                    log.append(_TOPIC, VALUES[0], partition=numbers.randrange(_OPEN_PARTITIONS))
+
+                def look_up(log: embedlog.Log = log, numbers: random.Random = numbers) -> None:
+                    assert log.read_at(_TOPIC, numbers.randrange(_OPEN_PARTITIONS), numbers.randrange(100))
+
+                yield {
+                    "append µs": _each(append, 3000) * 1e6,
+                    "append CPU µs": _cpu_us(append, 3000),
+                    "read_at µs": _each(look_up, 3000) * 1e6,
+                    "read_at CPU µs": _cpu_us(look_up, 3000),
+                }
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        shutil.rmtree(path)
+
+
+_TABLES = {
+    "size": Table("size of the log, MB", _SIZES_MB, _LARGE_SIZES_MB, by_size),
+    "segments": Table("segments", _SEGMENTS, _SEGMENTS, by_segments),
+    "partitions": Table("partitions", _PARTITIONS, _LARGE_PARTITIONS, by_partitions),
+    "consumers": Table("consumers", _CONSUMERS, _CONSUMERS, by_consumers),
+    "readers": Table("reader processes", _READERS, _READERS, by_readers),
+    "descriptors": Table("ulimit -n", _DESCRIPTORS, _DESCRIPTORS, by_descriptors),
+}
 
 
 # -- the columns ---------------------------------------------------------------------------------------
@@ -260,6 +359,37 @@ def _consumer(log: embedlog.Log, group: str, topic: str = _TOPIC) -> Iterator[em
         yield consumer
 
 
+_FOLLOWER = """
+import os, sys, embedlog
+with embedlog.open(sys.argv[1], mode="r") as log:
+    print("open", flush=True)
+    told = True
+    for record in log.read("t", 0, follow=True):
+        if told:
+            try:
+                os.write(1, b"read\\n")
+            except BrokenPipeError:
+                told = False
+"""
+
+
+@contextmanager
+def _reader(path: Path) -> Iterator[IO[bytes]]:
+    """A process that says `read` for each record until its output is closed."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", _FOLLOWER, str(path)], env=environment, stdout=subprocess.PIPE, bufsize=0
+    )
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == b"open\n"
+        yield process.stdout
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
 def _all(consumer: embedlog.Consumer) -> Iterator[embedlog.Record]:
     """Read everything there is."""
     while records := consumer.poll(0, max_records=10_000):
@@ -276,6 +406,14 @@ def _split(values: list[bytes], count: int) -> Iterator[list[bytes]]:
 def _each(call: Callable[[], object], times: int) -> float:
     """The median of `times` calls, in seconds."""
     return median(_timed(call) for _ in range(times))
+
+
+def _cpu_us(call: Callable[[], object], times: int) -> float:
+    """CPU time of this process per call, in microseconds."""
+    started = time.process_time()
+    for _ in range(times):
+        call()
+    return (time.process_time() - started) / times * 1e6
 
 
 def _timed(call: Callable[[], object]) -> float:
