@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BUILT := setup.py $(foreach where, embedlog/codec embedlog/fast_append, \
   $(wildcard $(where)/compiled*.py $(where)/*.pxd $(where)/*.h))
 
-.PHONY: demo examples test test-all test-plain soak test-foreign test-java bench bench-sizes bench-spark bench-kafka lint hooks wire clean
+.PHONY: demo examples test test-all test-plain soak test-foreign test-java bench bench-sizes bench-growth bench-spark bench-kafka lint hooks wire clean
 
 demo: $(VENV)/.demo
 	$(BIN)/embedlog demo
@@ -71,6 +71,10 @@ bench: $(VENV)/.bench
 # Draws docs/images/performance-*.svg.
 bench-sizes: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.sizes
+
+# How costs grow with the log, its segments, partitions, consumers, reader processes; --large: up to 20 GB.
+bench-growth: $(VENV)/.bench
+	$(BIN)/python -m benchmarks.growth $(BENCH_ARGS)
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

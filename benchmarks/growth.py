@@ -39,6 +39,7 @@ from typing import IO, Any, NamedTuple, TypeAlias
 import embedlog
 
 from .stores import VALUES
+from .table import replaced
 
 _TOPIC = "t"
 _MB = 1 << 20
@@ -73,6 +74,7 @@ def main() -> None:
         "--large", action="store_true", help="logs of up to 20 GB, and of up to 10,000 partitions"
     )
     parser.add_argument("--only", choices=tuple(_TABLES), help="only this table")
+    parser.add_argument("--page", metavar="FILE", type=Path, help="put the tables into this page, too")
     parser.add_argument("--dir", type=Path, default=Path(__file__).parent / "results", help="where to write")
     options = parser.parse_args()
     options.dir.mkdir(parents=True, exist_ok=True)
@@ -81,19 +83,26 @@ def main() -> None:
         for name, table in _TABLES.items():
             if options.only in (None, name):
                 points = table.large if options.large else table.points
-                _print(table.title, points, table.lines(directory, points))
+                told = _print(table.title, points, table.lines(directory, points))
+                if options.page is not None:
+                    text = replaced(options.page.read_text(), told, f"growth-{name}")
+                    options.page.write_text(text)
     finally:
         shutil.rmtree(directory)
 
 
-def _print(what: str, points: Sequence[int], lines: Iterator[Figures]) -> None:
-    """Print a Markdown table, each line as soon as it is measured."""
-    for number, (point, figures) in enumerate(zip(points, lines, strict=True)):
-        if not number:
-            print(f"\n| {what} | " + " | ".join(figures) + " |")
-            print("|---:" * (1 + len(figures)) + "|")
+def _print(what: str, points: Sequence[int], lines: Iterator[Figures]) -> str:
+    """Print a Markdown table, each line as soon as it is measured. Returns it."""
+    told: list[str] = []
+    print()
+    for point, figures in zip(points, lines, strict=True):
         cells = (f"{value:,.0f}" if value >= 100 else f"{value:,.3g}" for value in figures.values())
-        print(f"| {point:,} | " + " | ".join(cells) + " |", flush=True)
+        found = [f"| {point:,} | " + " | ".join(cells) + " |"]
+        if not told:
+            found[:0] = [f"| {what} | " + " | ".join(figures) + " |", "|---:" * (1 + len(figures)) + "|"]
+        print("\n".join(found), flush=True)
+        told += found
+    return "\n".join(told) + "\n"
 
 
 # -- the tables ----------------------------------------------------------------------------------------
