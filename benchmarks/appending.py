@@ -23,6 +23,8 @@ from .stores import (
     embedlog_one,
     embedlog_with,
     lmdb_batches,
+    lmdb_environment,
+    lmdb_keyed,
     lmdb_one,
     one_by_one,
     persist_file,
@@ -97,6 +99,7 @@ def _keyed(partitions: int, scale: float) -> Row:
         [
             Contender("embedlog", calling(embedlog_keyed(partitions), pairs, 100, calls)),
             Contender("sqlite WAL NORMAL", calling(sqlite_keyed, pairs, 100, calls)),
+            Contender("lmdb no sync", calling(lmdb_keyed, pairs, 100, calls)),
         ],
     )
 
@@ -241,12 +244,13 @@ def _producer(scale: float) -> Row:
 
     in_transactions = sqlite_one(per_transaction=_PER_TRANSACTION)
     return Row(
-        f"producer.send to the end of close; sqlite: a commit every {_PER_TRANSACTION:,}",
+        f"producer.send to the end of close; others: a commit every {_PER_TRANSACTION:,}",
         "records/s",
         True,
         [
             Contender("embedlog", sending),
             Contender("sqlite WAL NORMAL", calling(in_transactions, value, 1, calls)),
+            Contender("lmdb no sync", _lmdb_pairs([(b"", value)] * calls)),
             Contender("raw os.write", calling(raw(same_batch([value])), value, 1, calls)),
         ],
     )
@@ -268,10 +272,14 @@ def _keyed_producer(scale: float) -> Row:
             yield rate(len(pairs), send_all)
 
     return Row(
-        f"producer.send, keyed, 4 partitions; sqlite: a commit every {_PER_TRANSACTION:,}",
+        f"producer.send, keyed, 4 partitions; others: a commit every {_PER_TRANSACTION:,}",
         "records/s",
         True,
-        [Contender("embedlog", sending), Contender("sqlite WAL NORMAL", _sqlite_pairs(pairs))],
+        [
+            Contender("embedlog", sending),
+            Contender("sqlite WAL NORMAL", _sqlite_pairs(pairs)),
+            Contender("lmdb no sync", _lmdb_pairs(pairs)),
+        ],
     )
 
 
@@ -287,5 +295,23 @@ def _sqlite_pairs(pairs: list[tuple[bytes, bytes]]) -> Prepare:
                         connection.commit()
 
             yield rate(len(pairs), insert_all)
+
+    return prepare
+
+
+def _lmdb_pairs(pairs: list[tuple[bytes, bytes]]) -> Prepare:
+    """The key of a pair is stored before its value."""
+
+    @contextmanager
+    def prepare(where: Path) -> Iterator[Work]:
+        with lmdb_environment(where, sync=False) as environment:
+
+            def put_all() -> None:
+                for start in range(0, len(pairs), _PER_TRANSACTION):
+                    with environment.begin(write=True) as transaction:
+                        for number, (key, value) in enumerate(pairs[start : start + _PER_TRANSACTION], start):
+                            transaction.put(number.to_bytes(8, "big"), key + value, append=True)
+
+            yield rate(len(pairs), put_all)
 
     return prepare

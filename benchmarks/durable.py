@@ -111,7 +111,14 @@ def _futures(scale: float) -> Row:
         f"durable append, {_FUTURES} futures of a producer",
         "records/s",
         True,
-        [Contender("embedlog", prepare), _one_thread(scale)],
+        [
+            Contender("embedlog", prepare),
+            Contender(
+                f"sqlite WAL FULL, a commit every {_FUTURES}",
+                calling(sqlite_one("FULL", per_transaction=_FUTURES), VALUES[0], 1, count),
+            ),
+            _one_thread(scale),
+        ],
     )
 
 

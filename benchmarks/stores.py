@@ -175,6 +175,20 @@ def lmdb_batches(*, sync: bool = False) -> Opener:
     return opener
 
 
+@contextmanager
+def lmdb_keyed(where: Path) -> Iterator[Call]:
+    """Pairs, one transaction per batch; the key of a pair is stored before its value."""
+    with lmdb_environment(where, sync=False) as environment:
+        numbers = count()
+
+        def append(pairs: list[tuple[bytes, bytes]]) -> None:
+            with environment.begin(write=True) as transaction, transaction.cursor() as cursor:
+                items = [(next(numbers).to_bytes(8, "big"), key + value) for key, value in pairs]
+                cursor.putmulti(items, append=True)
+
+        yield append
+
+
 def lmdb_one(*, sync: bool = False) -> Opener:
     """One transaction per record."""
 
