@@ -288,10 +288,10 @@ class _Delivery:
 
     def _failed(self, answer: PartitionProduceResponse, *, sent_before: bool) -> None:
         """Raises Retry if that may help; else _Refused, or an error if it may have been appended."""
-        if answer.error_code in _STALE:
-            self._metadata.forget(self._name.topic)
         try:
-            check_code(answer.error_code, f"appending to {self._name}", answer.error_message)
+            self._metadata.check_code(
+                answer.error_code, self._name.topic, f"appending to {self._name}", answer.error_message
+            )
         except _NEEDS_NEW_EPOCH as error:
             self._renewed += 1
             if sent_before:
@@ -310,15 +310,6 @@ class _Delivery:
 
 _PERHAPS_APPENDED: Final = frozenset(
     {ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND}
-)
-_STALE: Final = frozenset(
-    {
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-    }
 )
 
 

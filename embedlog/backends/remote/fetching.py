@@ -27,7 +27,7 @@ from ..port import Interrupt
 from .brokers import Brokers, Retry, check_code
 from .connection import Connection, NotKafka
 from .lookups import Lookups
-from .metadata import Metadata
+from .metadata import STALE, Metadata
 from .settings import Address
 
 _CACHE_S: Final = 1.0
@@ -137,9 +137,7 @@ class Fetching:
         code = data.error_code
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             raise self._out_of_range(name, offset)
-        if code in _STALE:
-            self._metadata.forget(name.topic)
-        check_code(code, f"{name}: fetch at offset {offset:,}")
+        self._metadata.check_code(code, name.topic, f"{name}: fetch at offset {offset:,}")
         diverging = data.diverging_epoch
         if diverging is not None and diverging.end_offset >= 0:
             raise LogTruncated(
@@ -232,7 +230,7 @@ class Fetching:
                 if data.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     self._metadata.forget(name.topic)
                     self._metadata.view(name.topic)
-                if data.error_code in _STALE:
+                if data.error_code in STALE:
                     check_code(data.error_code, f"{name}: fetch")
                 if data.error_code or data.diverging_epoch is not None:
                     found = True  # the next fetch raises its error
@@ -321,13 +319,3 @@ def _parts(answer: FetchResponse) -> dict[TopicPartition, PartitionData]:
         for topic in answer.responses
         for data in topic.partitions
     }
-
-
-_STALE: Final = frozenset(
-    {
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-    }
-)

@@ -16,23 +16,13 @@ from ...wire.apis.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from ...wire.error_codes import ErrorCode
-from .brokers import Brokers, check_code
+from .brokers import Brokers
 from .connection import NotKafka
 from .metadata import Metadata
 from .settings import Address
 
 _LATEST: Final = -1
 _EARLIEST: Final = -2
-_STALE: Final = frozenset(
-    {
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.OFFSET_NOT_AVAILABLE,
-    }
-)
 
 
 class RemoteOffsets(PartitionOffsets):
@@ -166,8 +156,5 @@ class Lookups:
         for number in partitions:
             if number not in found:
                 raise NotKafka(f"{topic} {number}: the response to ListOffsets lacks the partition")
-            code = found[number].error_code
-            if code in _STALE:
-                self._metadata.forget(topic)
-            check_code(code, f"{topic} {number}: offsets")
+            self._metadata.check_code(found[number].error_code, topic, f"{topic} {number}: offsets")
         return found

@@ -43,6 +43,17 @@ from .settings import Address
 
 TOPIC: Final = 2
 _OWN: Final = 1
+STALE: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
+"""Another broker may lead the partition by now."""
 _SETTINGS_AGE: Final = 10  # times metadata_max_age_ms
 _MAX_SETTINGS: Final = 1_000  # topics in one request
 
@@ -151,6 +162,12 @@ class Metadata:
         """Discard a topic's metadata, which is out of date."""
         if isinstance(topic, str):
             self._views.pop(topic, None)
+
+    def check_code(self, code: int, topic: str, what: str, message: str | None = None) -> None:
+        """Raises as `check_code`; forgets the topic if its metadata may be out of date."""
+        if code in STALE:
+            self.forget(topic)
+        check_code(code, what, message)
 
     def forget_controller(self) -> None:
         """Discard the controller's address, which is out of date."""

@@ -178,9 +178,9 @@ class Topics:
             [found] = answered.partitions
             if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 raise self._past_the_end(name, before_offset)
-            if found.error_code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
-                self._metadata.forget(topic)
-            check_code(found.error_code, f"{name}: deleting records before {before_offset:,}")
+            self._metadata.check_code(
+                found.error_code, topic, f"{name}: deleting records before {before_offset:,}"
+            )
             return int(found.low_watermark)
 
         return self._brokers.retried(attempt)
