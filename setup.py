@@ -68,7 +68,7 @@ extensions = [
     )
     for path in (
         *(f"{CODEC}/{name}" for name in LOOPS),
-        *(f"{FAST_APPEND}/{name}" for name in ("compiled", "compiled_send")),
+        *(f"{FAST_APPEND}/{name}" for name in ("compiled", "compiled_path", "compiled_send")),
     )
 ]
 for extension in extensions:

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from embedlog.codec import encode_values
+from embedlog.codec import encode_batch
 from embedlog.wire.apis.fetch import FetchPartition, FetchRequest, FetchTopic
 from embedlog.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
 from embedlog.wire.apis.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -105,7 +105,7 @@ def _make_topic(connection: socket.socket) -> None:
 
 
 def _requests(connections: int, ahead: int, seconds: float) -> Row:
-    small = _produce(bytes(encode_values([b"x" * 100], 1_700_000_000_000)))
+    small = _produce(bytes(encode_batch([(None, b"x" * 100, (), 1_700_000_000_000)])))
     at_once = f", {ahead} sent ahead" if ahead > 1 else ""
     title = f"{len(small)} B produce requests, {connections} connection{'s'[: connections > 1]}{at_once}"
     measured = partial(_request_rate, frame=small, connections=connections, ahead=ahead, seconds=seconds)
@@ -165,7 +165,7 @@ def _exchange(
 
 
 def _latency(percentile: int, seconds: float) -> Row:
-    small = _produce(bytes(encode_values([b"x" * 100], 1_700_000_000_000)))
+    small = _produce(bytes(encode_batch([(None, b"x" * 100, (), 1_700_000_000_000)])))
 
     def measured(kind: str) -> Prepare:
         @contextmanager
@@ -202,7 +202,7 @@ def _latency(percentile: int, seconds: float) -> Row:
 
 
 def _large_produce(times: int) -> Row:
-    frame = _produce(bytes(encode_values([bytes(1024)] * 1000, 1_700_000_000_000)))
+    frame = _produce(bytes(encode_batch([(None, bytes(1024), (), 1_700_000_000_000)] * 1000)))
 
     def measured(kind: str) -> Prepare:
         @contextmanager
@@ -236,7 +236,7 @@ def _large_produce(times: int) -> Row:
 
 
 def _large_fetch(times: int) -> Row:
-    batch = bytes(encode_values([bytes(1024)] * 1000, 1_700_000_000_000))
+    batch = bytes(encode_batch([(None, bytes(1024), (), 1_700_000_000_000)] * 1000))
 
     def asking(offset: int) -> bytes:
         part = FetchPartition(fetch_offset=offset, partition_max_bytes=len(batch))

@@ -13,7 +13,7 @@ import google_crc32c
 import pyarrow as pa
 
 import embedlog
-from embedlog.codec import encode_pairs, loops
+from embedlog.codec import encode_batch, loops
 from embedlog.codec.rules import IndexState, Rules
 
 from .measure import Contender, Prepare, Row, Work, rate
@@ -130,9 +130,10 @@ def _preadv(thousands: int) -> Prepare:
 
 def _checking(batch: int, thousands: int) -> Row:
     count = max(10_000 // batch, 1)
+    rows = [(key, value, (), 1) for key, value in _PAIRS[:batch]]
     data = bytearray()
     for number in range(count):
-        data += encode_pairs(_PAIRS[:batch], 1, base_offset=number * batch, leader_epoch=0)
+        data += encode_batch(rows, base_offset=number * batch, leader_epoch=0)
     view, whole = memoryview(data), bytes(data)
 
     def scan() -> None:

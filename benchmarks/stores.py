@@ -20,7 +20,7 @@ import persistqueue
 import rocksdict
 
 import embedlog
-from embedlog.codec import encode_values
+from embedlog.codec import encode_batch
 
 from .measure import Opener
 
@@ -34,7 +34,7 @@ LMDB_BYTES = 8 << 30
 
 def same_batch(values: list[bytes]) -> bytes:
     """The batch that embedlog writes for these values."""
-    return bytes(encode_values(values, 1_700_000_000_000))
+    return bytes(encode_batch([(None, value, (), 1_700_000_000_000) for value in values]))
 
 
 # -- embedlog ----------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import embedlog
 from embedlog.cluster import Broker
-from embedlog.codec import encode_values
+from embedlog.codec import encode_batch
 from embedlog.spark.source import EmbedlogSource
 from embedlog.wire.apis.fetch import FetchPartition, FetchRequest, FetchTopic
 from embedlog.wire.apis.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -105,7 +105,7 @@ class Turns:
 
 def walk_broker(log: embedlog.Log) -> dict[str, Way]:
     """The ways of a small Produce and a small Fetch that repeat, each on its own connection."""
-    batch = bytes(encode_values([b"value"], 1_700_000_000_000))
+    batch = bytes(encode_batch([(None, b"value", (), 1_700_000_000_000)]))
     data = [PartitionProduceData(index=0, records=batch)]
     produce = ProduceRequest(
         acks=1, timeout_ms=1_000, topic_data=[TopicProduceData(name="t", partition_data=data)]

@@ -10,23 +10,24 @@ import atexit
 import contextlib
 import os
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 from .backends.local import ReaderBackend, WriterBackend
 from .backends.port import Backend
-from .clients.append import Given, append, append_many
+from .clients.append import append, append_batches, append_many
 from .clients.arrow import read_arrow
 from .clients.consumer import Consumer
 from .clients.options import ConsumerOptions, ProducerOptions, consumer_options, producer_options
-from .clients.partitioner import Partitioner, StickyPartitioner
+from .clients.partitioner import StickyPartitioner
 from .clients.producer import Producer
 from .clients.reader import DEFAULT_FETCH_BYTES, Where, read_at, read_records, read_values
-from .clients.record_input import Bytes, HeadersInput
+from .clients.record_input import Bytes, Given, HeadersInput
 from .clients.results import AppendedMany
 from .clients.subscription import Topics
 from .errors import InvalidGroup, TopicNotFound, UnsupportedByBackend, counted
-from .fast_append import FastPath, many_on_fast_path, one_on_fast_path
+from .fast_append import FastPath, PartitionFields, many_on_fast_path, one_on_fast_path
 from .model import (
     Health,
     OffsetAndTimestamp,
@@ -60,15 +61,17 @@ class Log(Closing):
 
     def __init__(self, engine: Store | ReadOnlyStore | Backend) -> None:
         self.backend: Backend
-        self._short_cut = FastPath({})
+        topics: Mapping[str, Sequence[PartitionFields]] = {}
         if isinstance(engine, Store):
             self.backend = WriterBackend(engine)
-            self._short_cut = FastPath(engine.by_topic)
+            topics = engine.by_topic
         elif isinstance(engine, ReadOnlyStore):
             self.backend = ReaderBackend(engine)
         else:
             self.backend = engine
-        self._partitioner: Partitioner = StickyPartitioner()
+        self._partitioner = StickyPartitioner()
+        rest = partial(append_batches, self.backend)
+        self._fast_path = FastPath(topics, self._partitioner, AppendedMany, rest)
         self._clients: weakref.WeakSet[Producer | Consumer] = weakref.WeakSet()
         self._pid = os.getpid()
         _open_logs.add(self)
@@ -206,7 +209,7 @@ class Log(Closing):
             expected_offset,
         )
 
-    @many_on_fast_path(AppendedMany)
+    @many_on_fast_path
     def append_many(
         self,
         topic: str,

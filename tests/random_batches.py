@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from embedlog.codec import encode_control_batch, encode_values
+from encoding import encode_values
+
+from embedlog.codec import encode_control_batch
 
 
 def random_batches(chosen: random.Random) -> tuple[bytearray, int]:

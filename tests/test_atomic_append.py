@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from encoding import encode_values
 from faults import FaultyFileSystem
 
 import embedlog
-from embedlog.codec import encode_control_batch, encode_values, scan
+from embedlog.codec import encode_control_batch, scan
 from embedlog.config import LogSettings
 from embedlog.files.filesystem import FileSystem
 from embedlog.model import TopicPartition

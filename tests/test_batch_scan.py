@@ -15,11 +15,12 @@ from types import ModuleType
 from typing import IO
 
 import pytest
+from encoding import encode_values
 from random_batches import random_batches
 
 import embedlog.scan.batch_scan
 import embedlog.scan.parallel_scan
-from embedlog.codec import BatchHeader, crc32c, encode_batch, encode_values, plain_scanning, scan
+from embedlog.codec import BatchHeader, crc32c, encode_batch, plain_scanning, scan
 from embedlog.codec.rules import ANY_OFFSET, Compared, IndexEntries, IndexState, Rules
 from embedlog.errors import CorruptRecord
 from embedlog.files.filesystem import FileSystem

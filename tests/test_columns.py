@@ -9,10 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from encoding import encode_records
 from random_batches import random_batches
 
 import embedlog
-from embedlog.codec import checksum, encode_batch, plain_columns, plain_encoding
+from embedlog.codec import checksum, encode_batch, plain_columns
 from embedlog.codec.columns import COLUMNS
 from embedlog.codec.rules import Rules
 from embedlog.errors import CorruptRecord, EmbedlogError, InvalidArgument
@@ -43,7 +44,7 @@ def subsets() -> list[tuple[str, ...]]:
 def test_compiled_and_plain_columns_are_the_same(seed: int) -> None:
     chosen = random.Random(seed)
     rows = some_rows(chosen, 150)
-    body = bytes(plain_encoding.encode_records(b"", rows, rows[0][3]))
+    body = encode_records(rows)
     data, behind = random_batches(chosen)
     for wanted in subsets():
         pair = [module.Columns(wanted) for module in (compiled_columns, plain_columns)]
@@ -120,7 +121,7 @@ def test_unreferenced_memory_is_reused() -> None:
 @pytest.mark.parametrize("module", [compiled_columns, plain_columns])
 def test_a_damaged_batch_yields_nothing(module: Any) -> None:
     rows = some_rows(random.Random(1), 40)
-    body = bytes(plain_encoding.encode_records(b"", rows, 0))
+    body = encode_records(rows)
     whole = module.Columns(COLUMNS)
     whole.add(body, 40, 0, 39, 0, None, 0, 100)
     wanted = whole.take()
@@ -135,7 +136,7 @@ def test_a_damaged_batch_yields_nothing(module: Any) -> None:
 
 @pytest.mark.parametrize("module", [compiled_columns, plain_columns])
 def test_a_header_name_that_is_no_utf8(module: Any) -> None:
-    body = bytes(plain_encoding.encode_records(b"", [(None, b"v", (("name", b"x"),), 0)], 0))
+    body = encode_records([(None, b"v", (("name", b"x"),), 0)])
     body = body.replace(b"name", b"n\xff\xfee")
     columns = module.Columns(("headers",))
     columns.add(body, 1, 0, 0, 0, None, 0, 1)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from encoding import encode_values
 
 import embedlog
 from embedlog import Record, TopicPartition, codec
@@ -802,7 +803,7 @@ def test_read_committed_over_real_transactional_batches(log: embedlog.Log) -> No
     log.create_topic("t")
 
     def append(producer: int, sequence: int, *values: bytes) -> None:
-        batch = codec.encode_values(
+        batch = encode_values(
             list(values),
             1_000,
             producer_id=producer,

@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 from aiokafka.record.memory_records import MemoryRecords as AiokafkaRecords
 from damage import files
+from encoding import encode_values
 from faults import Clock, FaultyFileSystem, crash, open_log, partition_of, store_of, values
 from housekeeping import housekeep
 from transactions import Transactions
 
 import embedlog
 from embedlog import Log, StorageError
-from embedlog.codec import encode_batch, encode_control_batch, encode_values
+from embedlog.codec import encode_batch, encode_control_batch
 from embedlog.errors import DirectoryError, InvalidArgument
 from embedlog.store.backup import backup
 from embedlog.store.store import system_clock_ms

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from encoding import encode_values
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,15 +19,13 @@ PRODUCER, OTHER = 7, 8
 
 def batch(base: int, *values: bytes, epoch: int = 0, compression: int = codec.NONE) -> bytes:
     return bytes(
-        codec.encode_values(
-            list(values), 1_000, base_offset=base, leader_epoch=epoch, compression=compression
-        )
+        encode_values(list(values), 1_000, base_offset=base, leader_epoch=epoch, compression=compression)
     )
 
 
 def transactional(base: int, *values: bytes, producer: int = PRODUCER) -> bytes:
     return bytes(
-        codec.encode_values(
+        encode_values(
             list(values),
             1_000,
             base_offset=base,

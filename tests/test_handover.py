@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from encoding import encode_values
 from faults import FaultyFileSystem
 from housekeeping import housekeep
 from programs import Program
@@ -30,7 +31,6 @@ from embedlog.backends.requests import (
     encode_request,
 )
 from embedlog.cluster import Broker
-from embedlog.codec import encode_values
 from embedlog.model import CommittedOffset, TopicPartition
 from embedlog.store.store import Store
 

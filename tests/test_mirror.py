@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from encoding import encode_values
 from programs import crash
 from transactions import Transactions
 
 import embedlog
 from embedlog import InvalidArgument, InvalidType, Log, Mirror, MirrorStatus, Record, TopicPartition
-from embedlog.codec import encode_values, read_header
+from embedlog.codec import read_header
 from embedlog.mirroring.source import parse_sources
 from embedlog.storage.producer_state import FIRST_MIRROR_ID
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from damage import batches, files, flip
+from encoding import encode_values
 from faults import (
     FaultyFileSystem,
     Image,
@@ -27,7 +28,7 @@ from housekeeping import housekeep
 
 import embedlog
 from embedlog import Log
-from embedlog.codec import assign_all, encode_values
+from embedlog.codec import assign_all
 from embedlog.errors import CorruptCheckpoint, CorruptRecord, PartitionFailed
 from embedlog.files.filesystem import FileSystem
 from embedlog.storage.segment_manifest import SegmentManifest, Summary

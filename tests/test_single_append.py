@@ -41,7 +41,9 @@ def files(path: Path) -> dict[str, bytes]:
     }
 
 
-def the_general_way(log: Log, key: bytes | None, value: bytes | None, timestamp_ms: int) -> tuple[int, bool]:
+def the_ordinary_path(
+    log: Log, key: bytes | None, value: bytes | None, timestamp_ms: int
+) -> tuple[int, bool]:
     partition = partition_of(log)
     row = (key, value, (), timestamp_ms)
     batch = encode_batch([row], timestamp_type=partition.settings.append_time)
@@ -49,7 +51,7 @@ def the_general_way(log: Log, key: bytes | None, value: bytes | None, timestamp_
     return appended.base_offset, appended.durable
 
 
-def the_short_way(log: Log, key: bytes | None, value: bytes | None, timestamp_ms: int) -> tuple[int, bool]:
+def the_fast_path(log: Log, key: bytes | None, value: bytes | None, timestamp_ms: int) -> tuple[int, bool]:
     topic, number, offset, time_ms, durable = log.backend.appenders("t")[0].append_one(
         key, value, timestamp_ms
     )
@@ -99,8 +101,8 @@ def test_both_paths_write_the_same_bytes(
     tmp_path_factory: pytest.TempPathFactory, records: list[Any], settings: dict[str, Any]
 ) -> None:
     here = tmp_path_factory.mktemp("ways")
-    short = written(here / "short", the_short_way, records, **settings)
-    assert short == written(here / "general", the_general_way, records, **settings)
+    short = written(here / "short", the_fast_path, records, **settings)
+    assert short == written(here / "general", the_ordinary_path, records, **settings)
 
 
 def test_a_record_larger_than_a_segment_has_its_own(path: Path) -> None:

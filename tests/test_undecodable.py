@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from damage import batches, segments
+from encoding import encode_values
 from faults import crash, open_log, partition_of, store_of
 from housekeeping import housekeep
 
@@ -20,7 +21,6 @@ from embedlog.codec import (
     ZSTD,
     compress,
     crc32c,
-    encode_values,
     read_header,
     recompressed,
     set_max_timestamp,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from damage import RECORDS, batches, files, flip, make_log, segments, value
+from encoding import encode_values
 from faults import FaultyFileSystem, crash, in_child, open_log, partition_of, store_of
 from housekeeping import housekeep
 from hypothesis import HealthCheck, given, settings
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 
 import embedlog
 from embedlog import Log
-from embedlog.codec import crc32c, encode_values
+from embedlog.codec import crc32c
 from embedlog.errors import CorruptRecord, DirectoryError, NotALog, PartitionNotFound, TopicNotFound
 from embedlog.files.filesystem import FileSystem
 from embedlog.store.repair import repair_partition

@@ -30,6 +30,7 @@ from ..model import (
     Appended,
     CommittedOffset,
     Fetched,
+    Headers,
     Health,
     JoinResult,
     OffsetAndTimestamp,
@@ -254,8 +255,9 @@ class PartitionAppender(Protocol):
         timestamp_ms: int,
         flush: bool = False,
         expected_offset: int | None = None,
+        headers: Headers = (),
     ) -> RecordMetadata:
-        """`Backend.append` of an uncompressed batch with one record and no headers, encoded here.
+        """`Backend.append` of an uncompressed batch with one record, encoded here.
 
         A local log knows the offset before it encodes, so it need not patch the batch afterwards.
         """

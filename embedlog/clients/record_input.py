@@ -1,7 +1,10 @@
 """Validates and normalizes record input.
 
-`append` and `producer` accept bytes-like objects, headers as pairs or as a dict, and timestamps as numbers or
-None. After these functions there are only bytes, tuples and ints.
+This is the one place that does. The compiled fast path leaves to it whatever does not have the exact types
+that these functions return.
+
+`append`, `append_many` and `send` accept bytes-like objects, headers as pairs or as a dict, and timestamps as
+numbers or None. After these functions there are only bytes, tuples and ints.
 
 Invariants: the caller cannot change what they return (bytearrays and memoryviews are copied); an error names
 the argument, its type, and what would do.
@@ -11,21 +14,84 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ..codec import NONE, codec_number
 from ..codec.plain_encoding import not_bytes
 from ..config import MAX_INT64, TopicSettings
 from ..errors import EmbedlogError, InvalidArgument, InvalidType, shown
-from ..model import NO_TIMESTAMP, Header, Headers
+from ..model import NO_TIMESTAMP, Header, Headers, Record
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
 HeadersInput: TypeAlias = Iterable[tuple[str, Bytes | None]] | Mapping[str, Bytes | None]
+Given: TypeAlias = Bytes | tuple[Bytes | None, Bytes | None] | Record | None
+Row: TypeAlias = tuple[bytes | None, bytes | None, Headers, int]
+"""Key, value, headers, timestamp."""
+
+_BYTES_OR_NULLS = {bytes, type(None)}
 
 
 def now_ms() -> int:
     """The wall clock, in milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
+
+
+def as_row(
+    value: object, key: object, headers: HeadersInput | None, timestamp_ms: int | None, now: int
+) -> Row:
+    """A record's key, value, headers and timestamp, validated. Raises InvalidType or InvalidArgument."""
+    # The common record pays one comparison for each check.
+    if value is not None and type(value) is not bytes:
+        value = as_bytes(value, "value")
+    if key is not None and type(key) is not bytes:
+        key = as_bytes(key, "key")
+    pairs = as_headers(headers) if headers else ()
+    return key, value, pairs, now if timestamp_ms is None else as_timestamp(timestamp_ms, now)
+
+
+def as_rows(records: Iterable[Given], now: int, append_time: bool) -> list[Row]:
+    """The records of append_many. With append_time their own timestamps are ignored.
+
+    Raises InvalidType or InvalidArgument for the first invalid record, with its index.
+    """
+    if type(records) is not list:
+        _check_iterable(records)
+    given: list[Any] = list(records)
+    kinds = set(map(type, given))
+    if kinds <= _BYTES_OR_NULLS:
+        return [(None, value, (), now) for value in given]
+    if kinds == {tuple} and set(map(len, given)) == {2}:
+        keys, values = zip(*given, strict=True)
+        if set(map(type, keys)) | set(map(type, values)) <= _BYTES_OR_NULLS:
+            return [(key, value, (), now) for key, value in given]
+    rows = []
+    for number, each in enumerate(given):
+        try:
+            rows.append(_as_row(each, now, append_time))
+        except (InvalidType, InvalidArgument) as error:
+            raise type(error)(f"record {number:,}: {error}") from None
+    return rows
+
+
+def _as_row(given: object, now: int, append_time: bool) -> Row:
+    if isinstance(given, Record):
+        timestamp_ms = None if append_time else given.timestamp_ms
+        return as_row(given.value, given.key, given.headers, timestamp_ms, now)
+    if isinstance(given, tuple):
+        if len(given) != 2:
+            raise InvalidType(f"a tuple must be (key, value), not {shown(given)}")
+        return as_row(given[1], given[0], (), None, now)
+    return as_row(given, None, (), None, now)
+
+
+def _check_iterable(records: object) -> None:
+    if isinstance(records, str | bytes | bytearray | memoryview | Mapping | Record):
+        raise InvalidType(
+            f"records must be an iterable of records, not one {type(records).__name__}: append() appends one"
+            " (a dict's items() are (key, value) pairs)"
+        )
+    if not isinstance(records, Iterable) and not hasattr(records, "__getitem__"):
+        raise InvalidType(f"records must be an iterable, not {type(records).__name__}")
 
 
 def as_bytes(given: object, what: str) -> bytes | None:

@@ -19,10 +19,13 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from operator import eq
-from typing import overload
+from typing import TypeAlias, overload
 
 from ..errors import counted
 from ..model import Appended, AppendedInPieces, RecordMetadata
+
+Places: TypeAlias = "tuple[array[int], array[int]]"
+"""The partitions of records, and their ranks there."""
 
 _new = tuple.__new__
 
@@ -39,17 +42,15 @@ class AppendedMany(Sequence[RecordMetadata]):
         self,
         topic: str,
         appended: Mapping[int, Appended],
-        timestamps: int | Sequence[int] | None,
-        places: tuple[Sequence[int], Sequence[int]] | None = None,
+        timestamps: int | array[int] | None,
+        places: Places | None = None,
     ) -> None:
         """appended: by partition. timestamps: one for all, one for each, or None for those of the appends.
         places: the partitions and ranks of the records; None if there is only one partition."""
         self._topic = topic
         self._appended = appended
-        if timestamps is not None and not isinstance(timestamps, int):
-            timestamps = array("q", timestamps)
         self._timestamps = timestamps
-        self._places = None if places is None else (array("i", places[0]), array("q", places[1]))
+        self._places = places
 
     @property
     def durable(self) -> bool:

@@ -28,8 +28,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from ..codec import NONE, ZSTD, BatchHeader, codec_number, decode_pieces, encode_batch, scan
-from ..codec.batch_encode import RecordTuple
+from ..codec import NONE, ZSTD, BatchHeader, RecordTuple, codec_number, decode_pieces, encode_batch, scan
 from ..codec.message_set import ENTRY_OVERHEAD, encode_message_set, inner_messages, iter_messages
 from ..codec.record_batch import ATTRIBUTES_POS, CODEC_MASK, LENGTH_OVERHEAD
 from ..config import MIB, TopicSettings

@@ -3,7 +3,7 @@
 The rest of embedlog imports the record batch (magic 2) from here:
 
     BatchBuilder                                                           records, as they come -> one batch
-    encode_values / encode_pairs / encode_batch / encode_one / encode_control_batch   records -> one batch
+    encode_batch / encode_one / encode_control_batch                       records -> one batch
     assign / set_append_time / set_max_timestamp / set_producer            fields set after encoding
     scan / read_batch / read_header / find_batch                           a buffer -> its batches' headers
     decode / decode_values / filter_batch                                  one batch -> records, or fewer
@@ -30,18 +30,16 @@ from .batch_decode import (
 from .batch_encode import (
     ABORT,
     COMMIT,
-    RecordTuple,
     control_type,
     encode_batch,
     encode_control_batch,
-    encode_pairs,
-    encode_values,
 )
 from .batch_pieces import check_pieces, decode_pieces
 from .checksum import crc32, crc32c
 from .compression import GZIP, LZ4, NONE, SNAPPY, ZSTD, codec_name, codec_number, compress, decompress
 from .loops import CHECKSUM_IMPLEMENTATION, BatchBuilder, encode_one
 from .loops import IMPLEMENTATION as LOOPS_IMPLEMENTATION
+from .plain_encoding import RecordTuple
 from .record_batch import (
     HEADER_SIZE,
     LARGEST_BATCH,
@@ -91,8 +89,6 @@ __all__ = [
     "encode_batch",
     "encode_control_batch",
     "encode_one",
-    "encode_pairs",
-    "encode_values",
     "filter_batch",
     "find_batch",
     "opened_body",

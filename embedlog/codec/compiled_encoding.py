@@ -1,11 +1,10 @@
 """The hot loops from records to bytes, compiled by Cython: the functions of `plain_encoding`, see there.
 
-Here are only the common cases, spelled out for the compiler. Whatever else comes (a bytearray for a value,
-a header name with a lone surrogate) is handed to `plain_encoding`, whole: it knows what to make of it, or
-which error to raise. So the two differ in nothing but speed.
+The common cases are spelled out for the compiler. Anything else (a bytearray for a value, a header name with
+a lone surrogate) `plain_encoding` turns into bytes, or into an error. So the two differ only in speed.
 
-Theory of operation: the records are gone over twice, once to know the size, once to write into the
-bytearray that becomes the batch. No Python code runs in between, so nothing changes what was measured.
+Theory of operation: each record is measured, then written. No Python code runs in between, so nothing changes
+what was measured.
 
 Invariants: no byte is written that was not measured; numbers are unsigned where they may overflow; the GIL
 is held.
@@ -26,7 +25,6 @@ IMPLEMENTATION = "compiled"
 _HEADER_SIZE = cython.declare(cython.Py_ssize_t, 61)
 _LENGTH_OVERHEAD = cython.declare(cython.Py_ssize_t, 12)
 _MAX_BATCH = cython.declare(cython.Py_ssize_t, (1 << 31) - 1)
-_NULL = cython.declare(int64_t, -1)
 _OTHER = cython.declare(int64_t, -2)
 _APPEND_TIME = cython.declare(cython.int, 8)
 
@@ -45,14 +43,6 @@ def crc32c(data, way: cython.int = 3) -> int:
     return crc
 
 
-def _varint_size(folded):
-    size: cython.int = 1
-    while folded > 0x7F:
-        folded >>= 7
-        size += 1
-    return size
-
-
 def _put_varint(at, folded):
     while folded > 0x7F:
         at[0] = cython.cast(uint8_t, folded & 0x7F | 0x80)
@@ -60,17 +50,6 @@ def _put_varint(at, folded):
         folded >>= 7
     at[0] = cython.cast(uint8_t, folded)
     return at + 1
-
-
-def _folded(number):
-    return (cython.cast(uint64_t, number) << 1) ^ cython.cast(uint64_t, number >> 63)
-
-
-def sized(item):
-    """Bytes of a key or value, -1 for a null, -2 for what is left to `plain_encoding`."""
-    if PyBytes_CheckExact(item):
-        return PyBytes_GET_SIZE(item)
-    return _NULL if item is None else _OTHER
 
 
 def _put_bytes(at, data):
@@ -84,12 +63,12 @@ def _put_bytes(at, data):
     return at + size
 
 
-def _headers_size(headers):
-    """Bytes of the header count and all headers; -1 for what is left to `plain_encoding`."""
+def headers_size(headers):
+    """Bytes of the header count and all headers in a tuple; -1 for what is left to `plain_encoding`."""
     if type(headers) is not tuple:
         return -1
     pairs: tuple = headers
-    size: int64_t = _varint_size(_folded(len(pairs)))
+    size: int64_t = varint_size(folded(len(pairs)))
     name_size: cython.Py_ssize_t = 0
     value_size: int64_t
     for pair in pairs:
@@ -105,233 +84,72 @@ def _headers_size(headers):
         value_size = sized(value)
         if value_size == _OTHER:
             return -1
-        size += _varint_size(_folded(name_size)) + name_size
-        size += _varint_size(_folded(value_size)) + max(value_size, 0)
+        size += varint_size(folded(name_size)) + name_size
+        size += varint_size(folded(value_size)) + max(value_size, 0)
     return size
 
 
 def _put_headers(at, headers):
-    pairs: tuple = headers
-    at = _put_varint(at, _folded(len(pairs)))
+    """Headers that `headers_size` has measured, or bytes that `plain_encoding` made of others."""
     size: cython.Py_ssize_t = 0
+    if PyBytes_CheckExact(headers):
+        memcpy(at, PyBytes_AS_STRING(headers), PyBytes_GET_SIZE(headers))
+        return at + PyBytes_GET_SIZE(headers)
+    pairs: tuple = headers
+    at = _put_varint(at, folded(len(pairs)))
     for pair in pairs:
         name, value = cython.cast(tuple, pair)
         raw: cython.p_const_char = PyUnicode_AsUTF8AndSize(name, cython.address(size))
-        at = _put_varint(at, _folded(size))
+        at = _put_varint(at, folded(size))
         memcpy(at, raw, size)
         at = _put_bytes(at + size, value)
     return at
 
 
-def values_size(values: list):
-    """See `plain_encoding`."""
-    total: int64_t = 0
-    size: int64_t
-    for item in values:
-        size = sized(item)
-        if size == _OTHER:
-            return -1
-        total += max(size, 0)
-    return total
+def _body_size(key_size, value_size, headers_size, delta, i):
+    """Bytes of a record after its length."""
+    size: int64_t = 1 + varint_size(folded(delta)) + varint_size(folded(i)) + headers_size
+    size += varint_size(folded(key_size)) + max(key_size, 0)
+    return size + varint_size(folded(value_size)) + max(value_size, 0)
 
 
-def pairs_size(pairs: list):
-    """See `plain_encoding`."""
-    total: int64_t = 0
-    key_size: int64_t
-    size: int64_t
-    for item in pairs:
-        if type(item) is not tuple or len(cython.cast(tuple, item)) != 2:
-            return -1
-        key, value = cython.cast(tuple, item)
-        key_size, size = sized(key), sized(value)
-        if key_size == _OTHER or size == _OTHER:
-            return -1
-        total += max(key_size, 0) + max(size, 0)
-    return total
-
-
-def values_total(items, payload):
-    """Bytes of a batch of values, and of the values alone; -1 for what is left to `plain_encoding`."""
-    total: int64_t = _HEADER_SIZE
-    bytes_of_all: int64_t = 0
-    size: int64_t
-    i: int64_t = 0
-    for item in items:
-        size = sized(item)
-        if size == _OTHER:
-            return -1
-        bytes_of_all += max(size, 0)
-        size = 4 + _varint_size(_folded(i)) + _varint_size(_folded(size)) + max(size, 0)
-        total += size + _varint_size(_folded(size))
-        i += 1
-    payload[0] = bytes_of_all
-    return total if total <= _MAX_BATCH else -1
-
-
-def put_values(at, items):
-    """The records of values that `values_total` has measured."""
-    size: int64_t
-    i: int64_t = 0
-    for item in items:
-        size = sized(item)
-        size = 4 + _varint_size(_folded(i)) + _varint_size(_folded(size)) + max(size, 0)
-        at = _put_varint(at, _folded(size))
+def _put_record(at, body, key, value, headers, delta, i):
+    """A record that has been measured; `headers` None for none."""
+    at = _put_varint(at, folded(body))
+    at[0] = 0
+    at = _put_varint(at + 1, folded(delta))
+    at = _put_varint(at, folded(i))
+    at = _put_bytes(at, key)
+    at = _put_bytes(at, value)
+    if headers is None:
         at[0] = 0
-        at[1] = 0
-        at = _put_varint(at + 2, _folded(i))
-        at[0] = 1
-        at = _put_bytes(at + 1, item)
-        at[0] = 0
-        at += 1
-        i += 1
+    else:
+        _put_headers(at, headers)
+    return 0
 
 
-def encode_values(prefix: bytes, values):
-    """See `plain_encoding`."""
-    if type(values) is not list:
-        return plain_encoding.encode_values(prefix, values)
-    payload: int64_t = 0
-    total: cython.Py_ssize_t = values_total(values, cython.address(payload))
-    if total < 0:
-        return plain_encoding.encode_values(prefix, values)
-    total += len(prefix) - _HEADER_SIZE
-    batch: bytearray = PyByteArray_FromStringAndSize(cython.NULL, total)
-    at: Data = cython.cast(Data, PyByteArray_AS_STRING(batch))
-    memcpy(at, PyBytes_AS_STRING(prefix), len(prefix))
-    put_values(at + len(prefix), values)
-    return batch
-
-
-def pairs_total(items, payload):
-    """Bytes of a batch of pairs, and of their keys and values alone; -1 for what is left to
-    `plain_encoding`."""
-    total: int64_t = _HEADER_SIZE
-    bytes_of_all: int64_t = 0
-    key_size: int64_t
-    size: int64_t
-    i: int64_t = 0
-    for item in items:
-        if type(item) is not tuple or len(cython.cast(tuple, item)) != 2:
-            return -1
-        key_size = sized(cython.cast(tuple, item)[0])
-        size = sized(cython.cast(tuple, item)[1])
-        if key_size == _OTHER or size == _OTHER:
-            return -1
-        bytes_of_all += max(key_size, 0) + max(size, 0)
-        size = _varint_size(_folded(size)) + max(size, 0)
-        size += 3 + _varint_size(_folded(i)) + _varint_size(_folded(key_size)) + max(key_size, 0)
-        total += size + _varint_size(_folded(size))
-        i += 1
-    payload[0] = bytes_of_all
-    return total if total <= _MAX_BATCH else -1
-
-
-def put_pairs(at, items):
-    """The records of pairs that `pairs_total` has measured."""
-    key_size: int64_t
-    size: int64_t
-    i: int64_t = 0
-    for item in items:
-        key = cython.cast(tuple, item)[0]
-        value = cython.cast(tuple, item)[1]
-        key_size, size = sized(key), sized(value)
-        size = _varint_size(_folded(size)) + max(size, 0)
-        size += 3 + _varint_size(_folded(i)) + _varint_size(_folded(key_size)) + max(key_size, 0)
-        at = _put_varint(at, _folded(size))
-        at[0] = 0
-        at[1] = 0
-        at = _put_varint(at + 2, _folded(i))
-        at = _put_bytes(at, key)
-        at = _put_bytes(at, value)
-        at[0] = 0
-        at += 1
-        i += 1
-
-
-def encode_pairs(prefix: bytes, pairs):
-    """See `plain_encoding`."""
-    if type(pairs) is not list:
-        return plain_encoding.encode_pairs(prefix, pairs)
-    payload: int64_t = 0
-    total: cython.Py_ssize_t = pairs_total(pairs, cython.address(payload))
-    if total < 0:
-        return plain_encoding.encode_pairs(prefix, pairs)
-    total += len(prefix) - _HEADER_SIZE
-    batch: bytearray = PyByteArray_FromStringAndSize(cython.NULL, total)
-    at: Data = cython.cast(Data, PyByteArray_AS_STRING(batch))
-    memcpy(at, PyBytes_AS_STRING(prefix), len(prefix))
-    put_pairs(at + len(prefix), pairs)
-    return batch
-
-
-def encode_records(prefix: bytes, rows, base_timestamp_ms):
-    """See `plain_encoding`."""
-    if type(rows) is not list or not -(1 << 63) <= base_timestamp_ms < 1 << 63:
-        return plain_encoding.encode_records(prefix, rows, base_timestamp_ms)
-    items: list = rows
-    base: int64_t = base_timestamp_ms
-    deltas: list = []
-    sizes: list = []
-    total: cython.Py_ssize_t = len(prefix)
-    timestamp: int64_t
-    delta: int64_t
-    key_size: int64_t
-    headers_size: int64_t
-    size: int64_t
-    i: int64_t = 0
-    for item in items:
-        if type(item) is not tuple or len(cython.cast(tuple, item)) != 4:
-            return plain_encoding.encode_records(prefix, rows, base_timestamp_ms)
-        key, value, headers, timestamp_ms = cython.cast(tuple, item)
-        key_size, size = sized(key), sized(value)
-        headers_size = _headers_size(headers)
-        if key_size == _OTHER or size == _OTHER or headers_size < 0 or type(timestamp_ms) is not int:
-            return plain_encoding.encode_records(prefix, rows, base_timestamp_ms)
-        try:
-            timestamp = timestamp_ms
-        except OverflowError:
-            return plain_encoding.encode_records(prefix, rows, base_timestamp_ms)
-        delta = cython.cast(int64_t, cython.cast(uint64_t, timestamp) - cython.cast(uint64_t, base))
-        size = headers_size + _varint_size(_folded(size)) + max(size, 0)
-        size += 1 + _varint_size(_folded(delta)) + _varint_size(_folded(i))
-        size += _varint_size(_folded(key_size)) + max(key_size, 0)
-        total += size + _varint_size(_folded(size))
-        deltas.append(delta)
-        sizes.append(size)
-        i += 1
-    if total > _MAX_BATCH:
-        return plain_encoding.encode_records(prefix, rows, base_timestamp_ms)
-    batch: bytearray = PyByteArray_FromStringAndSize(cython.NULL, total)
-    at: Data = cython.cast(Data, PyByteArray_AS_STRING(batch))
-    memcpy(at, PyBytes_AS_STRING(prefix), len(prefix))
-    at += len(prefix)
-    i = 0
-    for item in items:
-        key, value, headers, timestamp_ms = cython.cast(tuple, item)
-        at = _put_varint(at, _folded(cython.cast(int64_t, sizes[i])))
-        at[0] = 0
-        at = _put_varint(at + 1, _folded(cython.cast(int64_t, deltas[i])))
-        at = _put_varint(at, _folded(i))
-        at = _put_bytes(at, key)
-        at = _put_bytes(at, value)
-        at = _put_headers(at, headers)
-        i += 1
-    return batch
+def new_builder(room, append_time):
+    """`BatchBuilder(room, append_time)`, for C."""
+    builder: BatchBuilder = BatchBuilder.__new__(BatchBuilder)
+    builder.room = room
+    builder.append_time = append_time
+    return builder
 
 
 @cython.cclass
 class BatchBuilder:
     """See `plain_encoding`. The batch is a buffer of its own, which grows."""
 
-    def __cinit__(self, room: int64_t, append_time: cython.bint = False):
-        self.room = room
-        self.append_time = append_time
+    def __cinit__(self):
         self._capacity = 512
         self.data = cython.cast(Data, malloc(self._capacity))
         if self.data == cython.NULL:
             raise MemoryError
         self.size = _HEADER_SIZE
+
+    def __init__(self, room: int64_t, append_time: cython.bint = False):
+        self.room = room
+        self.append_time = append_time
 
     def __dealloc__(self):
         free(self.data)
@@ -339,6 +157,20 @@ class BatchBuilder:
     def add(self, key, value, headers, timestamp_ms: int64_t) -> bool:
         """See `plain_encoding`."""
         return self.put(key, value, headers, timestamp_ms)
+
+    def put(self, key, value, headers, timestamp_ms):
+        """`add`, for C."""
+        if sized(key) == _OTHER:
+            key = plain_encoding.as_bytes("key", key)
+        if sized(value) == _OTHER:
+            value = plain_encoding.as_bytes("value", value)
+        if not headers:
+            return self.put_measured(key, value, None, 1, timestamp_ms)
+        size: int64_t = headers_size(headers)
+        if size < 0:
+            headers = plain_encoding.encode_headers(headers)
+            size = len(cython.cast(bytes, headers))
+        return self.put_measured(key, value, headers, size, timestamp_ms)
 
     def extend(self, rows, start: cython.Py_ssize_t = 0) -> int:
         """See `plain_encoding`."""
@@ -352,49 +184,21 @@ class BatchBuilder:
             start += 1
         return start
 
-    def put(self, key, value, headers, timestamp_ms):
-        """`add`, for C."""
-        key_size: int64_t = sized(key)
-        if key_size == _OTHER:
-            key = plain_encoding.as_bytes("key", key)
-            key_size = sized(key)
-        value_size: int64_t = sized(value)
-        if value_size == _OTHER:
-            value = plain_encoding.as_bytes("value", value)
-            value_size = sized(value)
-        encoded: bytes = None
-        headers_size: int64_t = 1
-        if headers:
-            headers_size = _headers_size(headers)
-            if headers_size < 0:
-                encoded = plain_encoding.encode_headers(headers)
-                headers_size = len(encoded)
+    def put_measured(self, key, value, headers, headers_size, timestamp_ms):
+        """`add` of keys and values that are bytes or None, and of headers that have been measured."""
         delta: int64_t = 0
         if self.count and not self.append_time:
             delta = cython.cast(
                 int64_t,
                 cython.cast(uint64_t, timestamp_ms) - cython.cast(uint64_t, self.base_timestamp_ms),
             )
-        body: int64_t = 1 + _varint_size(_folded(delta)) + _varint_size(_folded(self.count)) + headers_size
-        body += _varint_size(_folded(key_size)) + max(key_size, 0)
-        body += _varint_size(_folded(value_size)) + max(value_size, 0)
-        size: int64_t = self.size + _varint_size(_folded(body)) + body
+        body: int64_t = _body_size(sized(key), sized(value), headers_size, delta, self.count)
+        size: int64_t = self.size + varint_size(folded(body)) + body
         if self.count and size > self.room:
             return False
         if size > self._capacity:
             self._grow(size)
-        at: Data = _put_varint(self.data + self.size, _folded(body))
-        at[0] = 0
-        at = _put_varint(at + 1, _folded(delta))
-        at = _put_varint(at, _folded(self.count))
-        at = _put_bytes(at, key)
-        at = _put_bytes(at, value)
-        if encoded is not None:
-            memcpy(at, PyBytes_AS_STRING(encoded), headers_size)
-        elif headers:
-            _put_headers(at, headers)
-        else:
-            at[0] = 0
+        _put_record(self.data + self.size, body, key, value, headers, delta, self.count)
         if self.count == 0:
             self.base_timestamp_ms = self.max_timestamp_ms = timestamp_ms
         elif timestamp_ms > self.max_timestamp_ms:
@@ -412,11 +216,19 @@ class BatchBuilder:
         self._capacity = capacity
         return 0
 
-    def put_header(self, at, compression, append_time_ms):
+    def _put_header(self, at, compression, append_time_ms):
         """The header of the batch, but for its offset, epoch, length and CRC."""
         first: int64_t = append_time_ms if self.append_time else self.base_timestamp_ms
         last: int64_t = append_time_ms if self.append_time else self.max_timestamp_ms
         put_header(at, compression | (_APPEND_TIME if self.append_time else 0), self.count, first, last)
+
+    def seal(self, append_time_ms):
+        """Make the buffer a whole batch, but for its offset and epoch. False if it is too large for one."""
+        if self.size > _MAX_BATCH:
+            return False
+        self._put_header(self.data, 0, append_time_ms)
+        seal_at(self.data, self.size)
+        return True
 
     def records(self) -> bytearray:
         """See `plain_encoding`."""
@@ -438,37 +250,28 @@ class BatchBuilder:
         else:
             batch = PyByteArray_FromStringAndSize(cython.cast(cython.p_char, self.data), self.size)
         at: Data = cython.cast(Data, PyByteArray_AS_STRING(batch))
-        self.put_header(at, compression, append_time_ms)
+        self._put_header(at, compression, append_time_ms)
         assign(at, 0, -1)
         seal(batch)
         return batch
 
 
-def one_size(key, value):
-    """Bytes of a batch of one record without headers; -1 for what is left to `plain_encoding`."""
-    key_size: int64_t = sized(key)
-    value_size: int64_t = sized(value)
-    size: int64_t = 4 + _varint_size(_folded(key_size)) + max(key_size, 0)
-    size += _varint_size(_folded(value_size)) + max(value_size, 0)
-    total: int64_t = _HEADER_SIZE + _varint_size(_folded(size)) + size
-    return -1 if key_size == _OTHER or value_size == _OTHER or total > _MAX_BATCH else total
+def one_size(key, value, headers_size):
+    """Bytes of a batch of one record; -1 for what is left to `plain_encoding`."""
+    if sized(key) == _OTHER or sized(value) == _OTHER:
+        return -1
+    body: int64_t = _body_size(sized(key), sized(value), headers_size, 0, 0)
+    total: int64_t = _HEADER_SIZE + varint_size(folded(body)) + body
+    return -1 if total > _MAX_BATCH else total
 
 
-def put_one(at, total, key, value, timestamp_ms, attributes):
+def put_one(at, total, key, value, headers, headers_size, timestamp_ms, attributes):
     """The batch that `one_size` has measured, but for its offset and epoch."""
     put_header(at, attributes, 1, timestamp_ms, timestamp_ms)
-    key_size: int64_t = sized(key)
-    value_size: int64_t = sized(value)
-    size: int64_t = 4 + _varint_size(_folded(key_size)) + max(key_size, 0)
-    size += _varint_size(_folded(value_size)) + max(value_size, 0)
-    behind: Data = _put_varint(at + _HEADER_SIZE, _folded(size))
-    behind[0] = 0
-    behind[1] = 0
-    behind[2] = 0
-    behind = _put_bytes(behind + 3, key)
-    behind = _put_bytes(behind, value)
-    behind[0] = 0
+    body: int64_t = _body_size(sized(key), sized(value), headers_size, 0, 0)
+    _put_record(at + _HEADER_SIZE, body, key, value, headers, 0, 0)
     seal_at(at, total)
+    return 0
 
 
 def put_header(at, attributes, count, timestamp_ms, max_timestamp_ms):
@@ -489,15 +292,24 @@ def assign(at, base_offset, leader_epoch):
 
 
 def encode_one(
-    key, value, timestamp_ms: int64_t, attributes: cython.int, base_offset: int64_t, leader_epoch: int32_t
+    key,
+    value,
+    timestamp_ms: int64_t,
+    attributes: cython.int,
+    base_offset: int64_t,
+    leader_epoch: int32_t,
+    headers=(),
 ):
     """See `plain_encoding`."""
-    total: int64_t = one_size(key, value)
-    if total < 0:
-        return plain_encoding.encode_one(key, value, timestamp_ms, attributes, base_offset, leader_epoch)
+    size: int64_t = headers_size(headers)
+    total: int64_t = one_size(key, value, size)
+    if size < 0 or total < 0:
+        return plain_encoding.encode_one(
+            key, value, timestamp_ms, attributes, base_offset, leader_epoch, headers
+        )
     batch: bytearray = PyByteArray_FromStringAndSize(cython.NULL, total)
     at: Data = cython.cast(Data, PyByteArray_AS_STRING(batch))
-    put_one(at, total, key, value, timestamp_ms, attributes)
+    put_one(at, total, key, value, headers or None, size, timestamp_ms, attributes)
     assign(at, base_offset, leader_epoch)
     return batch
 

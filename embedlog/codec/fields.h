@@ -87,4 +87,17 @@ static inline void store_u16(uint8_t *at, uint16_t number)
     at[1] = number;
 }
 
+/* Bytes of a varint: 1 for each 7 bits that matter, at least 1. */
+static inline int varint_size(uint64_t folded)
+{
+#ifdef __GNUC__
+    return ((63 - __builtin_clzll(folded | 1)) * 9 + 73) / 64;
+#else
+    int size = 1;
+    for (; folded > 0x7F; folded >>= 7)
+        size++;
+    return size;
+#endif
+}
+
 #endif

@@ -1,7 +1,7 @@
 """The hot loops in use: compiled if they were built, else plain Python.
 
     encoding    BatchBuilder                                                   one batch, record by record
-                values_size  pairs_size  encode_values  encode_pairs  encode_records  encode_one  seal
+                encode_one  seal
     decoding    decode_records  decode_values  record_spans                    the records of one batch
                 decode_run  values_run  record_at                              the records of a run (rules.py)
     scanning    scan_run  intact_run  compare_run  check_run  whole_batches  find_offset  increasing
@@ -60,11 +60,6 @@ IMPLEMENTATION: str = _encoding.IMPLEMENTATION
 CHECKSUM_IMPLEMENTATION: str = getattr(_encoding, "CHECKSUM_IMPLEMENTATION", PLAIN_CHECKSUM)
 
 BatchBuilder = _encoding.BatchBuilder
-values_size = _encoding.values_size
-pairs_size = _encoding.pairs_size
-encode_values = _encoding.encode_values
-encode_pairs = _encoding.encode_pairs
-encode_records = _encoding.encode_records
 encode_one = _encoding.encode_one
 seal = _encoding.seal
 

@@ -36,10 +36,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import CorruptRecord, InvalidArgument, InvalidType, UnknownMagic
 from ..model import CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP, Record
-from .batch_encode import RecordTuple
 from .checksum import crc32
 from .compression import LZ4, NONE, codec_name, codec_number, compress, decompressed
-from .plain_encoding import as_bytes
+from .plain_encoding import RecordTuple, as_bytes
 
 if TYPE_CHECKING:
     from .record_batch import ReadBuffer

@@ -11,10 +11,9 @@
     header count    varint
     headers                   name length varint, name, value length varint (-1 for null), value
 
-Encoding works by columns rather than by records: the list of pieces to join is filled by slice assignment
-from `map`s over tables of ready-made varints, so that no line of Python runs once a record. A record's
-fields before its value depend only on lengths and on the size of its offset delta's varint; hence the
-batch is cut where that size changes (at 64, 8,192, ...).
+`BatchBuilder.extend` encodes by columns rather than by records: the list of pieces to join is filled by slice
+assignment from `map`s over tables of ready-made varints, so that no line of Python runs once a record. A
+column that is the same for all records (no key, no headers, one timestamp) costs nothing.
 
 Invariants: bytes, bytearray and memoryview are taken and nothing else; the set of a column's types tells at
 once whether each item must be looked at.
@@ -26,21 +25,22 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from itertools import accumulate, islice
+from functools import lru_cache, partial
+from itertools import accumulate, islice, repeat
 from operator import add
 from struct import Struct
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from ..errors import InvalidArgument, InvalidType
-from ..model import Headers
 from .checksum import crc32c
 from .compression import NONE, compress
-from .record_batch import HEADER, HEADER_SIZE, MAGIC, TIMESTAMP_TYPE_BIT
-from .single import encode_one as encode_one
+from .record_batch import HEAD, HEADER, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, TAIL, TIMESTAMP_TYPE_BIT
 from .varint import MAX_INT32, MAX_INT64, MIN_INT64, encode_varint, encode_varlong, varint_size
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
+HeaderPairs: TypeAlias = Iterable[tuple[str, Bytes | None]]
+RecordTuple: TypeAlias = tuple[Bytes | None, Bytes | None, HeaderPairs, int]
+"""Key, value, headers, timestamp."""
 T = TypeVar("T")
 
 IMPLEMENTATION = "plain"
@@ -51,6 +51,9 @@ _LENGTH_AT, _LENGTH_OVERHEAD, _CRC_AT, _COVERED_FROM = 8, 12, 17, 21
 
 _NO_HEADERS, _NULL = b"\x00", b"\x01"
 _TABLE_LIMIT = 16_384
+_REMEMBERED = 4096
+_AFTER_LENGTH = HEAD.size - LENGTH_OVERHEAD
+_head, _tail = HEAD.pack, TAIL.pack
 _CHUNK = 1024  # records whose columns are made at a time
 
 
@@ -72,96 +75,26 @@ def _field_size(length: int) -> int:
     return varint_size(length) + max(length, 0)
 
 
-def _value_start(delta_size: int, length: int) -> bytes:
-    return _NO_HEADERS + encode_varint(4 + delta_size + _field_size(length)) + b"\x00\x00"
-
-
-def _pair_start(delta_size: int, fields_size: int) -> bytes:
-    return _NO_HEADERS + encode_varint(3 + delta_size + fields_size) + b"\x00\x00"
-
-
-def _start(delta_size: int, rest_size: int) -> bytes:
-    return encode_varint(1 + delta_size + rest_size) + b"\x00"
-
-
-def _by_delta_size(make: Callable[[int, int], bytes]) -> list[_Table[bytes]]:
-    return [_Table(partial(make, delta_size)) for delta_size in range(6)]
+def _start(timestamp: bytes, count: bytes, size: int) -> bytes:
+    return b"".join((count, encode_varint(1 + size), b"\x00", timestamp))
 
 
 _varints = _Table(encode_varint)
 _null_key_and_length = _Table(lambda length: b"\x01" + encode_varint(length))
 _field_sizes = _Table(_field_size)
 _timestamp_deltas = _Table(encode_varlong)
-# Records end with their header count; where that is 0 for all, it is written before the next record's
-# length, one piece instead of two, and moved from the front to the end of the whole.
-_value_starts = _by_delta_size(_value_start)
-_pair_starts = _by_delta_size(_pair_start)
-_starts = _by_delta_size(_start)
-_record_starts = _Table(lambda size: encode_varint(1 + size) + b"\x00")
-_record_sizes = _Table(lambda size: 1 + size + varint_size(1 + size))
 _offset_deltas = [encode_varint(i) for i in range(8192)]
-_DELTA_SIZE_ENDS = (64, 8192, 1 << 20, 1 << 27, 1 << 31)
+# What comes before a record's offset delta, by the size of what comes after the attributes: by whether the
+# timestamp delta, if it is 0 for all, belongs to it, and the header count of the record before. (The first
+# one is moved to the end of the whole.)
+_starts = [
+    [_Table(partial(_start, timestamp, count)) for timestamp in (b"", b"\x00")]
+    for count in (b"", _NO_HEADERS)
+]
+_record_sizes = _Table(lambda size: varint_size(1 + size) + 1 + size)
 
 
-# -- records -----------------------------------------------------------------------------------------
-
-
-def values_size(values: list[Any]) -> int:
-    """How many bytes the values have together; -1 where there is anything but bytes and nulls."""
-    kinds = set(map(type, values))
-    if kinds == _ONLY_BYTES:
-        return sum(map(len, values))
-    return sum(len(value or b"") for value in values) if kinds <= _BYTES_OR_NULLS else -1
-
-
-def pairs_size(pairs: list[Any]) -> int:
-    """As `values_size`, for (key, value) tuples."""
-    if set(map(type, pairs)) != {tuple} or set(map(len, pairs)) != {2}:
-        return -1
-    sizes = [values_size(list(column)) for column in zip(*pairs, strict=True)]
-    return -1 if min(sizes) < 0 else sum(sizes)
-
-
-def encode_values(prefix: bytes, values: Sequence[Bytes | None]) -> bytearray:
-    """`prefix` and a record for each value: null key, timestamp delta 0, no headers."""
-    data, lengths = _column("value", values)
-    columns = (map(_null_key_and_length.__getitem__, lengths), data)
-    return _joined(prefix, lengths, _value_starts, (), columns, _NO_HEADERS)
-
-
-def encode_pairs(prefix: bytes, pairs: Sequence[tuple[Bytes | None, Bytes | None]]) -> bytearray:
-    """`prefix` and a record for each (key, value): timestamp delta 0, no headers."""
-    return _of_pairs(prefix, *unzipped(pairs, 2, "(key, value)"))
-
-
-def _of_pairs(prefix: bytes, keys: Sequence[Bytes | None], values: Sequence[Bytes | None]) -> bytearray:
-    data, lengths = _column("value", values)
-    key_data, key_lengths = _column("key", keys)
-    sizes = list(map(add, _sizes(key_lengths), _sizes(lengths)))
-    columns = (_lengths(key_lengths), key_data, _lengths(lengths), data)
-    return _joined(prefix, sizes, _pair_starts, (), columns, _NO_HEADERS)
-
-
-def encode_records(
-    prefix: bytes,
-    rows: Sequence[tuple[Bytes | None, Bytes | None, Iterable[tuple[str, Bytes | None]], int]],
-    base_timestamp_ms: int,
-) -> bytearray:
-    """`prefix` and a record for each (key, value, headers, timestamp_ms).
-
-    A timestamp delta that does not fit 64 bits wraps, as it does in Java: it comes out right again.
-    """
-    keys, values, headers, timestamps = unzipped(rows, 4, "(key, value, headers, timestamp_ms)")
-    if not any(headers) and set(timestamps) == {base_timestamp_ms}:
-        return _of_pairs(prefix, keys, values)
-    data, lengths = _column("value", values)
-    key_data, key_lengths = _column("key", keys)
-    header_data = [encode_headers(each) if each else _NO_HEADERS for each in headers]
-    deltas = [_timestamp_deltas[wrapped(timestamp_ms - base_timestamp_ms)] for timestamp_ms in timestamps]
-    fields = map(add, _sizes(key_lengths), _sizes(lengths))
-    others = map(add, map(len, deltas), map(len, header_data))
-    columns = (_lengths(key_lengths), key_data, _lengths(lengths), data, header_data)
-    return _joined(prefix, list(map(add, fields, others)), _starts, (deltas,), columns, b"")
+# -- a batch -----------------------------------------------------------------------------------------
 
 
 class BatchBuilder:
@@ -189,7 +122,7 @@ class BatchBuilder:
         """Bytes of the batch, uncompressed, header included."""
         return len(self._data)
 
-    def add(self, key: Bytes | None, value: Bytes | None, headers: Headers, timestamp_ms: int) -> bool:
+    def add(self, key: Bytes | None, value: Bytes | None, headers: HeaderPairs, timestamp_ms: int) -> bool:
         """Add a record. False, with nothing changed, if the batch has records and no room for this one.
 
         The timestamp must fit 64 bits. Raises InvalidType, with nothing changed.
@@ -225,7 +158,7 @@ class BatchBuilder:
         self.count = count + 1
         return True
 
-    def extend(self, rows: Sequence[tuple[Bytes | None, Bytes | None, Headers, int]], start: int = 0) -> int:
+    def extend(self, rows: Sequence[RecordTuple], start: int = 0) -> int:
         """Add the rows from `start` on, as `add`, until one does not fit. Returns the index of that one."""
         while start < len(rows):
             chunk = rows[start : start + _CHUNK]
@@ -235,44 +168,55 @@ class BatchBuilder:
                 break
         return start
 
-    def _extend(self, rows: Sequence[tuple[Bytes | None, Bytes | None, Headers, int]]) -> int:
+    def _extend(self, rows: Sequence[RecordTuple]) -> int:
         """Add as many of the rows as fit. Returns how many."""
         keys, values, headers, timestamps = unzipped(rows, 4, "(key, value, headers, timestamp_ms)")
-        base = self.base_timestamp_ms if self.count else timestamps[0]
-        key_data, key_lengths = _column("key", keys)
-        value_data, value_lengths = _column("value", values)
-        times = [b"\x00"] * len(rows)
-        if not self._append_time and set(timestamps) != {base}:
-            times = [_timestamp_deltas[wrapped(timestamp_ms - base)] for timestamp_ms in timestamps]
-        end = self.count + len(rows)
-        offsets = (
-            _offset_deltas[self.count : end]
-            if end <= len(_offset_deltas)
-            else list(map(encode_varint, range(self.count, end)))
-        )
-        header_data = [_NO_HEADERS] * len(rows)
-        if any(headers):
+        first, end = self.count, self.count + len(rows)
+        base = self.base_timestamp_ms if first else timestamps[0]
+        is_still = self._append_time or set(timestamps) == {base}
+        is_keyed, has_headers = set(map(type, keys)) != _ONLY_NULLS, any(headers)
+        data, lengths = _column("value", values)
+        offsets: Sequence[bytes] = _offset_deltas[first:end]
+        if end > len(_offset_deltas):
+            offsets = list(map(encode_varint, range(first, end)))
+        # Of each column its pieces; of each that differs from record to record, the sizes.
+        columns: list[Iterable[Any]] = [offsets]
+        sizes = map(add, map(len, offsets), _sizes(lengths))
+        if not is_still:
+            deltas = [_timestamp_deltas[wrapped(timestamp_ms - base)] for timestamp_ms in timestamps]
+            columns.insert(0, deltas)
+            sizes = map(add, sizes, map(len, deltas))
+        if is_keyed:
+            key_data, key_lengths = _column("key", keys)
+            columns += (_lengths(key_lengths), key_data, _lengths(lengths), data)
+            sizes = map(add, sizes, _sizes(key_lengths))
+        else:
+            columns += (map(_null_key_and_length.__getitem__, lengths), data)
+        if has_headers:
             header_data = [encode_headers(each) if each else _NO_HEADERS for each in headers]
-        fields = map(add, _sizes(key_lengths), _sizes(value_lengths))
-        others = map(add, map(add, map(len, times), map(len, offsets)), map(len, header_data))
-        sizes = list(map(add, fields, others))  # without the attributes
-        ends = list(accumulate(map(_record_sizes.__getitem__, sizes)))
+            columns.append(header_data)
+            sizes = map(add, sizes, map(len, header_data))
+        alike = is_still + (not is_keyed) + (not has_headers)  # columns of one byte each
+        bodies = list(map(add, sizes, repeat(alike)))
+        ends = list(accumulate(map(_record_sizes.__getitem__, bodies)))
         added = bisect_right(ends, self._room - len(self._data))
-        if not added and not self.count:
+        if not added and not first:
             added = 1
-        pieces: list[Any] = [None] * (8 * added)
-        columns = (
-            map(_record_starts.__getitem__, sizes), times, offsets, _lengths(key_lengths), key_data,
-            _lengths(value_lengths), value_data, header_data,
-        )  # fmt: skip
+        if not added:
+            return 0
+        starts = _starts[not has_headers][is_still]
+        columns.insert(0, map(starts.__getitem__, bodies))
+        pieces: list[Any] = [None] * (len(columns) * added)
         for i, column in enumerate(columns):
-            pieces[i::8] = islice(column, added)
-        if added:
-            self._data += b"".join(pieces)
-            high = max(timestamps[:added])
-            self.max_timestamp_ms = max(self.max_timestamp_ms, high) if self.count else high
-            self.base_timestamp_ms = base
-            self.count += added
+            pieces[i :: len(columns)] = islice(column, added)
+        if not has_headers:
+            pieces[0] = pieces[0][len(_NO_HEADERS) :]
+            pieces.append(_NO_HEADERS)
+        high = max(timestamps[:added])
+        self.max_timestamp_ms = max(self.max_timestamp_ms, high) if first else high
+        self.base_timestamp_ms = base
+        self._data += b"".join(pieces)
+        self.count += added
         return added
 
     def records(self) -> bytearray:
@@ -307,6 +251,58 @@ class BatchBuilder:
         return batch
 
 
+# -- a batch of one record ---------------------------------------------------------------------------
+
+
+def encode_one(
+    key: bytes | None,
+    value: bytes | None,
+    timestamp_ms: int,
+    attributes: int,
+    base_offset: int,
+    leader_epoch: int,
+    headers: HeaderPairs = (),
+) -> bytearray:
+    """An uncompressed batch of one record, of no producer: the hot path of `Log.append`.
+
+    A record alone in its batch has timestamp delta 0 and offset delta 0. So without headers the bytes around
+    its key and its value depend only on their lengths, and are remembered for recent lengths.
+
+    timestamp_ms is from 0 to 2**63-1. Raises InvalidArgument if the record does not fit a batch.
+    """
+    tail = _tail(attributes, 0, timestamp_ms, timestamp_ms, -1, -1, -1, 1)
+    if headers:
+        builder = BatchBuilder(0)
+        builder.add(key, value, headers, timestamp_ms)
+        covered = b"".join((tail, builder.records()))
+    elif key is None and value is not None:
+        covered = b"".join((tail, _value_start(len(value)), value, _NO_HEADERS))
+    else:
+        sizes = _pair_sizes(None if key is None else len(key), None if value is None else len(value))
+        covered = b"".join((tail, sizes[0], key or b"", sizes[1], value or b"", _NO_HEADERS))
+    length = len(covered) + _AFTER_LENGTH
+    if length > MAX_INT32:
+        raise InvalidArgument(f"a record batch of {length:,} bytes is larger than {MAX_INT32:,}")
+    batch = bytearray(_head(base_offset, length, leader_epoch, MAGIC, crc32c(covered)))
+    batch += covered
+    return batch
+
+
+@lru_cache(_REMEMBERED)
+def _value_start(length: int) -> bytes:
+    """The bytes before a value of this length, without a key."""
+    return b"".join(_pair_sizes(None, length))
+
+
+@lru_cache(_REMEMBERED)
+def _pair_sizes(key_length: int | None, value_length: int | None) -> tuple[bytes, bytes]:
+    """The bytes before the key, and those between key and value. None: null."""
+    key_size = encode_varint(-1 if key_length is None else key_length)
+    value_size = encode_varint(-1 if value_length is None else value_length)
+    size = 4 + len(key_size) + (key_length or 0) + len(value_size) + (value_length or 0)
+    return encode_varint(size) + b"\x00\x00\x00" + key_size, value_size
+
+
 def seal(batch: bytearray) -> None:
     """Fill in the length and the CRC of a batch that is complete otherwise.
 
@@ -339,39 +335,6 @@ def wrapped(number: int) -> int:
     return ((number - MIN_INT64) & ((1 << 64) - 1)) + MIN_INT64
 
 
-def _joined(
-    prefix: bytes,
-    sizes: list[int],
-    starts: list[_Table[bytes]],
-    before: tuple[Iterable[Bytes], ...],
-    after: tuple[Iterable[Bytes], ...],
-    ending: bytes,
-) -> bytearray:
-    """All the pieces of all records: start, columns before the offset delta, it, columns after it."""
-    count = len(sizes)
-    width = 2 + len(before) + len(after)
-    pieces: list[Any] = [None] * (width * count)
-    for i, column in enumerate(before, start=1):
-        pieces[i::width] = column
-    for i, column in enumerate(after, start=2 + len(before)):
-        pieces[i::width] = column
-    delta_column = 1 + len(before)
-    first = 0
-    for delta_size, stop in enumerate(_DELTA_SIZE_ENDS, start=1):
-        stop = min(stop, count)
-        if stop <= first:
-            break
-        table = starts[delta_size]
-        pieces[first * width : stop * width : width] = map(table.__getitem__, sizes[first:stop])
-        pieces[first * width + delta_column : stop * width : width] = (
-            _offset_deltas[first:stop] if stop <= 8192 else map(encode_varint, range(first, stop))
-        )
-        first = stop
-    pieces[0] = prefix + pieces[0][len(ending) :]
-    pieces.append(ending)
-    return bytearray().join(pieces)
-
-
 def _lengths(lengths: list[int]) -> Iterable[bytes]:
     return map(_varints.__getitem__, lengths)
 
@@ -401,7 +364,6 @@ def _column(what: str, items: Sequence[Bytes | None]) -> tuple[Sequence[Bytes], 
 
 _ONLY_BYTES = {bytes}
 _ONLY_NULLS = {type(None)}
-_BYTES_OR_NULLS = {bytes, type(None)}
 
 
 def as_bytes(what: str, item: object) -> bytes:
@@ -426,7 +388,7 @@ def not_bytes(what: str, item: object) -> InvalidType:
     return InvalidType(f"{problem}, or send it with log.producer({option}={encoder})" if option else problem)
 
 
-def encode_headers(headers: Iterable[tuple[str, Bytes | None]]) -> bytes:
+def encode_headers(headers: HeaderPairs) -> bytes:
     parts: list[bytes] = []
     count = 0
     try:

@@ -27,16 +27,14 @@ else:
     from .compiled import (
         ApproximateCounter,
         FastAppend,
-        FastPath,
         FileFields,
         IndexFields,
         LogFields,
         PartitionFields,
         ProducerStateFields,
         SegmentFields,
-        many_on_fast_path,
-        one_on_fast_path,
     )
+    from .compiled_path import FastPath, many_on_fast_path, one_on_fast_path
     from .compiled_send import Accumulator, BatchFields, FutureFields, TopicFields, send_on_fast_path
 
 __all__ = [

@@ -1,7 +1,8 @@
 # The C types and C functions of fast_append/compiled.py.
 
 from cpython.buffer cimport PyBUF_WRITABLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytearray cimport PyByteArray_FromStringAndSize
+from cpython.bytearray cimport PyByteArray_AS_STRING
+from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
@@ -9,22 +10,15 @@ from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 from posix.unistd cimport pwrite
 
 from ..codec.compiled_encoding cimport (
+    BatchBuilder,
     Data,
     assign,
+    headers_size,
+    new_builder,
     one_size,
-    pairs_total,
-    put_header,
     put_one,
-    put_pairs,
-    put_values,
-    seal_at,
     sized,
-    values_total,
 )
-
-
-cdef extern from "Python.h":
-    bint PyUnicode_CheckExact(object o)
 
 
 cdef extern from "named_tuple.h":
@@ -37,6 +31,14 @@ cdef extern from "fast_append.h" nogil:
     uint32_t slots_crc32(const uint8_t* data, size_t size)
     void slots_store_u32(uint8_t* at, uint32_t number)
     void slots_store_u64(uint8_t* at, uint64_t number)
+
+
+# A batch, sealed but for its offset and epoch; `timestamp_ms` is the largest of its records.
+cdef struct Piece:
+    Data at
+    Py_ssize_t size
+    int64_t count
+    int64_t timestamp_ms
 
 
 cdef class ApproximateCounter:
@@ -88,7 +90,7 @@ cdef class LogFields:
 
     cdef object _settings
     cdef bint append_time
-    cdef bint compresses
+    cdef int codec
     cdef int64_t segment_bytes
     cdef int64_t flush_messages
     cdef int64_t max_message_bytes
@@ -110,30 +112,33 @@ cdef class FastAppend:
     cdef bint _bounded
     cdef object _topic
     cdef object _partition
+    cdef object _acquire
+    cdef object _release
 
-    cdef object _one(self, object key, object value, int64_t timestamp_ms)
-    cdef object _many(self, list records, int64_t timestamp_ms)
-    cdef bint _is_ordinary(self, Py_ssize_t size, int64_t count)
-    cdef int _encode(self, Data at, list records, bint are_pairs, Py_ssize_t size, int64_t timestamp_ms) except -1
-    cdef bint _put_several(self, Data batch, list parts, bint are_pairs, list sizes, int64_t timestamp_ms) except -1
-    cdef int _count_in(self, SegmentFields segment, int64_t size, int64_t count, int64_t timestamp_ms) except -1
-    cdef int _put(self, Data batch, Py_ssize_t size, int64_t count, int64_t timestamp_ms) except -1
+    cdef object append_record(
+        self,
+        object key,
+        object value,
+        object headers,
+        int64_t headers_size,
+        int64_t timestamp_ms,
+        int64_t expected,
+    )
+    cdef int64_t append_built(self, list builders, int codec, int64_t now, int64_t expected) except -2
+    cdef int64_t _append(self, Piece* pieces, Py_ssize_t number, int64_t expected) except -2
+    cdef bint _is_ordinary(self, int64_t size, int64_t count)
+    cdef bint _write(self, Piece* pieces, Py_ssize_t number, int64_t size) except -1
 
 
 cdef class PartitionFields:
     cdef public FastAppend fast_append
 
 
-cdef class FastPath:
-    cdef dict _partitions
-
-    cdef FastAppend _found(self, object topic)
-
-
 cdef int _add(IndexFields index, int64_t pos, int64_t last_offset, int64_t timestamp_ms) except -1
 cdef int _add_time_entry(IndexFields index) except -1
 cdef int64_t _now_ms() noexcept nogil
 cdef Data _buffer(Py_ssize_t size) except NULL
-cdef int64_t _total(list records, bint are_pairs, int64_t* payload) noexcept
-cdef list _cut(list records, bint are_pairs, int64_t room, int64_t alone)
-cdef tuple _appended(int64_t base, int64_t count, int64_t timestamp_ms)
+cdef tuple appended_at(int64_t base, int64_t count, int64_t timestamp_ms)
+cdef int64_t as_number(object given) except? -2
+cdef int64_t as_expected(object given) except? -2
+cdef void _fill(Piece* piece, Data at, Py_ssize_t size, int64_t count, int64_t timestamp_ms) noexcept nogil

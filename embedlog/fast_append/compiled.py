@@ -1,18 +1,16 @@
 """The fast path of an append, compiled by Cython: the classes of `plain`, see there.
 
-The fields that an append looks at and moves are fields of C structs; the rest of the engine, in Python, sees
-them as attributes. While an append holds the append lock no Python code runs, with two exceptions: adding an
-index entry, and completing a short write, which is left to `LogWriter.grow`.
+The fields that an append reads and changes are fields of C structs; the rest of the engine, in Python, sees
+them as attributes. While an append holds the append lock, Python code runs only to add an index entry and to
+undo a write that failed.
 
-Invariant: the GIL is held except during the system call. So what is moved after it moves at once for all
+Invariant: the GIL is held except during the system call. So what changes after it changes at once for all
 other threads, and Ctrl-C cannot come between.
 """
 
-from functools import wraps
-
 import cython
 
-from ..codec.record_size import BATCH_BYTES, PLAIN_OVERHEAD
+from ..codec import codec_number
 from ..config import MAX_INT32
 from ..model import Appended, PartitionState, RecordMetadata
 from .plain import CLOSE
@@ -24,12 +22,11 @@ _ONLINE = cython.declare(object, PartitionState.ONLINE)
 _METADATA = cython.declare(type, RecordMetadata)
 _APPENDED = cython.declare(type, Appended)
 _MAX_DELTA = cython.declare(int64_t, MAX_INT32)
-_BATCH_BYTES = cython.declare(int64_t, BATCH_BYTES)
-_PLAIN_OVERHEAD = cython.declare(int64_t, PLAIN_OVERHEAD)
 _CLOSE = cython.declare(int64_t, CLOSE)
-_HEADER_SIZE = cython.declare(int64_t, 61)
 _SMALL = cython.declare(cython.Py_ssize_t, 4096)
 _APPEND_TIME = cython.declare(cython.int, 8)
+_ANY = cython.declare(int64_t, -1)  # expected offset
+_OTHER = cython.declare(int64_t, -2)  # what is left to Python
 
 slots_prepare()
 
@@ -143,7 +140,7 @@ class LogFields:
     def settings(self, settings):
         self._settings = settings
         self.append_time = settings.append_time
-        self.compresses = settings.compresses
+        self.codec = codec_number(settings.compression_type) if settings.compresses else 0
         self.segment_bytes = settings.segment_bytes
         self.flush_messages = settings.flush_messages
         self.max_message_bytes = settings.max_message_bytes
@@ -210,107 +207,113 @@ class FastAppend:
         self._appends = appends
         self._bounded = bounded
         self._topic, self._partition = log.name
+        self._acquire = log.append_lock.acquire
+        self._release = log.append_lock.release
 
-    def append_one(self, key, value, timestamp_ms: int64_t):
+    def append_one(self, key, value, timestamp_ms: int64_t, expected_offset=None, headers=()):
         """See `plain`."""
-        return self._one(key, value, timestamp_ms)
+        size: int64_t = headers_size(headers)
+        if size < 0:
+            return None
+        return self.append_record(
+            key, value, headers or None, size, timestamp_ms, as_expected(expected_offset)
+        )
 
     def append_batch(self, batch, count: int64_t, timestamp_ms: int64_t):
         """See `plain`."""
-        base: int64_t
+        piece: Piece
         view: Py_buffer
         PyObject_GetBuffer(batch, cython.address(view), PyBUF_WRITABLE)
         try:
-            self._log.append_lock.acquire()
-            try:
-                if not self._is_ordinary(view.len, count):
-                    return None
-                base = self._log.next_offset
-                assign(cython.cast(Data, view.buf), base, self._log.leader_epoch)
-                self._put(cython.cast(Data, view.buf), view.len, count, timestamp_ms)
-            finally:
-                self._log.append_lock.release()
+            _fill(cython.address(piece), cython.cast(Data, view.buf), view.len, count, timestamp_ms)
+            base: int64_t = self._append(cython.address(piece), 1, _ANY)
         finally:
             PyBuffer_Release(cython.address(view))
-        for wake in self._log.listeners:
-            wake()
-        return _appended(base, count, timestamp_ms)
+        return None if base < 0 else appended_at(base, count, timestamp_ms)
 
-    def _one(self, key, value, timestamp_ms):
-        size: int64_t = one_size(key, value)
-        if size < 0 or size > self._log.max_message_bytes or self._log.state is not _ONLINE:
+    def append_record(self, key, value, headers, headers_size, timestamp_ms, expected):
+        """One record whose headers have been measured."""
+        log: LogFields = self._log
+        size: int64_t = one_size(key, value, headers_size)
+        if size < 0 or size > log.max_message_bytes:
             return None
-        small: uint8_t[4096]
-        buffer: Data = cython.cast(Data, small) if size <= _SMALL else _buffer(size)
-        offset: int64_t
-        try:
-            self._log.append_lock.acquire()
-            try:
-                if not self._is_ordinary(size, 1):
-                    return None
-                offset = self._log.next_offset
-                put_one(buffer, size, key, value, timestamp_ms, _APPEND_TIME if self._log.append_time else 0)
-                assign(buffer, offset, self._log.leader_epoch)
-                self._put(buffer, size, 1, timestamp_ms)
-            finally:
-                self._log.append_lock.release()
-        finally:
-            if size > _SMALL:
-                free(buffer)
-        for wake in self._log.listeners:
-            wake()
-        where: tuple = named_tuple(_METADATA, 5)
-        set_item(where, 0, self._topic)
-        set_item(where, 1, self._partition)
-        set_item(where, 2, offset)
-        set_item(where, 3, timestamp_ms)
-        set_item(where, 4, False)
-        return where
-
-    def _many(self, records, timestamp_ms):
-        payload: int64_t = 0
-        count: int64_t = len(records)
-        are_pairs: cython.bint = count > 0 and type(records[0]) is tuple
-        size: int64_t = _total(records, are_pairs, cython.address(payload))
-        room: int64_t = min(self._log.max_message_bytes, _BATCH_BYTES) - _HEADER_SIZE
-        if size < 0 or not count or self._log.state is not _ONLINE:
-            return None
-        parts: list = [records]
-        sizes: list = [size]
-        if payload + count * _PLAIN_OVERHEAD > room:
-            parts = _cut(records, are_pairs, room, self._log.max_message_bytes - _HEADER_SIZE)
-            if parts is None:
-                return None
-            sizes = [_total(part, are_pairs, cython.address(payload)) for part in parts]
-            size = sum(sizes)
-        buffer: Data = _buffer(max(sizes))
         base: int64_t
-        try:
-            if len(parts) == 1:
-                self._encode(buffer, records, are_pairs, size, timestamp_ms)
-            self._log.append_lock.acquire()
+        if log.codec:
+            builder: BatchBuilder = new_builder(size, log.append_time)
+            builder.put_measured(key, value, headers, headers_size, timestamp_ms)
+            base = self.append_built([builder], log.codec, timestamp_ms, expected)
+        else:
+            piece: Piece
+            small: uint8_t[4096]
+            buffer: Data = cython.cast(Data, small) if size <= _SMALL else _buffer(size)
             try:
-                if not self._is_ordinary(size, count):
-                    return None
-                base = self._log.next_offset
-                if len(parts) == 1:
-                    assign(buffer, base, self._log.leader_epoch)
-                    self._put(buffer, size, count, timestamp_ms)
-                elif not self._put_several(buffer, parts, are_pairs, sizes, timestamp_ms):
-                    return None
+                attributes: cython.int = _APPEND_TIME if log.append_time else 0
+                put_one(buffer, size, key, value, headers, headers_size, timestamp_ms, attributes)
+                _fill(cython.address(piece), buffer, size, 1, timestamp_ms)
+                base = self._append(cython.address(piece), 1, expected)
             finally:
-                self._log.append_lock.release()
-        finally:
-            free(buffer)
-        for wake in self._log.listeners:
-            wake()
-        return _appended(base, count, timestamp_ms)
+                if size > _SMALL:
+                    free(buffer)
+        if base < 0:
+            return None
+        metadata: tuple = named_tuple(_METADATA, 5)
+        set_item(metadata, 0, self._topic)
+        set_item(metadata, 1, self._partition)
+        set_item(metadata, 2, base)
+        set_item(metadata, 3, timestamp_ms)
+        set_item(metadata, 4, False)
+        return metadata
 
-    def _encode(self, at, records, are_pairs, size, timestamp_ms):
-        put_header(at, _APPEND_TIME if self._log.append_time else 0, len(records), timestamp_ms, timestamp_ms)
-        (put_pairs if are_pairs else put_values)(at + _HEADER_SIZE, records)
-        seal_at(at, size)
-        return 0
+    def append_built(self, builders, codec, now, expected):
+        """Append batches. Returns the first one's base offset; -1, with no side effects, if any precondition
+        fails."""
+        one: Piece
+        number: cython.Py_ssize_t = len(builders)
+        pieces: cython.pointer[Piece] = cython.address(one)
+        if number > 1:
+            pieces = cython.cast(cython.pointer[Piece], _buffer(number * cython.sizeof(Piece)))
+        packed: list = []
+        try:
+            for i in range(number):
+                builder: BatchBuilder = builders[i]
+                last: int64_t = now if builder.append_time else builder.max_timestamp_ms
+                if codec:
+                    batch: bytearray = builder.build(codec, self._log.max_message_bytes, now)
+                    packed.append(batch)
+                    at: Data = cython.cast(Data, PyByteArray_AS_STRING(batch))
+                    _fill(cython.address(pieces[i]), at, len(batch), builder.count, last)
+                elif builder.seal(now):
+                    _fill(cython.address(pieces[i]), builder.data, builder.size, builder.count, last)
+                else:
+                    return -1
+            return self._append(pieces, number, expected)
+        finally:
+            if number > 1:
+                free(pieces)
+
+    def _append(self, pieces, number, expected):
+        """Append whole batches, all or none: as `append_built`, which see."""
+        log: LogFields = self._log
+        size: int64_t = 0
+        count: int64_t = 0
+        base: int64_t = -1
+        for i in range(number):
+            size += pieces[i].size
+            count += pieces[i].count
+        if log.state is not _ONLINE:
+            return -1
+        self._acquire()
+        try:
+            if (expected == _ANY or expected == log.next_offset) and self._is_ordinary(size, count):
+                base = log.next_offset
+                if not self._write(pieces, number, size):
+                    base = -1
+        finally:
+            self._release()
+        if base >= 0:
+            for wake in log.listeners:
+                wake()
+        return base
 
     def _is_ordinary(self, size, count):
         """Append lock held: is a batch of so many bytes and records to be written at the end, as it is?"""
@@ -331,60 +334,40 @@ class FastAppend:
             and (file._durable < _CLOSE or self._log.end_pos + size <= file._length)
         )
 
-    def _put(self, batch, size, count, timestamp_ms):
-        """Append lock held: as `LogWriter.grow`."""
-        segment: SegmentFields = self._log.end_segment
-        pos: int64_t = self._log.end_pos
-        next_offset: int64_t = self._log.next_offset + count
-        fd: cython.int = self._file._fd
-        self._log.append_in_flight = True
-        with cython.nogil:
-            written: cython.Py_ssize_t = pwrite(fd, batch, size, pos)
-        if written != size or self._log.state is not _ONLINE:  # no room, or a flush has failed meanwhile
-            copy = PyByteArray_FromStringAndSize(cython.cast(cython.p_char, batch), size)
-            self._writer.grow(segment, copy, next_offset - 1, timestamp_ms)
-            return 0
-        return self._count_in(segment, size, count, timestamp_ms)
-
-    def _put_several(self, batch, parts, are_pairs, sizes, timestamp_ms):
-        """Append lock held: writes all or none (False). Readers see the first batch only with the last."""
-        segment: SegmentFields = self._log.end_segment
-        fd: cython.int = self._file._fd
-        pos: int64_t = self._log.end_pos
-        offset: int64_t = self._log.next_offset
-        self._log.append_in_flight = True
-        for i in range(len(parts)):
-            part: list = parts[i]
-            size: cython.Py_ssize_t = sizes[i]
-            self._encode(batch, part, are_pairs, size, timestamp_ms)
-            assign(batch, offset, self._log.leader_epoch)
-            with cython.nogil:
-                written: cython.Py_ssize_t = pwrite(fd, batch, size, pos)
-            if written != size or self._log.state is not _ONLINE:
-                self._writer.take_back(segment, self._log.end_pos, self._log.next_offset)
-                return False
-            offset += len(part)
-            pos += size
-        count: int64_t = offset - self._log.next_offset
-        return self._count_in(segment, pos - self._log.end_pos, count, timestamp_ms) == 0
-
-    def _count_in(self, segment, size, count, timestamp_ms):
-        """Append lock held: what was written is part of the log from now on."""
+    def _write(self, pieces, number, size):
+        """Append lock held: write all or none (False). Readers see the first batch only with the last."""
+        log: LogFields = self._log
         file: FileFields = self._file
+        segment: SegmentFields = log.end_segment
         index: IndexFields = segment.builder
-        pos: int64_t = self._log.end_pos
-        next_offset: int64_t = self._log.next_offset + count
-        if pos > index.next_entry_pos or timestamp_ms > index.largest_timestamp_ms:
-            _add(index, pos, next_offset - 1, timestamp_ms)
+        fd: cython.int = file._fd
+        pos: int64_t = log.end_pos
+        offset: int64_t = log.next_offset
+        log.append_in_flight = True
         if pos + size > file._length:
             file._length = pos + size
-        segment._size = pos + size
-        segment.next_offset = next_offset
-        self._log.end_offset = self._log.next_offset = next_offset
-        self._log.end_pos = pos + size
-        self._log.append_in_flight = False
+        for i in range(number):
+            assign(pieces[i].at, offset, log.leader_epoch)
+            with cython.nogil:
+                written: cython.Py_ssize_t = pwrite(fd, pieces[i].at, pieces[i].size, pos)
+            # No room, or a flush has failed meanwhile.
+            if written != pieces[i].size or log.state is not _ONLINE:
+                self._writer.take_back(segment, log.end_pos, log.next_offset)
+                return False
+            offset += pieces[i].count
+            pos += pieces[i].size
+        pos, offset = log.end_pos, log.next_offset
+        for i in range(number):
+            if pos > index.next_entry_pos or pieces[i].timestamp_ms > index.largest_timestamp_ms:
+                _add(index, pos, offset + pieces[i].count - 1, pieces[i].timestamp_ms)
+            offset += pieces[i].count
+            pos += pieces[i].size
+        segment._size = log.end_pos = pos
+        segment.next_offset = log.end_offset = log.next_offset = offset
+        log.append_in_flight = False
         self._appends.number += 1
-        return self._log._store_slot()
+        log._store_slot()
+        return True
 
 
 @cython.cclass
@@ -401,104 +384,27 @@ class PartitionFields:
         self.fast_append._log.settings = settings
 
 
-@cython.cclass
-class FastPath:
-    """See `plain`."""
-
-    def __init__(self, partitions: dict):
-        self._partitions = partitions
-
-    def _found(self, topic):
-        if not PyUnicode_CheckExact(topic):
-            return None
-        partitions = self._partitions.get(topic)
-        if type(partitions) is not tuple or len(cython.cast(tuple, partitions)) != 1:
-            return None
-        partition: PartitionFields = cython.cast(tuple, partitions)[0]
-        return None if partition.fast_append._log.compresses else partition.fast_append
+def as_number(given):
+    """A number of 64 bits, not negative; -2 for anything else."""
+    if not PyLong_CheckExact(given):
+        return _OTHER
+    overflow: cython.int = 0
+    number: int64_t = PyLong_AsLongLongAndOverflow(given, cython.address(overflow))
+    return _OTHER if overflow or number < 0 else number
 
 
-def one_on_fast_path(ordinary):
-    """See `plain`."""
-
-    @wraps(ordinary)
-    def append(
-        self,
-        topic,
-        value,
-        *,
-        key=None,
-        headers=(),
-        timestamp_ms=None,
-        partition=None,
-        flush=False,
-        expected_offset=None,
-    ):
-        if timestamp_ms is None and partition is None and expected_offset is None and not (headers or flush):
-            fast: FastAppend = cython.cast(FastPath, self._short_cut)._found(topic)
-            if fast is not None:
-                metadata = fast._one(key, value, _now_ms())
-                if metadata is not None:
-                    return metadata
-        return ordinary(
-            self,
-            topic,
-            value,
-            key=key,
-            headers=headers,
-            timestamp_ms=timestamp_ms,
-            partition=partition,
-            flush=flush,
-            expected_offset=expected_offset,
-        )
-
-    return append
+def as_expected(given):
+    return _ANY if given is None else as_number(given)
 
 
-def many_on_fast_path(result):
-    """See `plain`."""
-    return lambda ordinary: _many_on_fast_path(ordinary, result)
+def _fill(piece, at, size, count, timestamp_ms):
+    piece.at = at
+    piece.size = size
+    piece.count = count
+    piece.timestamp_ms = timestamp_ms
 
 
-def _many_on_fast_path(ordinary, result):
-    @wraps(ordinary)
-    def append_many(self, topic, records, *, partition=None, compression=None, flush=False):
-        if partition is None and compression is None and type(records) is list and not flush:
-            fast: FastAppend = cython.cast(FastPath, self._short_cut)._found(topic)
-            if fast is not None:
-                appended = fast._many(records, _now_ms())
-                if appended is not None:
-                    return result(topic, {0: appended}, None)
-        return ordinary(self, topic, records, partition=partition, compression=compression, flush=flush)
-
-    return append_many
-
-
-def _total(records, are_pairs, payload):
-    return (pairs_total if are_pairs else values_total)(records, payload)
-
-
-def _cut(records, are_pairs, room, alone):
-    """The records of each batch, as clients/append.py cuts them; None if one is too large even by itself."""
-    parts: list = []
-    start: cython.Py_ssize_t = 0
-    filled: int64_t = 0
-    for i in range(len(records)):
-        size: int64_t = _PLAIN_OVERHEAD + max(sized(records[i]), 0)  # a pair has none
-        if are_pairs:
-            item: tuple = records[i]
-            size += max(sized(item[0]), 0) + max(sized(item[1]), 0)
-        if size > alone:
-            return None
-        if filled + size > room and i > start:
-            parts.append(records[start:i])
-            start, filled = i, 0
-        filled += size
-    parts.append(records[start:])
-    return parts
-
-
-def _appended(base, count, timestamp_ms):
+def appended_at(base, count, timestamp_ms):
     appended: tuple = named_tuple(_APPENDED, 4)
     set_item(appended, 0, base)
     set_item(appended, 1, base + count - 1)

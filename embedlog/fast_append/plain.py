@@ -7,9 +7,9 @@ Theory of operation: the fast path takes only appends that need no decision. For
 with no side effects, and the caller takes the ordinary path (`storage.appender.Appender.append`). So it
 raises no errors of its own. It declines
 
-    keys and values of a type other than bytes, compression, a batch larger than max_message_bytes
     an append that completes flush_messages, a log that is bounded by max_bytes
-    a segment that is full or not open; a partition that refuses appends
+    an expected offset that is not the log end
+    a segment that is full or not open; a partition that refuses appends; a write that fails
 
 Invariant: it leaves the same bytes and returns the same result as the ordinary path
 (tests/test_single_append.py).
@@ -18,6 +18,7 @@ Invariant: it leaves the same bytes and returns the same result as the ordinary 
 from __future__ import annotations
 
 import mmap
+import os
 import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +27,7 @@ from zlib import crc32
 
 from ..codec import TIMESTAMP_TYPE_BIT, assign, encode_one
 from ..config import MAX_INT32, TopicSettings
-from ..model import Appended, PartitionState, RecordMetadata, TopicPartition
+from ..model import Appended, Headers, PartitionState, RecordMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from array import array
@@ -148,6 +149,10 @@ class SegmentFields:
     builder: IndexFields | None
     _size = -1
 
+    def grow(self, size: int, last_offset: int, max_timestamp_ms: int) -> None:
+        """Account for an append of `size` bytes that has been written at the end."""
+        raise NotImplementedError
+
     @property
     def size(self) -> int:
         """Bytes of records."""
@@ -190,6 +195,10 @@ class LogFields:
     listeners: tuple[Callable[[], None], ...]  # publish lock
     writer_state_slot: tuple[mmap.mmap, int] | None  # publish lock
 
+    def publish(self) -> None:
+        """Tell reader processes the present offsets."""
+        raise NotImplementedError
+
     def store_slot(self) -> None:
         """Publish lock held: tell reader processes where the log ends (storage/writer_state.py)."""
         if self.writer_state_slot is None:
@@ -215,8 +224,6 @@ class LogFields:
 class _Writer(Protocol):
     """storage.log_writer.LogWriter."""
 
-    def grow(self, segment: Any, batch: bytearray, last_offset: int, timestamp_ms: int) -> None: ...
-
     def take_back(self, segment: Any, pos: int, next_offset: int) -> None: ...
 
 
@@ -230,28 +237,29 @@ class FastAppend:
         self._log = log
         self._file = file
         self._writer = writer
+        self._appends = appends
         self._bounded = bounded
         self._topic, self._partition = log.name
 
-    def append_one(self, key: bytes | None, value: bytes | None, timestamp_ms: int) -> RecordMetadata | None:
-        """Append one record, uncompressed and without headers, without waiting for it to be durable.
+    def append_one(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp_ms: int,
+        expected_offset: int | None = None,
+        headers: Headers = (),
+    ) -> RecordMetadata | None:
+        """Append one record, uncompressed, without waiting for it to be durable.
 
-        The batch is encoded under the lock, with its offset and epoch, and written as it is. Returns None,
-        with no side effects, if any precondition fails. Raises what `storage.appender.Appender.append`
-        raises.
+        Returns None, with no side effects, if any precondition fails. Raises what
+        `storage.appender.Appender.append` raises.
         """
         log = self._log
-        if log.state is not _ONLINE:
-            return None
         attributes = TIMESTAMP_TYPE_BIT if log.settings.append_time else 0
-        with log.append_lock:
-            offset = log.next_offset
-            batch = encode_one(key, value, timestamp_ms, attributes, offset, log.leader_epoch)
-            if not self._is_ordinary(len(batch), 1):
-                return None
-            self._writer.grow(log.segments[-1], batch, offset, timestamp_ms)
-        for wake in log.listeners:
-            wake()
+        batch = encode_one(key, value, timestamp_ms, attributes, 0, 0, headers)
+        offset = self._append(batch, 1, timestamp_ms, expected_offset)
+        if offset is None:
+            return None
         return _new(RecordMetadata, (self._topic, self._partition, offset, timestamp_ms, False))
 
     def append_batch(self, batch: bytearray, count: int, timestamp_ms: int) -> Appended | None:
@@ -266,33 +274,63 @@ class FastAppend:
             count: the number of its records.
             timestamp_ms: the largest of their timestamps.
         """
-        log = self._log
+        base = self._append(batch, count, timestamp_ms, None)
+        if base is None:
+            return None
+        return _new(Appended, (base, base + count - 1, timestamp_ms, False))
+
+    def _append(
+        self, batch: bytearray, count: int, timestamp_ms: int, expected_offset: int | None
+    ) -> int | None:
+        """Append one batch. Returns its base offset; None, with no side effects, if a precondition fails."""
+        log, size = self._log, len(batch)
         with log.append_lock:
-            if not self._is_ordinary(len(batch), count):
-                return None
             base = log.next_offset
-            last_offset = base + count - 1
+            if expected_offset not in (None, base) or not self._is_ordinary(size, count):
+                return None
+            _, pos, segment = log.log_end
             assign(batch, base, log.leader_epoch)
-            self._writer.grow(log.segments[-1], batch, last_offset, timestamp_ms)
+            log.append_in_flight = True
+            try:
+                self._file._length = max(self._file._length, pos + size)
+                try:
+                    written = os.pwrite(self._file._fd, batch, pos)
+                except OSError:
+                    written = -1
+                if written != size or log.state is not _ONLINE:
+                    self._writer.take_back(segment, pos, base)
+                    return None
+                segment.grow(size, base + count - 1, timestamp_ms)
+                end = base + count, pos + size, segment
+                # Three stores, and nothing between them that Ctrl-C could interrupt.
+                log.next_offset, log.log_end, log.append_in_flight = base + count, end, False
+            except BaseException:
+                self._writer.take_back(segment, pos, base)
+                raise
+            self._appends.number += 1
+            log.publish()
         for wake in log.listeners:
             wake()
-        return _new(Appended, (base, last_offset, timestamp_ms, False))
+        return base
 
     def _is_ordinary(self, size: int, count: int) -> bool:
         """Append lock held: is a batch of so many bytes and records to be written at the log end, as it
         is?"""
-        log = self._log
-        segment = log.segments[-1]
-        next_offset = log.next_offset + count
-        return not (
-            log.state is not _ONLINE
-            or segment.size + size > log.settings.segment_bytes
-            or next_offset - segment.base_offset > MAX_INT32
-            or next_offset - log.flushed.offset >= log.settings.flush_messages
-            or self._file._fd < 0
-            or log.append_in_flight
-            or log.new_epoch
-            or self._bounded
+        log, file = self._log, self._file
+        end_offset, end_pos, segment = log.log_end
+        next_offset = end_offset + count
+        return (
+            log.state is _ONLINE
+            and log.dirty_reported
+            and not (log.append_in_flight or log.new_epoch or self._bounded)
+            and segment is log.segments[-1]
+            and end_offset == log.next_offset
+            and end_pos + size <= log.settings.segment_bytes
+            and next_offset - segment.base_offset <= MAX_INT32
+            and next_offset - log.flushed.offset < log.settings.flush_messages
+            and file._fd >= 0
+            and file._direct
+            and (file._durable < CLOSE or end_pos + size <= file._length)
         )
 
 
@@ -312,22 +350,28 @@ class PartitionFields:
 
 
 class FastPath:
-    """From a topic's name straight to its only partition."""
+    """The fast path from a log's `append` and `append_many` to its partitions: compiled only."""
 
-    def __init__(self, partitions: Mapping[str, Sequence[PartitionFields]]) -> None:
-        """`partitions` maps each topic to its partitions, and changes with them."""
+    def __init__(
+        self,
+        topics: Mapping[str, Sequence[PartitionFields]],
+        partitioner: Callable[..., int],
+        result: Callable[..., object],
+        append_batches: Callable[..., object],
+    ) -> None:
+        """`topics` maps each topic to its partitions, and changes with them. `partitioner` chooses for
+        records without a key; for others it is murmur2. `result` is results.AppendedMany. `append_batches` is
+        that of clients/append.py, on the log's backend."""
 
 
 def one_on_fast_path(ordinary: F) -> F:
-    """Decorates `Log.append`: a record without headers, timestamp or wish to be durable, for a topic with one
-    partition, goes straight to the fast path.
+    """Decorates `Log.append`: what needs no decision goes straight to the partition's fast path.
 
-    In plain Python that gains nothing.
+    Whatever is not of the exact types that records have in the end, or too large, `ordinary` gets.
     """
     return ordinary
 
 
-def many_on_fast_path(result: Callable[..., object]) -> Callable[[F], F]:
-    """Decorates `Log.append_many`: the same for a list of values, or of pairs. `result` makes what it
-    returns."""
-    return lambda ordinary: ordinary
+def many_on_fast_path(ordinary: F) -> F:
+    """Decorates `Log.append_many`: a list is validated, divided and encoded in one go."""
+    return ordinary

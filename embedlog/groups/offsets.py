@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from ..codec import decode, encode_pairs, scan
+from ..codec import decode, encode_batch, scan
 from ..errors import CorruptRecord
 from ..model import NO_TIMESTAMP, CommittedOffset, GroupMetadata, TopicPartition
 from ..storage.reader import ReadablePartition
@@ -189,4 +189,5 @@ class Offsets:
                 {"cleanup_policy": "compact", "segment_bytes": settings.offsets_topic_segment_bytes},
             )
             partitions = self._store.by_topic[OFFSETS_TOPIC]
-        partitions[partition_for(group, len(partitions))].append(encode_pairs(pairs, timestamp_ms=now_ms))
+        batch = encode_batch([(key, value, (), now_ms) for key, value in pairs])
+        partitions[partition_for(group, len(partitions))].append(batch)

@@ -20,7 +20,7 @@ from ..codec import TIMESTAMP_TYPE_BIT, assign_all, encode_one
 from ..config import MAX_INT32, MAX_INT64
 from ..errors import InvalidArgument, RecordTooLarge, UnexpectedOffset, shown
 from ..fast_append import FastAppend
-from ..model import Appended, PartitionState, RecordMetadata
+from ..model import Appended, Headers, PartitionState, RecordMetadata
 from .active_segment import ActiveSegment
 from .group_commit import GroupCommit, Waiter, append_all
 from .host import PartitionHost
@@ -95,14 +95,15 @@ class Appender:
         timestamp_ms: int,
         flush: bool = False,
         expected_offset: int | None = None,
+        headers: Headers = (),
     ) -> RecordMetadata:
-        """Append one record, uncompressed and without headers; otherwise as `append`."""
-        if expected_offset is None and not flush:
-            metadata = self.fast_append.append_one(key, value, timestamp_ms)
+        """Append one record, uncompressed; otherwise as `append`."""
+        if not flush:
+            metadata = self.fast_append.append_one(key, value, timestamp_ms, expected_offset, headers)
             if metadata is not None:
                 return metadata
         attributes = TIMESTAMP_TYPE_BIT if self._log.settings.append_time else 0
-        batch = encode_one(key, value, timestamp_ms, attributes, 0, 0)
+        batch = encode_one(key, value, timestamp_ms, attributes, 0, 0, headers)
         appended = self.append(batch, flush=flush, expected_offset=expected_offset)
         return RecordMetadata(*self._log.name, appended.base_offset, timestamp_ms, appended.durable)
 

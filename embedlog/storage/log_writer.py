@@ -39,17 +39,6 @@ class LogWriter:
 
     # -- appending -------------------------------------------------------------------------------------
 
-    def grow(self, segment: Segment, batch: bytearray, last_offset: int, timestamp_ms: int) -> None:
-        """Write one batch and make it part of the log. Raises StorageError: nothing has changed."""
-        pos, offset = segment.size, self._log.next_offset
-        try:
-            self.write(segment, pos, batch)
-            segment.grow(len(batch), last_offset, timestamp_ms)
-            self.commit(segment, pos + len(batch), last_offset + 1)
-        except BaseException:
-            self.take_back(segment, pos, offset)
-            raise
-
     def write(self, segment: Segment, pos: int, batches: bytearray) -> None:
         """Write batches at the segment's end, the byte `pos`; no reader sees them before `commit`."""
         log = self._log

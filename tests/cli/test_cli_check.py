@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 from cli_commands import Run
+from encoding import encode_values
 
 import embedlog
-from embedlog.codec import HEADER_SIZE, crc32c, encode_values
+from embedlog.codec import HEADER_SIZE, crc32c
 from embedlog.codec.record_batch import CRC_POS
 
 

@@ -8,6 +8,7 @@ import tracemalloc
 import zlib
 
 import pytest
+from encoding import encode_values
 from hypothesis import given
 from hypothesis import strategies as st
 from old_requests import T, fetched, message_set, produce
@@ -198,7 +199,7 @@ HOSTILE = {
     "a size of 2 GB": struct.pack(">qi", 0, 2**31 - 1) + ONE,
     "a size of 0": struct.pack(">qi", 0, 0) + ONE,
     "zeros": bytes(100),
-    "a record batch": bytes(codec.encode_values([b"x"], T)),
+    "a record batch": bytes(encode_values([b"x"], T)),
     "garbage behind": ONE + b"garbage",
 }
 

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch as AiokafkaBatch
+from encoding import encode_values
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
@@ -51,17 +52,9 @@ def test_records_round_trip(records: list, compression: int, base_offset: int) -
 
 @given(st.lists(some_bytes, min_size=1, max_size=200), st.sampled_from(CODECS))
 def test_values_round_trip(values: list[bytes | None], compression: int) -> None:
-    batch = codec.encode_values(values, T, compression=compression)
+    batch = encode_values(values, T, compression=compression)
     assert tuples(opened(batch)) == [(None, value, (), T) for value in values]
-    assert batch == codec.encode_batch([(None, value, (), T) for value in values], compression=compression)
     assert codec.decode_values(batch, codec.read_header(batch)) == values
-
-
-@given(st.lists(st.tuples(some_bytes, some_bytes), min_size=1, max_size=200), st.sampled_from(CODECS))
-def test_pairs_round_trip(pairs: list, compression: int) -> None:
-    batch = codec.encode_pairs(pairs, T, compression=compression)
-    assert tuples(opened(batch)) == [(key, value, (), T) for key, value in pairs]
-    assert batch == codec.encode_batch([(*pair, (), T) for pair in pairs], compression=compression)
 
 
 @settings(max_examples=40)
@@ -80,8 +73,7 @@ def test_kafka_libraries_read_what_is_written(records: list, compression: int) -
 @pytest.mark.parametrize("count", [1, 63, 64, 65, 8191, 8192, 8193, 20_000])
 def test_the_offset_deltas_varint_grows(count: int) -> None:
     values = [b"v%d" % i for i in range(count)]
-    assert [r.value for r in opened(codec.encode_values(values, T))] == values
-    assert [r.key for r in opened(codec.encode_pairs([(v, None) for v in values], T))] == values
+    assert [r.value for r in opened(encode_values(values, T))] == values
     records = [(v, v, (("h", v),), T + i) for i, v in enumerate(values)]
     assert tuples(opened(codec.encode_batch(records))) == records
 
@@ -96,7 +88,7 @@ def test_the_lengths_varints_grow(size: int) -> None:
 
 
 def test_header_fields() -> None:
-    batch = codec.encode_values(
+    batch = encode_values(
         [b"a", b"b", b"c"],
         T,
         compression=codec.ZSTD,
@@ -123,11 +115,11 @@ def test_header_fields() -> None:
 
 
 def test_without_a_producer_there_is_no_last_sequence() -> None:
-    assert codec.read_header(codec.encode_values([b"a", b"b"], T)).last_sequence == -1
+    assert codec.read_header(encode_values([b"a", b"b"], T)).last_sequence == -1
 
 
 def test_offset_and_epoch_are_assigned_in_place() -> None:
-    batch = bytearray(b"xx") + codec.encode_values([b"a", b"b"], T)
+    batch = bytearray(b"xx") + encode_values([b"a", b"b"], T)
     codec.assign(batch, 2**62, 2**31 - 1, 2)
     header = codec.scan(batch, 2).headers[0]
     assert (header.base_offset, header.leader_epoch) == (2**62, 2**31 - 1)
@@ -155,7 +147,7 @@ def test_a_delete_horizon_leaves_the_timestamps() -> None:
 
 
 def test_records_below_the_start_are_left_out() -> None:
-    batch = codec.encode_values([b"%d" % i for i in range(100)], T, base_offset=1000)
+    batch = encode_values([b"%d" % i for i in range(100)], T, base_offset=1000)
     assert [r.offset for r in opened(batch, 1098)] == [1098, 1099]
     assert opened(batch, 1100) == []
     assert len(opened(batch, 3)) == 100
@@ -168,7 +160,7 @@ def test_timestamps_at_the_edges(ends: tuple[int, int]) -> None:
 
 
 def test_the_last_possible_offset() -> None:
-    batch = codec.encode_values([b"a", b"b"], T, base_offset=MAX64 - 2)
+    batch = encode_values([b"a", b"b"], T, base_offset=MAX64 - 2)
     assert [r.offset for r in opened(batch)] == [MAX64 - 2, MAX64 - 1]
     codec.assign(batch, MAX64 - 1, 0)
     with pytest.raises(CorruptRecord, match="impossible offsets"):
@@ -183,11 +175,11 @@ def test_any_bytes_are_taken(kind: type) -> None:
         (None, b"", (), T),
     ]
     wide = memoryview(b"12345678").cast("I")
-    assert opened(codec.encode_values([wide, wide[::-1], b"x"], T))[0].value == b"12345678"
+    assert opened(encode_values([wide, wide[::-1], b"x"], T))[0].value == b"12345678"
 
 
 def test_any_buffer_is_read() -> None:
-    batch = codec.encode_values([b"a", b"b"], T)
+    batch = encode_values([b"a", b"b"], T)
     for kind in (bytes, bytearray, memoryview):
         got = opened(kind(batch))
         assert [r.value for r in got] == [b"a", b"b"]
@@ -195,32 +187,25 @@ def test_any_buffer_is_read() -> None:
 
 
 def test_generators_are_taken() -> None:
-    assert len(opened(codec.encode_values((b"%d" % i for i in range(3)), T))) == 3  # type: ignore[arg-type]
-    assert len(opened(codec.encode_pairs(((b"k", b"v") for _ in range(3)), T))) == 3  # type: ignore[arg-type]
+    rows = ((None, b"%d" % i, (), T) for i in range(3))
+    assert len(opened(codec.encode_batch(rows))) == 3  # type: ignore[arg-type]
 
 
 WRONG = [
     (
-        lambda: codec.encode_values(["text"], T),
+        lambda: encode_values(["text"], T),
         r"value must be bytes, not str: encode it \(value.encode\(\)\)",
     ),
-    (lambda: codec.encode_values([b"a", 7], T), "value must be bytes .*, not int"),
-    (lambda: codec.encode_values([[1, 2]], T), "value must be bytes .*, not list"),
-    (lambda: codec.encode_values("text", T), "value must be bytes, not str"),
-    (lambda: codec.encode_values(b"text", T), "value must be bytes .*, not int"),
-    (lambda: codec.encode_values([b"a"], "now"), "timestamp_ms must be int .*, not str"),
-    (lambda: codec.encode_values([b"a"], None), "timestamp_ms must be int .*, not NoneType"),
-    (lambda: codec.encode_values([b"a"], 1.5), "timestamp_ms must be int .*, not float"),
-    (lambda: codec.encode_values([b"a"], MAX64 + 1), "fit 64 bits"),
-    (lambda: codec.encode_values([b"a"], MIN64 - 1), "fit 64 bits"),
-    (lambda: codec.encode_pairs([("k", b"v")], T), "key must be bytes, not str"),
-    (lambda: codec.encode_pairs([(b"k", SimpleNamespace())], T), "value must be bytes .*SimpleNamespace"),
-    (lambda: codec.encode_pairs([b"kv"], T), "value must be bytes|key must be bytes|must be a tuple"),
-    (
-        lambda: codec.encode_pairs([(b"k", b"v"), (b"k", b"v", b"w")], T),
-        r"must be a tuple \(key, value\), not",
-    ),
-    (lambda: codec.encode_pairs([(b"k", b"v"), 5], T), r"must be a tuple \(key, value\), not 5"),
+    (lambda: encode_values([b"a", 7], T), "value must be bytes .*, not int"),
+    (lambda: encode_values([[1, 2]], T), "value must be bytes .*, not list"),
+    (lambda: encode_values([b"a"], "now"), "timestamp_ms must be int .*, not str"),
+    (lambda: encode_values([b"a"], None), "timestamp_ms must be int .*, not NoneType"),
+    (lambda: encode_values([b"a"], 1.5), "timestamp_ms must be int .*, not float"),
+    (lambda: encode_values([b"a"], MAX64 + 1), "fit 64 bits"),
+    (lambda: encode_values([b"a"], MIN64 - 1), "fit 64 bits"),
+    (lambda: codec.encode_batch([("k", b"v", (), T)]), "key must be bytes, not str"),
+    (lambda: codec.encode_batch([(b"k", SimpleNamespace(), (), T)]), "value must be bytes .*SimpleNamespace"),
+    (lambda: codec.encode_batch([(b"k", b"v", (), T), 5]), r"must be a tuple \(key, value, .*\), not 5"),  # type: ignore[list-item]
     (lambda: codec.encode_batch([(b"k", b"v", ())]), "must be a tuple .*timestamp_ms"),
     (lambda: codec.encode_batch([(b"k", b"v", (), "x")]), "timestamp_ms must be int"),
     (lambda: codec.encode_batch([(b"k", b"v", (), T), (b"k", b"v", (), None)]), "timestamp_ms must be int"),
@@ -239,16 +224,13 @@ def test_wrong_types_are_told(call, text: str) -> None:
 
 
 def test_impossible_arguments() -> None:
-    for encode in (codec.encode_values, codec.encode_pairs):
-        with pytest.raises(InvalidArgument, match="at least one record"):
-            encode([], T)
     with pytest.raises(InvalidArgument, match="at least one record"):
         codec.encode_batch([])
     with pytest.raises(CompressionUnavailable):
-        codec.encode_values([b"a"], T, compression=5)
+        encode_values([b"a"], T, compression=5)
     for name in ("producer_id", "producer_epoch", "base_sequence", "base_offset", "leader_epoch"):
         with pytest.raises(InvalidArgument, match="out of range"):
-            codec.encode_values([b"a"], T, **{name: 2**64})
+            encode_values([b"a"], T, **{name: 2**64})
 
 
 @pytest.mark.parametrize("commit", [True, False])
@@ -293,7 +275,7 @@ def test_filtering_keeps_offsets_and_everything_else(records: list, compression:
 
 
 def test_an_empty_batch_is_a_header() -> None:
-    batch = codec.encode_values([b"a", b"b"], T, compression=codec.ZSTD, producer_id=7, base_sequence=3)
+    batch = encode_values([b"a", b"b"], T, compression=codec.ZSTD, producer_id=7, base_sequence=3)
     empty = codec.filter_batch(batch, codec.read_header(batch), [False, False])
     assert len(empty) == codec.HEADER_SIZE
     (header,) = codec.scan(empty).headers
@@ -305,6 +287,6 @@ def test_an_empty_batch_is_a_header() -> None:
 
 
 def test_filtering_needs_a_decision_for_each_record() -> None:
-    batch = codec.encode_values([b"a", b"b"], T)
+    batch = encode_values([b"a", b"b"], T)
     with pytest.raises(ValueError, match="1 decisions for 2 records"):
         codec.filter_batch(batch, codec.read_header(batch), [True])

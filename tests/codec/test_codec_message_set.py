@@ -6,6 +6,7 @@ import tracemalloc
 import pytest
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder as AiokafkaBuilder
 from aiokafka.record.memory_records import MemoryRecords as AiokafkaRecords
+from encoding import encode_values
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record.legacy_records import LegacyRecordBatchBuilder as KafkaPythonBuilder
@@ -195,7 +196,7 @@ def test_wrong_field_lengths(length: int) -> None:
 
 def test_a_record_batch_is_recognized() -> None:
     with pytest.raises(UnknownMagic, match="magic 2") as caught:
-        decode_message_set(message(b"x") + codec.encode_values([b"v"], T))
+        decode_message_set(message(b"x") + encode_values([b"v"], T))
     assert caught.value.pos == len(message(b"x"))
 
 

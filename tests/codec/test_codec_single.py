@@ -13,6 +13,7 @@ MAX64 = 2**63 - 1
 EDGES = (0, 1, 55, 56, 57, 58, 59, 60, 61, 62, 63, 64, 65, 127, 128, 8181, 8182, 8183, 8191, 8192, 1 << 20)
 
 some_bytes = st.none() | st.binary(max_size=300)
+some_headers = st.lists(st.tuples(st.text(max_size=20), some_bytes), max_size=3).map(tuple)
 
 
 @given(some_bytes, some_bytes, st.integers(0, MAX64), st.booleans())

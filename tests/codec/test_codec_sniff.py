@@ -4,11 +4,11 @@ import struct
 
 import pytest
 from codec_golden import BATCHES, MESSAGE_SETS, TRANSACTIONAL
+from encoding import encode_values
 from hypothesis import given
 from hypothesis import strategies as st
 from old_formats import encode_messages_07
 
-from embedlog import codec
 from embedlog.codec.message_set import encode_message_set
 from embedlog.codec.sniff import identify
 
@@ -26,14 +26,14 @@ def test_record_batches(name: str) -> None:
 
 
 def test_a_damaged_batch_is_still_a_batch() -> None:
-    batch = codec.encode_values([b"v" * 20], T)
+    batch = encode_values([b"v" * 20], T)
     batch[-1] ^= 1
     assert identify(batch) == "batch-v2"
 
 
 @pytest.mark.parametrize("base_offset", [0, 5, 2**33, 2**48])
 def test_offsets_do_not_mislead(base_offset: int) -> None:
-    assert identify(codec.encode_values([b"v"] * 50, T, base_offset=base_offset)) == "batch-v2"
+    assert identify(encode_values([b"v"] * 50, T, base_offset=base_offset)) == "batch-v2"
     for magic in (0, 1):
         made = encode_message_set(RECORDS, magic, base_offset=base_offset)
         assert identify(made) == f"message-set-v{magic}"
@@ -59,7 +59,7 @@ def test_kafka_07(magic: int, compression: int) -> None:
     for size in (10, 30, len(made)):
         assert identify(made[:size]) == "0.7"
     # Payloads that would do as another format's header.
-    for payload in (codec.encode_values([b"v"], T), encode_message_set(RECORDS, 1), bytes(100)):
+    for payload in (encode_values([b"v"], T), encode_message_set(RECORDS, 1), bytes(100)):
         assert identify(encode_messages_07([payload], magic)) == "0.7"
 
 

@@ -28,7 +28,7 @@ from typing import Any
 
 import embedlog
 from embedlog import CommittedOffset, Log, Record, TopicPartition
-from embedlog.codec import encode_batch, encode_control_batch, encode_values
+from embedlog.codec import encode_batch, encode_control_batch
 from embedlog.files.filesystem import FileSystem
 from embedlog.store.atomic_append import append_atomically
 
@@ -115,7 +115,7 @@ def killed(path: str, layout: str) -> None:
     again(path, layout, "being_killed")
     name = ("torn_0/00000000000.kafka", "torn-0/00000000000000000000.log")[layout == "kafka"]
     with open(os.path.join(path, name), "ab") as file:
-        file.write(encode_values([b"half of a batch"] * 5, T, base_offset=7)[:100])
+        file.write(encode_batch([(None, b"half of a batch", (), T)] * 5, base_offset=7)[:100])
 
 
 def being_killed(path: str, layout: str) -> None:
@@ -206,7 +206,7 @@ def stage(log: Log, name: str, *values: bytes) -> str:
     directory = os.path.join(log.path, "staging")
     os.makedirs(directory, exist_ok=True)
     with open(os.path.join(directory, name), "wb") as file:
-        file.write(encode_values(list(values), T))
+        file.write(encode_batch([(None, value, (), T) for value in values]))
     return name
 
 

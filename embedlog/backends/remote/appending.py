@@ -31,7 +31,7 @@ from ...errors import (
     OutOfOrderSequence,
     UnsupportedByBackend,
 )
-from ...model import Appended, AppendedInPieces, RecordMetadata, TopicPartition
+from ...model import Appended, AppendedInPieces, Headers, RecordMetadata, TopicPartition
 from ...wire.apis.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from ...wire.apis.produce import (
     PartitionProduceData,
@@ -143,10 +143,11 @@ class RemoteAppender:
         timestamp_ms: int,
         flush: bool = False,
         expected_offset: int | None = None,
+        headers: Headers = (),
     ) -> RecordMetadata:
         check_options(flush, expected_offset)
         attributes = TIMESTAMP_TYPE_BIT if self.settings.append_time else 0
-        batch = encode_one(key, value, timestamp_ms, attributes, 0, -1)
+        batch = encode_one(key, value, timestamp_ms, attributes, 0, -1, headers)
         appended = self._appending.append(self._name, batch)
         if self.settings.append_time:
             timestamp_ms = appended.timestamp_ms

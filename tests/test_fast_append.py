@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from encoding import encode_values
 from faults import FaultyFileSystem, UnsyncedFileSystem, in_child, open_log, partition_of
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 
 import embedlog
 from embedlog import Log
-from embedlog.codec import encode_values, loops, scan
+from embedlog.codec import loops, scan
 from embedlog.errors import StorageError
 from embedlog.store.read_only_store import ReadOnlyStore
 from embedlog.store.verify import verify_log

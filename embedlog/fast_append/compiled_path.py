@@ -1,0 +1,267 @@
+"""The way from a log's `append` and `append_many` to its partitions, compiled by Cython: see `plain`.
+
+What clients/append.py does for any backend, this does for the local one: it validates records, chooses their
+partitions, and encodes them. It accepts only records that have the exact types that clients/record_input.py
+returns; the ordinary path gets any others, whole, before anything is appended.
+
+Invariant: no Python code runs while records are divided, except the partitioner's choice for those without a
+key.
+"""
+
+from functools import wraps
+
+import cython
+
+from ..codec.record_size import BATCH_BYTES
+from ..model import Record
+
+if not cython.compiled:
+    raise ImportError("this module works only compiled: plain is its twin")
+
+_RECORD = cython.declare(type, Record)
+_BATCH_BYTES = cython.declare(int64_t, BATCH_BYTES)
+_ANY = cython.declare(int64_t, -1)  # expected offset
+_OTHER = cython.declare(int64_t, -2)  # what is left to Python
+_INTS = cython.declare(array, array("i"))
+_LONGS = cython.declare(array, array("q"))
+
+
+@cython.cclass
+class FastPath:
+    """See `plain`."""
+
+    def __init__(self, topics: dict, partitioner, result, append_batches):
+        self._topics = topics
+        self._partitioner = partitioner
+        self._result = result
+        self._append_batches = append_batches
+
+    def _partitions(self, topic):
+        found = self._topics.get(topic) if PyUnicode_CheckExact(topic) else None
+        return found if type(found) is tuple else None
+
+    def one(self, topic, value, key, headers, timestamp_ms, partition, expected_offset):
+        """Append one record. None, with no side effects, if the ordinary path must decide."""
+        partitions: tuple = self._partitions(topic)
+        if partitions is None or sized(key) == _OTHER or sized(value) == _OTHER:
+            return None
+        count: int64_t = len(partitions)
+        log: LogFields = _fast_append(partitions, 0)._log
+        drawn: cython.bint = False
+        number: int64_t = 0
+        if partition is not None:
+            number = as_number(partition)
+            if not 0 <= number < count:
+                return None
+        elif count > 1:
+            drawn = key is None
+            if drawn and expected_offset is not None:
+                return None
+            number = self._partitioner(topic, None, None, count) if drawn else _partition_of(key, count)
+        time: int64_t = _now_ms()
+        if timestamp_ms is not None and not log.append_time:
+            time = as_number(timestamp_ms)
+        expected: int64_t = as_expected(expected_offset)
+        size: int64_t = 1
+        pairs: tuple = None
+        if headers:
+            pairs = _pairs(headers)
+            size = headers_size(pairs)
+        if time < 0 or expected == _OTHER or size < 0:
+            return None
+        metadata = _fast_append(partitions, number).append_record(key, value, pairs, size, time, expected)
+        if drawn and metadata is not None:
+            self._partitioner.on_new_batch(topic, count, number)
+        return metadata
+
+    def many(self, topic, records, partition, flush):
+        """Append many records. None, with no side effects, if the ordinary path must decide."""
+        partitions: tuple = self._partitions(topic)
+        if partitions is None:
+            return None
+        number: int64_t = as_number(partition) if partition is not None else 0
+        if not 0 <= number < len(partitions):
+            return None
+        split: Split = Split()
+        split.log = _fast_append(partitions, 0)._log
+        split.count = 1 if partition is not None else len(partitions)
+        split.only = number
+        split.now = _now_ms()
+        if not split.divide(topic, records, self._partitioner):
+            return None
+
+        codec: cython.int = split.log.codec
+        limit: int64_t = split.log.max_message_bytes
+        appended: dict = {}
+        left: dict = {}
+        for number in split.order:
+            batches: list = split.batches[number if split.count > 1 else 0]
+            builder: BatchBuilder = batches[len(batches) - 1]
+            base: int64_t = -1
+            if not flush:
+                base = _fast_append(partitions, number).append_built(batches, codec, split.now, _ANY)
+            if base < 0:
+                left[number] = batches
+            else:
+                last: int64_t = split.now if builder.append_time else builder.max_timestamp_ms
+                appended[number] = appended_at(base, builder.before + builder.count, last)
+        if split.keyless >= 0:
+            self._partitioner.on_new_batch(topic, split.count, split.keyless)
+        times = None if split.log.append_time else split.now if split.times is None else split.times
+        places = (split.chosen, split.ranks) if len(split.order) > 1 else None
+        if not left:
+            return self._result(topic, appended, times, places)
+        return self._append_batches(topic, left, appended, codec, limit, flush, split.now, times, places)
+
+
+@cython.cclass
+class Split:
+    """The records of one append_many, in the batches of their partitions.
+
+    `batches` has a list for each partition that has records, and `order` their numbers, in the order of their
+    first records. `chosen` and `ranks` tell each record's partition, and how many came before it there, if
+    there are several; `times` their timestamps, if they brought any.
+    """
+
+    def divide(self, topic, records, partitioner):
+        """Encode all records into batches. False if one is not of the exact types, or too large."""
+        total: cython.Py_ssize_t = len(records)
+        limit: int64_t = self.log.max_message_bytes
+        room: int64_t = min(limit, _BATCH_BYTES)
+        append_time: cython.bint = self.log.append_time
+        several: cython.bint = self.count > 1
+        number: int64_t = 0
+        current: int64_t = -1
+        builder: BatchBuilder = None
+        batches: list = None
+        self.batches = [None] * self.count
+        self.order = []
+        self.keyless = -1
+        if several:
+            self.chosen, self.ranks = clone(_INTS, total, False), clone(_LONGS, total, False)
+        for i in range(total):
+            if i >= len(records):
+                return False
+            item = records[i]
+            key, value, pairs = None, None, None
+            size: int64_t = 1
+            time: int64_t = self.now
+            if type(item) is tuple:
+                if len(cython.cast(tuple, item)) != 2:
+                    return False
+                key, value = cython.cast(tuple, item)
+            elif type(item) is _RECORD:
+                record: tuple = cython.cast(tuple, item)
+                key, value, headers = record[5], record[6], record[7]
+                if headers:
+                    pairs = _pairs(headers)
+                    size = headers_size(pairs)
+                if not append_time and record[3] != -1:
+                    time = as_number(record[3])
+                    if time != self.now and self.times is None:
+                        self.times = clone(_LONGS, total, False)
+                        for k in range(i):
+                            self.times.data.as_longlongs[k] = self.now
+                if size < 0 or time < 0:
+                    return False
+            else:
+                value = item
+            if sized(key) == _OTHER or sized(value) == _OTHER:
+                return False
+            if several:
+                if key is not None:
+                    number = _partition_of(key, self.count)
+                else:
+                    if self.keyless < 0:
+                        self.keyless = partitioner(topic, None, None, self.count)
+                    number = self.keyless
+            if number != current:
+                current = number
+                batches = self.batches[number]
+                if batches is None:
+                    batches = [new_builder(room, append_time)]
+                    self.batches[number] = batches
+                    self.order.append(number if several else self.only)
+                builder = batches[len(batches) - 1]
+            if not builder.put_measured(key, value, pairs, size, time):
+                before: int64_t = builder.before + builder.count
+                builder = new_builder(room, append_time)
+                builder.before = before
+                builder.put_measured(key, value, pairs, size, time)
+                batches.append(builder)
+            if builder.size > limit:
+                return False
+            if several:
+                self.chosen.data.as_ints[i] = cython.cast(cython.int, number)
+                self.ranks.data.as_longlongs[i] = builder.before + builder.count - 1
+            if self.times is not None:
+                self.times.data.as_longlongs[i] = time
+        return total > 0
+
+
+def one_on_fast_path(ordinary):
+    """See `plain`."""
+
+    @wraps(ordinary)
+    def append(
+        self,
+        topic,
+        value,
+        *,
+        key=None,
+        headers=(),
+        timestamp_ms=None,
+        partition=None,
+        flush=False,
+        expected_offset=None,
+    ):
+        if flush is False:
+            fast: FastPath = cython.cast(FastPath, self._fast_path)
+            metadata = fast.one(topic, value, key, headers, timestamp_ms, partition, expected_offset)
+            if metadata is not None:
+                return metadata
+        return ordinary(
+            self,
+            topic,
+            value,
+            key=key,
+            headers=headers,
+            timestamp_ms=timestamp_ms,
+            partition=partition,
+            flush=flush,
+            expected_offset=expected_offset,
+        )
+
+    return append
+
+
+def many_on_fast_path(ordinary):
+    """See `plain`."""
+
+    @wraps(ordinary)
+    def append_many(self, topic, records, *, partition=None, compression=None, flush=False):
+        if compression is None and type(records) is list and type(flush) is bool:
+            appended = cython.cast(FastPath, self._fast_path).many(topic, records, partition, flush)
+            if appended is not None:
+                return appended
+        return ordinary(self, topic, records, partition=partition, compression=compression, flush=flush)
+
+    return append_many
+
+
+def _fast_append(partitions, number):
+    return cython.cast(PartitionFields, partitions[number]).fast_append
+
+
+def _pairs(headers):
+    """Headers as a tuple, which `headers_size` measures; None for what is left to clients/record_input.py."""
+    if type(headers) is tuple:
+        return headers
+    if type(headers) is dict:
+        return tuple(cython.cast(dict, headers).items())
+    return tuple(cython.cast(list, headers)) if type(headers) is list else None
+
+
+def _partition_of(key, count):
+    hashed: uint32_t = murmur2(cython.cast(Reading, PyBytes_AS_STRING(key)), PyBytes_GET_SIZE(key))
+    return (hashed & 0x7FFFFFFF) % count
