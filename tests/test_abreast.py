@@ -22,7 +22,7 @@ def test_eight_run_at_a_time_and_results_keep_their_order() -> None:
         under_way.add(number)
         most.append(len(under_way))
         if number < 8:
-            meeting.wait()  # which nobody gets through before eight are here
+            meeting.wait()  # which opens when eight are here
         under_way.remove(number)
         return number * number
 

@@ -253,7 +253,7 @@ def test_a_failed_append_removes_its_zeros(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_while_zeros_are_written_leaves_none(tmp_path: Path) -> None:
-    """Ctrl-C behind the zeros: nobody was told that they are there."""
+    """Ctrl-C after the zeros: no caller was told of them."""
 
     def interrupt() -> None:
         raise KeyboardInterrupt

@@ -271,7 +271,7 @@ def test_sticky_keeps_as_much_as_balance_allows(counts: dict[str, int], old: set
 
 
 class ClusterView:
-    """What kafka-python's assignors ask of a cluster: the partitions of a topic."""
+    """The cluster that kafka-python's assignors query: partitions of a topic."""
 
     def __init__(self, counts: dict[str, int]) -> None:
         self._counts = counts
@@ -281,7 +281,7 @@ class ClusterView:
 
 
 def theirs(assignor: type, counts: dict[str, int], members: Members) -> Assigned:
-    """What kafka-python's assignor does with the same input."""
+    """kafka-python's assignment for the same input."""
     joined = [
         JoinGroupResponse.JoinGroupResponseMember(
             member_id=name,

@@ -645,7 +645,7 @@ def test_a_user_assignors_answers_are_checked(log: Log, answer: Callable[[str], 
         pytest.raises(EmbedlogError, match=r"the assignor 'mine' (must return|gave)"),
     ):
         consumer.poll(60_000)
-    with log.consumer("t", "g") as consumer:  # nobody waits for the one who failed
+    with log.consumer("t", "g") as consumer:  # no member waits for the failed one
         assert consumer.poll(60_000)
 
 

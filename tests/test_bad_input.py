@@ -326,7 +326,7 @@ def test_a_writer_killed_while_creating_a_log_blocks_no_other(path: Path) -> Non
 
 
 def as_nobody(act: Callable[[], object]) -> str:
-    """What act returns, or raises, in a child process without privileges (if this one has some)."""
+    """Return what `act` returns or raises in a child process without privileges."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -356,7 +356,7 @@ def read_all(path: Path, mode: str) -> list[bytes | None]:
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Iterator[Path]:
-    """A log that everybody may read and nobody write; as it was again in the end."""
+    """A log that all may read and none may write; restored at the end."""
     above = tmp_path
     while above.parent != Path(tempfile.gettempdir()) and above.parent != above:
         above.chmod(0o755)
@@ -826,7 +826,7 @@ NO_FILES = {
     ],
 )
 def test_a_directory_or_pipe_instead_of_a_file(closed: Path, name: str, kind: str) -> None:
-    """It is worked around, or an error that names it; nobody waits for the other end of a pipe."""
+    """It is worked around, or an error names it; no call waits for the other end of a pipe."""
     path = closed / name
     if path.is_dir():
         shutil.rmtree(path)

@@ -44,7 +44,7 @@ def change(data: bytearray, chosen: random.Random) -> None:
 
 
 def damaged(seed: int) -> tuple[bytearray, int, random.Random]:
-    """Batches, two times out of three with a byte changed or an end missing; and the offset behind them."""
+    """Batches, two times in three with a changed byte or a missing end; and one past their last offset."""
     chosen = random.Random(seed)
     data, behind = random_batches(chosen)
     if seed % 3 == 1:
@@ -376,7 +376,7 @@ def test_a_wrong_length_costs_no_memory(tmp_path: Path) -> None:
         struct.pack_into(">i", head, 8, length)
         path.write_bytes(good + head)
         if reason == "cannot be":
-            os.truncate(path, 4 << 30)  # a hole: nobody has to write it
+            os.truncate(path, 4 << 30)  # a hole: it need not be written
         size = path.stat().st_size
         with path.open("rb") as file:
             read_into = Reading(file)

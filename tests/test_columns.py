@@ -61,7 +61,7 @@ def test_compiled_and_plain_columns_are_the_same(seed: int) -> None:
 
 
 def some_run(chosen: random.Random, offset: int) -> tuple[bytes, int]:
-    """Batches, some with headers, one perhaps not what its valid CRC promises; the offset behind."""
+    """Batches, some with headers, one perhaps invalid despite its CRC; and one past their last offset."""
     data = b""
     for _ in range(chosen.randrange(1, 9)):
         rows = some_rows(chosen, chosen.choice([1, 7, 60]))
@@ -78,7 +78,7 @@ def some_run(chosen: random.Random, offset: int) -> tuple[bytes, int]:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_read_columns_never_change(seed: int) -> None:
-    # Memory is used again as soon as nobody has it: no sooner.
+    # Memory is reused as soon as it is unreferenced, and no sooner.
     chosen = random.Random(seed)
     wanted = chosen.choice(subsets())
     pair = [module.Columns(wanted) for module in (compiled_columns, plain_columns)]

@@ -80,7 +80,7 @@ _steps = st.one_of(
 
 
 class Model:
-    """What was appended, and what compaction owes."""
+    """The appended records, and what compaction must keep."""
 
     def __init__(self) -> None:
         self.appended: dict[int, Record] = {}
@@ -778,7 +778,7 @@ def test_a_kill_at_any_step_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_a_power_cut_at_any_step_loses_nothing(tmp_path: Path) -> None:
-    """What takes a segment's place is durable first: a swapped file may not be empty after a power cut."""
+    """A segment's replacement is durable first: a swapped file must not be empty after a power cut."""
     root, copy = tmp_path / "log", tmp_path / "copy"
     root.mkdir()
     images: list[Image] = []

@@ -37,7 +37,7 @@ rows = st.lists(st.tuples(some_bytes, some_bytes, headers, timestamps), min_size
 
 
 def outcome(function: Callable[..., Any], *args: Any) -> Any:
-    """What comes out, an error by its text."""
+    """The result, or an error's text."""
     try:
         return function(*args)
     except (EmbedlogError, OverflowError, TypeError) as error:

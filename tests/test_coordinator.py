@@ -283,7 +283,7 @@ def test_a_consumer_cannot_commit_lost_partitions(log: Log) -> None:
 
 
 def test_a_silent_member_is_removed_after_its_session_timeout(log: Log) -> None:
-    """By the store's own timer: nobody has to ask."""
+    """By the store's own timer, without a request."""
     coordinator = coordinator_of(log)
     left = threading.Event()
     joined = coordinator.join_group(

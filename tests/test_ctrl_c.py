@@ -25,7 +25,7 @@ from embedlog.store.verify import verify_log
 
 
 class Told:
-    """What a log was given, and what of it it has acknowledged."""
+    """The records given to a log, and those it acknowledged."""
 
     def __init__(self) -> None:
         self.given: set[bytes] = set()

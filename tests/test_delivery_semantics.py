@@ -140,7 +140,7 @@ def test_offset_and_result_in_one_transaction_are_exactly_once(tmp_path: Path) -
         log.create_topic("t", partitions=3)
         kills, code = 0, -1
         while kills < 10 or code != 0:
-            # The log grows while it is read; what is there at the end is read by a process nobody kills.
+            # The log grows while it is read; the end is read by a process that is not killed.
             for number in (next(numbers, None) for _ in range(RECORDS // 8)):
                 if number is not None:
                     log.append("t", b"x", key=f"key {number}".encode(), partition=number % 3)
@@ -217,7 +217,7 @@ class Schedule:
         self._any().close(commit=self.chance.random() < 0.7)
 
     def drop(self) -> None:
-        """The application forgets a consumer: nobody closes it."""
+        """The application drops a consumer without closing it."""
         self._any()
         gc.collect()
         handed_over = threading.Event()
@@ -306,7 +306,7 @@ def clocked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Log, Store
 
 @pytest.fixture
 def small_heap() -> Iterator[None]:
-    """What is there before the test need not be looked at by each of its garbage collections."""
+    """Exempt earlier objects from the test's garbage collections."""
     gc.collect()
     gc.freeze()
     yield

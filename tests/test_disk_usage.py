@@ -45,7 +45,7 @@ def quiet_log(path: Path, max_bytes: int, fs: FileSystem | None = None, **settin
 
 
 def check_count(log: Log) -> None:
-    """What was counted is what a walk finds, once the background rests: it may be replacing a small file."""
+    """The counter equals a walk once background work rests: it may be replacing a small file."""
     store = store_of(log)
     assert store.disk is not None
     assert any(store.disk.used == measure(store.fs, store.path) for _ in range(1_000)), store.disk.used

@@ -40,7 +40,7 @@ def fill(log: Log, count: int, start: int = 0) -> None:
 
 
 def contents(path: Path | str, layout: str | None = None) -> dict[int, list[tuple[int, bytes | None]]]:
-    """What a log directory holds of topic t, opened for writing as it is after a restore."""
+    """The records of topic t in a directory, opened for writing as after a restore."""
     with embedlog.open(path, layout=layout) as log:
         assert log.recovery.clean
         assert log.recovery.damage == []
@@ -231,7 +231,7 @@ def test_appends_to_either_are_not_seen_in_the_other(path: Path, tmp_path: Path)
 
 
 def test_a_backup_waits_for_the_disk_no_longer_for_more_segments(tmp_path: Path) -> None:
-    """What is linked is durable, and indexes are hints."""
+    """Linked files are durable, and indexes are hints."""
     syncs = []
     for count in (2, 20):
         path = tmp_path / str(count)

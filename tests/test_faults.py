@@ -81,7 +81,7 @@ def test_a_failed_write_is_undone_and_appends_go_on(
         log.append("t", b"before")
         size = (tmp_path / "t_0" / FIRST).stat().st_size
         fs.fail("write", number, path=FIRST, times=3)
-        for _ in range(3):  # each leaves half of its bytes behind, and takes them away again
+        for _ in range(3):  # each leaves half of its bytes, and removes them again
             with pytest.raises(expected, match="nothing was appended") as caught:
                 log.append("t", b"x" * 500)
             assert isinstance(caught.value.__cause__, OSError)

@@ -125,7 +125,7 @@ def test_waiters_share_fsyncs(tmp_path: Path, always: bool) -> None:
 
 
 def test_an_interrupted_waiter_does_not_block_later_ones(tmp_path: Path) -> None:
-    """Ctrl-C while a thread waits for another one's fsync: the lead must not fall to somebody who left."""
+    """Ctrl-C while a thread waits for another one's fsync: a thread that left must not become the leader."""
     fs = BlockingSync(tmp_path)
     with open_log(tmp_path, fs) as log:
         log.create_topic("t")
@@ -292,7 +292,7 @@ def test_after_a_failed_fsync_readers_stop_at_the_flushed_offset(tmp_path: Path)
 
 
 def test_an_append_waiting_for_flush_gets_no_ack_when_the_roll_of_another_fails(tmp_path: Path) -> None:
-    """The fsync that fails is the roll's; whoever waited for those records must hear of it all the same."""
+    """The roll's fsync fails: all that waited for those records must hear of it."""
     fs = FaultyFileSystem(tmp_path)
     log = open_log(tmp_path, fs, segment_bytes=1024)
     log.create_topic("t")

@@ -35,7 +35,7 @@ SEGMENT = "t_0/00000000000.kafka"
 
 
 def gathered(log: Log, count: int) -> None:
-    """Return when so many sleep behind the one who leads."""
+    """Return when so many wait for the leader."""
     while len(partition_of(log).appender.group_commit._waiting) < count:
         threading.Event().wait(0.001)
 
@@ -156,7 +156,7 @@ def test_a_refused_append_keeps_its_error_if_the_sync_fails(tmp_path: Path) -> N
 
 
 class Round:
-    """What threads bring while the first one syncs: one round, led by one of them."""
+    """Appends that arrive during the first one's sync: one group, led by one of them."""
 
     def __init__(self, log: Log, fs: BlockingSync) -> None:
         self._log, self._fs = log, fs
@@ -214,7 +214,7 @@ def test_without_room_for_all_those_that_fit_are_appended(tmp_path: Path) -> Non
 
 
 def test_a_duplicate_batch_gets_its_offset_among_new_ones(tmp_path: Path) -> None:
-    """What carries sequence numbers is appended by itself: whether it is there already is asked for each."""
+    """Batches with sequence numbers are appended singly: each may be a duplicate."""
     fs = BlockingSync(tmp_path)
     with open_log(tmp_path, fs) as log:
         log.create_topic("t")
@@ -250,7 +250,7 @@ def test_a_failed_sync_fails_the_whole_group(tmp_path: Path) -> None:
 
 
 def test_a_failure_of_the_whole_group_is_tried_once(tmp_path: Path) -> None:
-    """A bug, or memory is out, in the midst of a round: nobody knows what was appended."""
+    """A bug or a lack of memory within a group commit: it is unknown what was appended."""
     appends: list[bytes] = []
 
     def append(batches: bytearray, expected_offset: int | None) -> tuple[Appended, bool]:
@@ -463,7 +463,7 @@ def attempt(log: Log, fs: StoppingSync, behind: bool, rolls: bool, arrives: int,
 
 
 def test_a_leader_still_queued_is_served_once() -> None:
-    """Who appointed it was interrupted behind that, and the leader is awake already."""
+    """The thread that appointed it was interrupted afterwards; the leader is awake already."""
     rounds: list[list[Waiter]] = []
 
     def serve(waiters: Sequence[Waiter]) -> None:
@@ -502,7 +502,7 @@ def test_ctrl_c_at_any_line_leaves_no_waiter_and_no_duplicate(
             interrupts = arrives
             while attempt(log, fs, behind, rolls, arrives, interrupts := interrupts + 1):
                 attempts += 1
-            if interrupts == arrives + 1:  # all its lines are behind it
+            if interrupts == arrives + 1:  # it has run all its lines
                 break
         assert attempts > 200
 

@@ -220,7 +220,7 @@ class Simulation:
             assert client.instance is not None
 
     def told(self, client: Client, error: GroupError) -> None:
-        """What a client does about an error."""
+        """A client's reaction to an error."""
         self.errors[type(error)] += 1
         client.joined = None
         match error:
@@ -280,7 +280,7 @@ class Simulation:
         self.carry_out(effects, before)
 
     def act(self, client: Client) -> None:
-        """What a client would do next by itself."""
+        """A client's next action."""
         if client.owned_generation >= 0 and self.random.random() < 0.2:
             self.commit(client)  # whatever else it is about, as a thread of its own would
         elif client.waiting is not None:

@@ -115,7 +115,7 @@ def ask_all(path: Path) -> None:
     with pytest.raises(embedlog.InvalidCommit):
         handover.commit_offsets(path, "billing", {P0: CommittedOffset(-5)})
     requests = path / "requests"
-    until(lambda: not requests.exists() or not os.listdir(requests))  # the owner tidies up behind its answer
+    until(lambda: not requests.exists() or not os.listdir(requests))  # the owner tidies up after its answer
 
 
 def check_committed(path: Path) -> None:
@@ -232,7 +232,7 @@ def test_the_owner_is_killed_at_each_of_its_calls_and_the_sender_takes_over(
 
 
 def test_a_request_whose_sender_was_killed_is_dropped(path: Path, program: Start) -> None:
-    """Before it was taken: as if it had never been made. Its sender asks again, or nobody does."""
+    """Before it was taken: as if it had never been made. Its sender may ask again."""
     stage(path)
     holding = Store(str(path), background=False)  # takes no requests
     sender = program(SENDER, path)

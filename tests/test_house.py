@@ -17,7 +17,7 @@ LONGEST = 565
 
 
 def test_import_contracts() -> None:
-    """In a process of its own: the linter configures logging anew for everybody."""
+    """In a child process: the linter reconfigures logging."""
     code = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))"
     checked = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert checked.returncode == 0, checked.stdout

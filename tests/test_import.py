@@ -199,7 +199,7 @@ def test_a_single_file(tmp_path: Path, log: Log) -> None:
     second = put(tmp_path / "t-2", "00000000000000000005.log", record_batch(rows(5, 5)))
     import_files(second.rename(tmp_path / "t-2" / "00000000000000000005.log"), log)
     assert read(log, "t", 2) == rows(5, 5)
-    (late,) = import_files(first, log).partitions  # the log begins behind them: too late, and not silently
+    (late,) = import_files(first, log).partitions  # the log begins after them: too late, and not silently
     assert (late.records, late.records_present, late.records_left_out) == (0, 0, 5)
     assert read(log, "t", 2) == rows(5, 5)
     loose = put(tmp_path / "loose", KAFKA, record_batch(rows(0, 5)))

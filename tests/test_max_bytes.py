@@ -212,7 +212,7 @@ def test_many_threads_stay_within_the_limit(path: Path, on_full: str) -> None:
 
 
 class _Meddling:
-    """A partition's lifecycle lock that lets somebody else do something just before it is taken, once."""
+    """A partition's lifecycle lock that runs a function just before it is first taken."""
 
     def __init__(self, partition: Partition, meddle: Callable[[], object]) -> None:
         self._lock = partition.lifecycle.lifecycle_lock

@@ -25,7 +25,7 @@ TIMEOUT_S = 60
 
 @pytest.fixture
 def there(tmp_path: Path) -> Path:
-    """Where the target is to be."""
+    """The path of the target."""
     return tmp_path / "mirror"
 
 
@@ -179,7 +179,7 @@ def test_it_resumes_at_its_position(log: Log, there: Path) -> None:
 
 
 def test_the_position_is_part_of_the_append(log: Log, there: Path, tmp_path: Path) -> None:
-    """What a kill leaves at any time goes on exactly there."""
+    """After a kill at any time it resumes exactly there."""
     log.create_topic("t")
     for i in range(20):
         log.append_many("t", [b"%d %d" % (i, j) for j in range(5)])

@@ -36,7 +36,7 @@ _codecs = st.sampled_from(["none", "gzip", "snappy", "lz4", "zstd"])
 
 
 class Partition:
-    """What a partition should hold: records[i] has the offset i; those before `start` are deleted."""
+    """The expected partition: records[i] has offset i; those before `start` are deleted."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []

@@ -800,7 +800,7 @@ def test_other_threads_send_until_close(tmp_path: Path) -> None:
 def test_a_forked_child_refuses_and_leaves_the_parent_alone(tmp_path: Path) -> None:
     script = """
         producer.send('one', b'before')
-        # Nothing in the child may wait for a lock that somebody held at the fork.
+        # Nothing in the child may wait for a lock that was held at the fork.
         producer._lock.acquire()
         pid = os.fork()
         if pid == 0:

@@ -516,7 +516,7 @@ def test_read_uncommitted_costs_nothing_extra(tmp_path: Path) -> None:
 
 
 def test_each_batch_is_indexed_once(tmp_path: Path) -> None:
-    """Who waits behind an open transaction reads what is new, and nothing where nothing is."""
+    """A reader at an open transaction reads what is new, and nothing if nothing is."""
     scene = Scene(tmp_path / "log", segment_bytes=100_000_000)
     for number in range(50):
         scene.some(number)
@@ -541,7 +541,7 @@ def test_each_batch_is_indexed_once(tmp_path: Path) -> None:
 
 
 def test_a_new_reader_begins_at_the_latest_snapshot(tmp_path: Path) -> None:
-    """However much lies behind the oldest open transaction."""
+    """However many records follow the oldest open transaction."""
     scene = Scene(tmp_path / "log", segment_bytes=1_000_000)
     scene.transactions.send(1, b"open")
     for _ in range(300):

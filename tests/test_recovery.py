@@ -308,7 +308,7 @@ def test_an_unreadable_recovery_point_means_to_check_everything(tmp_path: Path) 
 
 
 def test_a_wrong_index_does_not_move_the_recovery_point(tmp_path: Path) -> None:
-    """An entry that points behind the recovery point would make the batches between look lost."""
+    """An entry that points past the recovery point would make the batches between look lost."""
     data = crashed_log(tmp_path, batches=40, flushed=30, index_interval_bytes=0)
     ends = batch_ends(data)
     lie = (5).to_bytes(4, "big") + ends[35].to_bytes(4, "big")
@@ -364,7 +364,7 @@ def test_a_first_batch_that_was_never_synced_and_looks_foreign_is_a_torn_tail(
         assert values(log, "other") == [(0, b"kept")]
 
 
-# -- the tail is written anew (promise 2) ----------------------------------------------------------------
+# -- the tail is rewritten (promise 2) -------------------------------------------------------------------
 
 
 def test_the_tail_is_rewritten_in_the_order_that_survives_power(tmp_path: Path) -> None:
@@ -563,7 +563,7 @@ def test_a_power_cut_at_any_call_loses_nothing_that_was_durable(tmp_path: Path) 
 
 
 def _cut_to(path: Path, records: int) -> None:
-    """What a power cut leaves: the unflushed tail is gone."""
+    """A power cut: the unflushed tail is lost."""
     segment = path / "t_0" / FIRST
     data = segment.read_bytes()
     segment.write_bytes(data[: batch_ends(data)[records]])

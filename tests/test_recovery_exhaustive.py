@@ -132,7 +132,7 @@ def test_truncation_before_the_recovery_point_is_damage_at_every_byte(tmp_path: 
 
 
 def examine(log: Log, records: list[Record], *, told: bool, step: int) -> None:
-    """What is read is what was written, or an error says so; `told`: opening has reported something.
+    """Reads return the written records or raise an error; `told`: opening reported something.
 
     step: between the times that are looked up, in ms.
     """

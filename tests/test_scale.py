@@ -309,7 +309,7 @@ def test_a_reader_process_reloads_a_changed_index(
 
 
 def test_size_in_bytes_is_always_exact(tmp_path: Path) -> None:
-    """Opening does not count them: whatever goes before somebody asks must be counted all the same."""
+    """Opening does not count them, but what is deleted before the first query must be counted."""
     _with_segments(tmp_path / "log", 5)
 
     def on_disk(log: embedlog.Log) -> int:

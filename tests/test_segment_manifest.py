@@ -213,7 +213,7 @@ def test_a_missing_segment_is_detected(maker: Work, number: int, closed: bool, p
 
 
 def refused(log: Log, gone: Path, base: int, end: int | None) -> None:
-    """Reading comes up to the missing segment, and no further; behind it, it goes on."""
+    """Reading stops at the missing segment; past it, it works."""
     got = []
     with pytest.raises(CorruptRecord, match="the segment is missing") as caught:
         got.extend(record.offset for record in log.read("t", 0))
@@ -444,7 +444,7 @@ def compacts(log: Log) -> None:
 
 
 def reopens(log: Log) -> None:
-    """A flush fails: what is appended is written anew."""
+    """A flush fails: the appended records are rewritten."""
     partition = partition_of(log)
     fill(log, 200, 203)
     partition.log.fail("a test says so")

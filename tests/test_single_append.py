@@ -60,7 +60,7 @@ def the_fast_path(log: Log, key: bytes | None, value: bytes | None, timestamp_ms
 
 
 def written(path: Path, way: Callable[..., Any], records: list[Any], **settings: Any) -> list[Any]:
-    """Everything that somebody may see of a log that got these records one by one."""
+    """All that is visible of a log that got these records one by one."""
     seen: list[Any] = []
     with open_log(path, UnsyncedFileSystem(), clock=Clock(NOW_MS), **settings) as log:
         log.create_topic("t")

@@ -143,7 +143,7 @@ def test_no_room_for_a_topic_leaves_nothing_of_it(tmp_path: Path, operation: str
 
 
 def test_a_topic_list_replaced_but_not_synced_is_restored(tmp_path: Path) -> None:
-    """The deletion fails, and must not come to pass at the next open, behind the records appended since."""
+    """The deletion fails, and the next open must not complete it: records were appended since."""
     fs = FaultyFileSystem(tmp_path)
     log = open_log(tmp_path, fs)
     log.create_topic("t")

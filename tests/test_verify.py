@@ -463,7 +463,7 @@ def test_leftovers_are_reported(path: Path) -> None:
 
 
 class Looking(FileSystem):
-    """Verifies a log behind each change of names in it, as if its writer stopped there."""
+    """Verifies a log after each change of its names, as if its writer stopped there."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -135,7 +135,7 @@ def groups_of(log: Log) -> Contents:
 
 
 def damage_in(path: Path) -> list[str]:
-    """What `verify` finds."""
+    """The findings of `verify`."""
     return [str(finding) for finding in verify_log(path, deep=True).findings]
 
 

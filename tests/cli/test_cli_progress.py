@@ -55,7 +55,7 @@ def on_a_terminal(arguments: list[str], cwd: Path, *, stdin: int | None = None, 
         try:
             while data := terminal.read(4096):
                 shown += data
-        except OSError:  # nobody has the other end any more
+        except OSError:  # the other end is closed
             pass
         assert process.wait() == 0, shown
     return shown.decode()

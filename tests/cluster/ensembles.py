@@ -23,7 +23,7 @@ class Ensemble:
 
     def __init__(self, servers: list[ZooKeeperServer], links: dict[tuple[int, int], Link]) -> None:
         self.servers = servers
-        self._links = links  # from which number to which, whoever begins the connection
+        self._links = links  # from which number to which, whichever begins the connection
 
     @property
     def connect_string(self) -> str:

@@ -135,7 +135,7 @@ class Link(Closing):
             return
         try:
             server = socket.create_connection(self._listeners[listener](), _CONNECT_S)
-        except OSError:  # nobody listens there: so it is for the client
+        except OSError:  # nothing listens there: the client sees the same
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             client.close()
             return
@@ -162,7 +162,7 @@ class _Flow:
         self.target = target
         self.waiting = b""
         self.ended = False  # nothing more comes from the source
-        self.done = False  # and all of it has been passed on, or nobody takes it
+        self.done = False  # and all of it has been passed on, or it has no receiver
 
 
 class _Connection:

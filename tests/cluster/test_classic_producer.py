@@ -361,7 +361,7 @@ def test_a_new_topic_is_created_on_first_send(
 
 
 def zookeeper_state(zookeeper: Znodes, topic: str, partition: int) -> int:
-    """Who leads a partition, as the registry says."""
+    """The leader of a partition according to the registry."""
     with zookeeper.client() as client:
         node = client.get(paths.partition_state(topic, partition))
         assert node is not None
@@ -431,7 +431,7 @@ def test_cached_metadata_serves_while_zookeeper_is_unreachable(
 @pytest.mark.jvm
 @pytest.mark.timeout(600)
 def test_brokers_are_killed_while_it_sends(zookeeper: Znodes, connect: Connect, tmp_path: Path) -> None:
-    """Processes this time: what was sent is there, at least once, whoever was killed meanwhile."""
+    """Broker processes: every record sent is there at least once, whichever broker was killed."""
     sent: list[bytes] = []
     stop = threading.Event()
     with cluster_of(tmp_path, zookeeper.connect, 3, "--set", "zookeeper.session.timeout.ms=3000") as brokers:

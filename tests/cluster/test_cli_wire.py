@@ -43,7 +43,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 @pytest.fixture
 def wire(broker: Broker, run: Run) -> Run:
-    """Run a command over the wire: `--bootstrap-server` and the address stand behind the others."""
+    """Run a command over the wire: `--bootstrap-server` and the address come last."""
 
     def over_wire(*arguments: str) -> Ran:
         return run(*arguments, FLAG, broker.bootstrap_servers)
@@ -53,7 +53,7 @@ def wire(broker: Broker, run: Run) -> Run:
 
 @pytest.fixture
 def nobody() -> Iterator[str]:
-    """An address where nobody listens, and nobody else will meanwhile."""
+    """An address at which nothing listens or will listen."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{bound.getsockname()[1]}"

@@ -49,7 +49,7 @@ def take(stream: MessageStream, count: int) -> list[Record]:
 
 
 def owners(cluster: Cluster, topic: str = "t", group: str = G) -> dict[int, str]:
-    """Who owns what, as the registry says."""
+    """The owners according to the registry."""
     found = {}
     for child in cluster.zookeeper.children(paths.owners(group, topic)) or []:
         node = cluster.zookeeper.get(paths.owner(group, topic, int(child)))
@@ -156,7 +156,7 @@ def test_a_commit_covers_the_committing_threads_current_record(cluster: Cluster,
     connector.commit_offsets()
     assert stored(cluster) == 2
     take(stream, 1)
-    connector.shutdown()  # without auto_commit_enable nobody commits but the application
+    connector.shutdown()  # without auto_commit_enable only the application commits
     assert stored(cluster) == 2
 
 

@@ -158,7 +158,7 @@ def test_a_running_group_migrates_its_offsets_both_ways(zookeeper: Znodes, tmp_p
 
 
 def expire(zookeeper: ZooKeeper) -> None:
-    """End a client's session behind its back, as the server does with one that it has not heard of."""
+    """Expire a client's session, as the server does after its timeout."""
     thief = KazooClient(hosts=zookeeper.connect_string.partition("/")[0], client_id=zookeeper.kazoo.client_id)
     thief.start()
     thief.stop()
@@ -249,7 +249,7 @@ def test_a_failed_commit_is_retried(zookeeper: Znodes) -> None:
             assert next(stream).value == b"b"  # so there is something to commit
             cluster._sessions[0].delete(paths.broker(0))
             assert first._member is not None and first._member._offsets._coordinator is not None
-            first._member._offsets.close()  # and nobody remembers where it is
+            first._member._offsets.close()  # and its position is lost
             found: list[list[MessageStream]] = []
             joining = threading.Thread(
                 target=lambda: found.append(second.create_message_streams({"t": 1})["t"])
@@ -274,7 +274,7 @@ def stored(cluster: Cluster) -> int | None:
 
 
 def owned_by(cluster: Cluster) -> str:
-    """Who owns t 0."""
+    """The owner of t 0."""
     node = cluster.zookeeper.get(paths.owner(G, *P))
     return "" if node is None else contents.decode_owner(node.data)[0]
 

@@ -280,7 +280,7 @@ def test_a_broker_waits_for_its_old_session_to_end(
 
 
 def test_a_registration_ends_with_its_own_session(zookeeper: Znodes) -> None:
-    """A server that lags behind shows the node of before, which is gone when it is to be written."""
+    """A lagging server shows an old node, which is gone when it is to be written."""
 
     class Lagging(ZooKeeper):
         def get(self, path: str, watch: Any = None) -> Any:
@@ -440,14 +440,14 @@ def test_brokers_delete_only_their_own_registrations(members: Members, zookeeper
                 nobody.write(path, b"{}")
         with pytest.raises(ZooKeeperError, match="credentials"):
             nobody.delete(paths.broker(1))
-        assert nobody.create(paths.consumer("g", "c"), b"{}", ephemeral=True)  # consumers are anybody's
+        assert nobody.create(paths.consumer("g", "c"), b"{}", ephemeral=True)  # open to all
     controller = first if first.controller_id() == 1 else second
     left = second if controller is first else first
     controller.close()
     eventually(lambda: left.controller_id() == left.node_id, "the other one is elected")
     left.delete_topic("t")
     members.close()
-    with zookeeper.client(auth="broker:secret") as owner:  # nobody else may tidy up
+    with zookeeper.client(auth="broker:secret") as owner:  # no other client may tidy up
         for name in owner.children("/") or ():
             owner.delete(f"/{name}", recursive=True)
 

@@ -96,7 +96,7 @@ def test_a_lease_ends_where_a_follower_has_lost_its_leader(zookeeper_ensemble: Z
 
 
 def _mode(server: ZooKeeperServer) -> str:
-    """What a server says it is; "" where it does not serve."""
+    """A server's mode; "" if it does not serve."""
     lines = told(server.address).splitlines()
     return next((line.removeprefix("Mode: ") for line in lines if line.startswith("Mode: ")), "")
 

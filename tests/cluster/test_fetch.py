@@ -111,7 +111,7 @@ def test_a_disconnected_waiting_client_leaves_nothing(broker: Broker, wire: Wire
 
 def test_deleting_a_topic_ends_the_wait(broker: Broker, wire: Wire) -> None:
     number = wire.send(fetch(T, 0, max_wait_ms=FOREVER_MS), 11)
-    with Wire(broker) as other:  # its answer comes behind the first one's look
+    with Wire(broker) as other:  # its response comes after the first one has looked
         other.fetch(T, 0)
     broker.log.delete_topic(T)
     data = wire.receive(FetchRequest, 11, number).responses[0].partitions[0]
@@ -228,7 +228,7 @@ def test_a_segment_deleted_meanwhile_is_still_sent(broker: Broker, wire: Wire) -
     for number in range(30):
         broker.log.append_many("short", [b"%05d" % number + bytes(9_000)] * 10, partition=0)
     request = fetch("short", 0, max_bytes=50 << 20, partition_max_bytes=50 << 20)
-    number = wire.send(request, 11)  # more than the sockets hold, and nobody reads it yet
+    number = wire.send(request, 11)  # more than the sockets hold, and still unread
     with Wire(broker) as other:
         other.fetch(T, 0)
         broker.log.delete_records("short", 0, before_offset=250)

@@ -31,7 +31,7 @@ Place = tuple[int, int]  # partition, offset
 
 @pytest.fixture
 def broker() -> Iterator[Broker]:
-    """With a topic of four partitions; sessions may be short, so that nobody waits long for the dead."""
+    """With a topic of four partitions; sessions may be short, so that dead members expire soon."""
     with Broker(group_min_session_timeout_ms=100) as broker:
         broker.log.create_topic("t", partitions=PARTITIONS)
         yield broker
@@ -216,7 +216,7 @@ while True:
 def test_a_consumer_that_is_killed_is_replaced(
     broker: Broker, program: Callable[..., Program], assignor: str
 ) -> None:
-    """What it committed is not read again, what it did not is."""
+    """Committed records are not read again, others are."""
     fill(broker, 200)
     with Readers(broker, partition_assignment_strategy=assignor) as readers:
         readers.join()
@@ -414,10 +414,10 @@ def test_a_group_continues_after_a_restart(path: Path) -> None:
             readers.until(lambda: readers.are_done(everything))
             generation = broker.context.groups.describe_group(G).generation
         broker = stack.enter_context(Broker(path, port=port))
-        stack.callback(readers.__exit__)  # while there is somebody to leave
+        stack.callback(readers.__exit__)  # while there is a member to leave
         more = fill(broker, 50)
         readers.until(lambda: readers.are_done(more))
-        assert broker.context.groups.describe_group(G).generation == generation  # nobody had to join
+        assert broker.context.groups.describe_group(G).generation == generation  # no member had to join
 
 
 SERVING = """

@@ -322,7 +322,7 @@ def test_a_slow_commit_times_out(path: Path, stalling: Stalling) -> None:
             stalling.go.clear()
             assert commit(broker, wire, {T0: 2}) == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
             assert stalling.reached.is_set()
-            assert other.produce("t", b"").error_code  # the processor serves everybody else
+            assert other.produce("t", b"").error_code  # the processor serves all others
             stalling.go.set()
             while commit(broker, wire, {T0: 3}) != [0]:
                 pass
@@ -390,7 +390,7 @@ def test_unused_offsets_expire(path: Path) -> None:
         housekeep(store_of(log))
         assert groups.list_groups() == ["left", "reads-t"]
         assert groups.committed_offsets("reads-t").keys() == {T0}  # whose topic its member reads
-        assert groups.committed_offsets("left").keys() == {T0}  # since somebody was in it
+        assert groups.committed_offsets("left").keys() == {T0}  # since it had a member
         clock.now_ms += 5 * MINUTE_MS
         housekeep(store_of(log))
         assert groups.list_groups() == ["reads-t"]
@@ -434,7 +434,7 @@ def test_a_closed_broker_expires_nothing(path: Path) -> None:
 
 
 def test_offsets_expire_in_the_background(path: Path) -> None:
-    """By the store's own thread: nobody has to ask."""
+    """By the store's own thread, without a request."""
     clock = Clock()
     log = Log(Store(str(path), clock_ms=clock))
     pause = threading.Event()

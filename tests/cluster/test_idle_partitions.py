@@ -123,7 +123,7 @@ def test_offsets_of_idle_partitions_do_not_expire_while_they_are_read(
         eventually(committed_now)
     clock.now_ms += 10 * MINUTE_MS
     housekeep(store_of(cluster.broker(0).log))
-    assert in_kafka(cluster) == {}  # nobody reads them any more
+    assert in_kafka(cluster) == {}  # they have no reader any more
 
 
 # -- embedlog's own consumer -------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ def test_a_members_offsets_do_not_expire(cluster: Cluster, log: Log, clock: Cloc
         assert {each.commit_timestamp_ms for each in in_kafka(cluster).values()} == {committed_at}
     clock.now_ms += 10 * MINUTE_MS - 1
     housekeep(store_of(cluster.broker(0).log))
-    assert offsets_in_kafka(cluster) == {BUSY: 1, IDLE: 0}  # since somebody was in the group
+    assert offsets_in_kafka(cluster) == {BUSY: 1, IDLE: 0}  # since the group had a member
     clock.now_ms += 1
     housekeep(store_of(cluster.broker(0).log))
     assert in_kafka(cluster) == {}

@@ -102,7 +102,7 @@ def test_large_requests_are_received_in_full(broker: Broker, wire: Wire) -> None
 def test_acks_0_is_counted(broker: Broker, wire: Wire) -> None:
     broker.log.create_topic("events")
     wire.send(produce("events", batch_of(b"a"), acks=0), 9)
-    wire.ask(MetadataRequest(topics=None), 5)  # answered behind it
+    wire.ask(MetadataRequest(topics=None), 5)  # answered after it
     samples = scraped(broker)
     assert samples["embedlog_requests_total", "Produce", "NONE"] == 1
     assert samples["embedlog_produced_records_total",] == 1

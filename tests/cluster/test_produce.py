@@ -77,7 +77,7 @@ def test_stays_compressed_as_it_came(broker: Broker, wire: Wire, codec: str, siz
     sent = batch_of(b"x" * size, compression=embedlog.codec.codec_number(codec))
     assert wire.produce(T, sent).error_code == 0
     found = wire.fetch(T, 0)
-    assert bytes(found.records[61:]) == sent[61:]  # behind the header every byte is the producer's
+    assert bytes(found.records[61:]) == sent[61:]  # after the header every byte is the producer's
     assert values(broker) == [b"x" * size]
 
 

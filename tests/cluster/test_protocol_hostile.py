@@ -156,7 +156,7 @@ def test_the_smallest_elements_cost_a_bounded_multiple_of_their_bytes(
 
 
 def refused(cls: type[Message], version: int, data: bytes) -> str:
-    """What the error says."""
+    """The error's message."""
     with pytest.raises(ProtocolError) as caught:
         cls.decode(data, version)
     return str(caught.value)

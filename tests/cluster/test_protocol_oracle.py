@@ -25,7 +25,7 @@ from embedlog.wire.schema import wire_of
 
 
 def module_of(cls: type[Message], version: int) -> str:
-    """Where kio has this message."""
+    """kio's module of this message."""
     family = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.api.name).lower()
     direction = "request" if cls.__name__.endswith("Request") else "response"
     return f"kio.schema.{family}.v{version}.{direction}"

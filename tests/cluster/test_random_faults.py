@@ -44,7 +44,7 @@ IN_A_ROUND = 3
 
 
 class Fault(NamedTuple):
-    """What goes wrong, and how it is put right."""
+    """The fault, and how to heal it."""
 
     name: str
     begin: Callable[[], object]
@@ -215,7 +215,7 @@ def test_the_history_is_correct_under_random_faults(tmp_path: Path) -> None:
                 kinds[fault.name.split()[0]] += 1
                 fault.begin()
                 time.sleep(chance.uniform(0, LONGEST_S / len(faults)))  # the faults overlap
-            # ZooKeeper's first: without it nobody who was killed can start.
+            # ZooKeeper first: no killed process can start without it.
             for fault in sorted(chance.sample(faults, len(faults)), key=lambda each: not each.of_zookeeper):
                 done.append(f"round {number}, {time.monotonic() - began:.1f} s: healed: {fault.name}")
                 fault.end()

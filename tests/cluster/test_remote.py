@@ -168,7 +168,7 @@ def test_data_of_a_waiting_fetch_is_not_fetched_again(remote: Log, broker: Broke
     broker.log.append("t", b"one", partition=0)
     assert backend.wait({TP: 0}, 60_000, read_committed=False)
     asked = broker.server.connections
-    broker.log.delete_topic("t")  # nobody is asked: it is here already
+    broker.log.delete_topic("t")  # no request: it is here already
     assert len(backend.fetch("t", 0, 0, 1 << 20).data) > 0
     assert broker.server.connections == asked
     with pytest.raises(TopicNotFound):
@@ -263,7 +263,7 @@ def test_read_committed(remote: Log, broker: Broker) -> None:
 
 
 def test_truncated_history_is_detected(tmp_path: Path) -> None:
-    """What a crash of the machine takes away: a position behind it, of an epoch that ended before."""
+    """A crash of the machine loses records: a position after them has an epoch that ended earlier."""
     with embedlog.open(tmp_path / "log") as log:
         log.create_topic("t")
         log.append_many("t", [b"%d" % i for i in range(5)])

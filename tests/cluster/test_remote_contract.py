@@ -40,7 +40,7 @@ def failing(act: Callable[[], object]) -> str:
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    """One for all scenarios: each makes topics of its own, and they are deleted behind it."""
+    """One for all scenarios: each creates its own topics, which are deleted after it."""
     with Broker(offsets_topic_num_partitions=2) as broker:
         yield broker
 

@@ -35,7 +35,7 @@ from embedlog.wire.frames import decode_request_header, encode_response_chunks
 
 
 def at(port: int, **settings: object) -> Log:
-    """The log of whoever listens at a port."""
+    """The log behind a port, whatever serves it."""
     return embedlog.open(f"kafka://127.0.0.1:{port}", **{"retry_backoff_ms": 5} | settings)
 
 
@@ -300,7 +300,7 @@ def test_partitions_that_different_brokers_lead(broker: Broker, monkeypatch: pyt
 
 
 def test_an_append_after_one_of_unknown_fate(tmp_path: Path) -> None:
-    """What may still be on its way must not come between: the next append begins an epoch."""
+    """The next append begins an epoch, so that requests in flight cannot come between."""
     hold = threading.Event()
     hold.set()
     ports: list[int] = []

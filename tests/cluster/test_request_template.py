@@ -144,7 +144,7 @@ def test_requests_without_a_template() -> None:
     ):
         assert made_of(request, 9) is None
     assert made_of(produce(T, b"x"), FIRST - 1) is None
-    frame = frame_of(produce(T, b"x"), 9) + b"\0"  # bytes behind a message are ignored
+    frame = frame_of(produce(T, b"x"), 9) + b"\0"  # bytes after a message are ignored
     header = decode_request_header(frame)
     assert template_of(memoryview(frame), header, ProduceRequest.decode(frame, 9, header.body_pos)) is None
 

@@ -32,7 +32,7 @@ COMMAND = [sys.executable, "-m", "embedlog"]
 
 
 class Ran(NamedTuple):
-    """What a command came to."""
+    """The outcome of a command."""
 
     code: int
     out: str
@@ -193,7 +193,7 @@ def test_a_started_request_is_answered(serve: Callable[..., Served]) -> None:
     produce(served, "events", 1)
     with Wire(served) as waiting, Wire(served) as other:
         number = waiting.send(fetch("events", 1, max_wait_ms=1_000), 11)
-        other.fetch("events", 0)  # answered behind it
+        other.fetch("events", 0)  # answered after it
         served.process.send_signal(signal.SIGTERM)
         response = waiting.receive(FetchRequest, 11, number)
         assert response.responses[0].partitions[0].error_code == 0

@@ -20,7 +20,7 @@ from embedlog.wire.apis import APIS
 
 
 def sources(wire: Path) -> dict[str, str]:
-    """What the script writes, by file names."""
+    """The script's output by file name."""
     return {path.name: path.read_text() for path in [wire / "error_codes.py", *wire.glob("apis/*.py")]}
 
 

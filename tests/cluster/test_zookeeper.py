@@ -115,7 +115,7 @@ def test_an_expired_session_is_reported_and_replaced(zookeeper: Znodes) -> None:
 
 
 def _expire(zookeeper: Znodes, client: ZooKeeper) -> None:
-    """End a client's session behind its back: as another client of the same session, which closes it."""
+    """End a client's session: another client of the same session closes it."""
     from kazoo.client import KazooClient
 
     thief = KazooClient(zookeeper.servers, client_id=client.kazoo.client_id)
@@ -149,7 +149,7 @@ def test_credentials_and_access(zookeeper: Znodes) -> None:
             nobody.create(paths.offset("g2", "t", 0), b"2")
         with zookeeper.client(auth="broker:secret") as same:
             same.write("/brokers/topics/t", b"3")
-        for name in ("/brokers", "/consumers"):  # nobody else may tidy up
+        for name in ("/brokers", "/consumers"):  # no other client may tidy up
             owner.delete(name, recursive=True)
 
 

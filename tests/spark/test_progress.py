@@ -1,4 +1,4 @@
-"""What a streaming query writes into its checkpoint, and how much a trigger takes: without Spark."""
+"""A streaming query's checkpoint, and the records of a trigger, without Spark."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def hooked(python: Path, tmp_path: Path) -> None:
 
 
 def run(where: Path, python: Path, *arguments: object) -> str:
-    """What a program says where nothing is set but which Java and which Python Spark is to use."""
+    """A program's output with only Spark's Java and Python set."""
     ours = ("EMBEDLOG_", "PYTHON", "SPARK_", "PYSPARK_")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     done = subprocess.run(

@@ -28,7 +28,7 @@ SCHEMA = "n INT, name STRING, at TIMESTAMP"
 
 @pytest.fixture
 def to(tmp_path: Path) -> Path:
-    """Where a table may be made; Spark takes some of these characters for a pattern."""
+    """Paths for tables; Spark takes some of these characters for a pattern."""
     return tmp_path / "ta ble[1]{a}*"
 
 

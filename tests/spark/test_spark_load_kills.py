@@ -30,7 +30,7 @@ DRIVER = """
 import os, sys, embedlog, embedlog.spark
 import warnings; warnings.simplefilter("ignore")
 path, to = sys.argv[1:]
-os.dup2(os.open(to + ".errors", os.O_WRONLY | os.O_CREAT), 2)  # a pipe that nobody reads would fill
+os.dup2(os.open(to + ".errors", os.O_WRONLY | os.O_CREAT), 2)  # an unread pipe would fill
 spark = embedlog.spark.session("load", "local[2,4]", spark__sql__shuffle__partitions=2)
 print("ready", flush=True)
 for line in sys.stdin:
@@ -83,7 +83,7 @@ def started(program: Start, log: Log, to: Path) -> Program:
 
 
 def loaded_whole(driver: Program, log: Log, to: Path) -> None:
-    """Loads that nobody disturbs: the table has what the log has, and the directory nothing else."""
+    """Undisturbed loads: the table has the log's records, and the directory nothing else."""
     for _ in range(5):  # what was killed while it was idle, Spark finds out when it needs it
         driver.say("load")
         line = driver.line()

@@ -47,7 +47,7 @@ def made(seed: int) -> Iterator[tuple[Log, list[str]]]:
 
 
 def pieces_of(log: Log, wanted: ScanBounds = ALL, **options: object) -> list[Span]:
-    """What the driver makes of options."""
+    """The driver's plan for options."""
     chosen = read_options({"path": log.path, **{n: str(v) for n, v in options.items()}}, "batch")
     return split(
         log,
@@ -61,7 +61,7 @@ def pieces_of(log: Log, wanted: ScanBounds = ALL, **options: object) -> list[Spa
 def rows(
     log: Log, pieces: list[Span], schema: StructType = SCHEMA, **options: object
 ) -> list[tuple[Any, ...]]:
-    """What the tasks make of pieces."""
+    """The tasks' rows for pieces."""
     chosen = read_options(
         {"path": log.path, "subscribe": "t", **{n: str(v) for n, v in options.items()}}, "batch"
     )
@@ -141,7 +141,7 @@ def a_filter(draw: st.DrawFn) -> Any:
 
 
 def passes(row: tuple[Any, ...], each: Any) -> bool:
-    """What Spark makes of a filter."""
+    """A filter as Spark passes it."""
     if isinstance(each, pushed.Not):
         return not passes(row, each.child)
     value = row[SCHEMA.fieldNames().index(each.attribute[0])]

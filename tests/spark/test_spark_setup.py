@@ -154,7 +154,7 @@ SESSION = "import sys; sys.path[:0] = sys.argv[1:]; import embedlog.spark; embed
 
 
 def bare(tmp_path: Path, *paths: object) -> str:
-    """What a session says in a Python that has only what is on these paths."""
+    """A session's output in a Python with only these paths."""
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", SESSION, *map(str, paths)],
         cwd=tmp_path,

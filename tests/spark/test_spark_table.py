@@ -34,7 +34,7 @@ KILLED = 77
 
 
 def loaded(load: int, *, into: Manifest = EMPTY, keeping: int = 0) -> tuple[Manifest, dict[str, bytes]]:
-    """What a load makes of a table: two files in two dates, one that is bad; `keeping` files before stay."""
+    """A load of two files in two dates and a bad one; earlier files stay if `keeping`."""
     contents: dict[str, bytes] = {}
 
     def file(directory: str, number: int, date: str | None = None) -> TableFile:

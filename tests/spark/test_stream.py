@@ -388,7 +388,7 @@ def test_retention_that_overtakes_a_repeated_batch(live: Log, stream: Make) -> N
 
 
 def lose_the_tail(path: Path, log: Log, backup: Path) -> Log:
-    """What a disk leaves that did not keep what it had promised: the directory as it was."""
+    """A disk that broke its promise: the directory as it was."""
     log.close()
     shutil.rmtree(path)
     shutil.copytree(backup, path)

@@ -35,7 +35,7 @@ pytestmark = [
 
 
 class Query:
-    """What a streaming query left on disk: its table and its checkpoint."""
+    """A streaming query's files: its table and its checkpoint."""
 
     def __init__(self, here: Path) -> None:
         self.table = here / "table"
