@@ -162,6 +162,12 @@ def as_topic_partition(given: object) -> TopicPartition:
 
     Raises InvalidType, InvalidArgument.
     """
+    if (
+        type(given) is TopicPartition
+        and (type(given[0]) is str and type(given[1]) is int)
+        and 0 <= given[1] <= MAX_INT32
+    ):
+        return given
     if isinstance(given, tuple) and len(given) == 2:
         topic, partition = given
         if isinstance(topic, str) and isinstance(partition, int) and not isinstance(partition, bool):
@@ -192,6 +198,15 @@ def check_committed(name: TopicPartition, given: object, *, low: int = 0) -> Non
     for an offset below `low` or above MAX_INT64."""
     if not isinstance(given, CommittedOffset):
         raise InvalidType(f"a commit for {name} must be a CommittedOffset, not {_described(given)}")
+    offset, epoch, metadata, timestamp_ms = given
+    if (
+        (type(offset) is type(epoch) is type(timestamp_ms) is int)
+        and low <= offset <= MAX_INT64
+        and NO_EPOCH <= epoch <= MAX_INT32
+        and NO_TIMESTAMP <= timestamp_ms <= MAX_INT64
+        and metadata == ""
+    ):
+        return
     try:
         check_int("the offset", given.offset)
         check_int("the leader_epoch", given.leader_epoch, low=NO_EPOCH, high=MAX_INT32)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import ClassVar, Final, NamedTuple, NoReturn, Self, TypeVar
 
 from ..config import TopicSettings
@@ -40,7 +40,7 @@ from .port import Interrupt, PartitionAppender
 
 # The writer's write wakes us a moment before it stores its edges: check again after these delays.
 _EDGE_DELAYS_MS: Final = (0.0, 0.2, 1.0, 5.0, 20.0)
-
+_READ_ERRORS: Final = (StorageError, OSError)
 
 T = TypeVar("T")
 
@@ -87,10 +87,12 @@ class EngineBackend:
         buffer: bytearray | None = None,
     ) -> Fetched:
         found = self._engine.partition(topic, partition)
-        with self._noticing_deletion(found):
+        try:
             return found.fetch(
                 offset, max_bytes, leader_epoch=leader_epoch, read_committed=read_committed, buffer=buffer
             )
+        except _READ_ERRORS as error:
+            self._read_failed(found, error)
 
     def record_at(self, topic: str, partition: int, offset: int) -> Record | None:
         return self._engine.partition(topic, partition).record_at(offset)
@@ -105,8 +107,10 @@ class EngineBackend:
 
     def offset_for_time(self, topic: str, partition: int, time_ms: int) -> OffsetAndTimestamp | None:
         found = self._engine.partition(topic, partition)
-        with self._noticing_deletion(found):
+        try:
             return found.offset_for_time(time_ms)
+        except _READ_ERRORS as error:
+            self._read_failed(found, error)
 
     def offsets_before(self, topic: str, partition: int, time_ms: int, max_offsets: int) -> list[int]:
         return self._engine.partition(topic, partition).offsets_before(time_ms, max_offsets)
@@ -115,13 +119,17 @@ class EngineBackend:
         self, topic: str, partition: int, start: int, end: int, split_bytes: int, not_before_ms: int | None
     ) -> list[OffsetRange]:
         found = self._engine.partition(topic, partition)
-        with self._noticing_deletion(found):
+        try:
             return found.split(start, end, split_bytes, not_before_ms)
+        except _READ_ERRORS as error:
+            self._read_failed(found, error)
 
     def next_valid_offset(self, topic: str, partition: int, offset: int, path: str, pos: int) -> int:
         found = self._engine.partition(topic, partition)
-        with self._noticing_deletion(found):
+        try:
             return found.offset_after_damage(offset, path, pos)
+        except _READ_ERRORS as error:
+            self._read_failed(found, error)
 
     def check_open(self) -> None:
         self._engine.check_open()
@@ -172,17 +180,13 @@ class EngineBackend:
                 answers.append(ask(topic))
         return answers
 
-    @contextlib.contextmanager
-    def _noticing_deletion(self, partition: ReadablePartition) -> Iterator[None]:
-        """Turn a read error into TopicNotFound if the topic was deleted in the meantime."""
-        try:
-            yield
-        except (StorageError, OSError) as error:
-            if self._engine.partition(*partition.name) is not partition:
-                raise TopicNotFound(f"{partition.name}: the topic was deleted meanwhile") from error
-            if isinstance(error, OSError):
-                raise StorageError(f"{partition.name}: {error}", path=self._engine.path) from error
-            raise
+    def _read_failed(self, partition: ReadablePartition, error: StorageError | OSError) -> NoReturn:
+        """Raise the error; TopicNotFound if the topic was deleted in the meantime."""
+        if self._engine.partition(*partition.name) is not partition:
+            raise TopicNotFound(f"{partition.name}: the topic was deleted meanwhile") from error
+        if isinstance(error, OSError):
+            raise StorageError(f"{partition.name}: {error}", path=self._engine.path) from error
+        raise error
 
 
 class WriterBackend(EngineBackend):

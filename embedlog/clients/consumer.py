@@ -298,16 +298,18 @@ class Consumer(Closing):
         partition is no longer assigned to this consumer, InvalidCommit for an invalid offset, InvalidArgument
         without a group.
         """
-        with self._using():
+        self._enter()
+        try:
             if offsets is None:
                 given = self._positions.given(unchanged=self._commits.standalone)
-                self._commits.save(given, self._positions)
-                return
-            given = as_commits(offsets)
-            for tp in given:
-                if self._assignment.membership is not None and tp not in self._positions:
-                    raise CommitFailed(f"{tp} is not, or no longer, assigned to this consumer")
+            else:
+                given = as_commits(offsets)
+                for tp in given:
+                    if self._assignment.membership is not None and tp not in self._positions:
+                        raise CommitFailed(f"{tp} is not, or no longer, assigned to this consumer")
             self._commits.save(given, self._positions)
+        finally:
+            self._inside.release()
 
     def committed(self, tp: TopicPartition) -> CommittedOffset | None:
         """The group's committed offset of a partition, whichever member reads it; None if there is none."""

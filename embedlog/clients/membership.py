@@ -347,7 +347,7 @@ class MemberOffsets:
         """Raises CommitFailed if the partitions are being, or have been, reassigned."""
         member_id, generation = "", -1
         if self._membership is not None:
-            member_id, generation = self._membership.member_id, self._membership.generation
+            member_id, generation = self._membership.departure.member_id, self._membership.generation
             if not member_id:
                 raise CommitFailed(f"{_names(offsets)}: this consumer is no longer in the group {group!r}")
         try:

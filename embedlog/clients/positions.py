@@ -250,21 +250,27 @@ class Positions:
                 self.seek(position.tp, self._reset_offset(position.tp))
         self._unresolved = []
 
-    def ready(self) -> Position | None:
+    def ready(self, *, idle: bool = True) -> Position | None:
         """The next partition with records, after a fetch if necessary; None if no partition has any.
 
-        Moves it to the end of the queue. Raises what reading raises.
+        Moves it to the end of the queue. Raises what reading raises. idle=False: let partitions that were
+        read to their ends stay in the queue. That costs less if they have grown when they are next looked at.
         """
         if self._unresolved:
             self.resolve()
         queue = self._queue
         for tp in self.arrivals.ready():
-            queue.append(self._all[tp])  # first, so that Ctrl-C loses none
+            position = self._all[tp]
+            queue.append(position)  # first, so that Ctrl-C loses none
             self.arrivals.forget(tp)
+            if position.reader is not None:
+                position.reader.at_end = False
         for _ in range(len(queue)):
             position = queue[0]
             queue.rotate(-1)
-            if length_hint(position.left) or self._fill(position):
+            if length_hint(position.left) or (
+                (idle or position.reader is None or not position.reader.at_end) and self._fill(position)
+            ):
                 return position
         return None
 
@@ -282,7 +288,7 @@ class Positions:
         taken: list[Record] = []
         while len(taken) < limit:
             try:
-                position = self.ready()
+                position = self.ready(idle=not taken)
             except EmbedlogError:
                 # The partition keeps its position, so the error is raised again.
                 if taken:
@@ -307,11 +313,19 @@ class Positions:
 
     def done(self, *, unchanged: bool) -> dict[TopicPartition, CommittedOffset]:
         """The offsets up to which partitions are done; with `unchanged` also if already committed."""
-        return _to_commit(((p, p.done) for p in self._all.values()), unchanged)
+        return {
+            p.tp: CommittedOffset(*place)
+            for p in self._all.values()
+            if (place := p.done)[0] >= 0 and (unchanged or place[0] != p.committed)
+        }
 
     def given(self, *, unchanged: bool) -> dict[TopicPartition, CommittedOffset]:
         """As `done`, for all returned records, whether or not the application has come back."""
-        return _to_commit(((p, p.at) for p in self._all.values()), unchanged)
+        return {
+            p.tp: CommittedOffset(*place)
+            for p in self._all.values()
+            if (place := p.at)[0] >= 0 and (unchanged or place[0] != p.committed)
+        }
 
     def committed(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
         """Note that these offsets have been committed."""
@@ -375,13 +389,3 @@ class Positions:
     def _edges(self, tp: TopicPartition) -> PartitionOffsets:
         """Raises NotAssigned."""
         return self._backend.offsets(*self[tp].tp)[tp.partition]
-
-
-def _to_commit(
-    places: Iterable[tuple[Position, OffsetAndEpoch]], unchanged: bool
-) -> dict[TopicPartition, CommittedOffset]:
-    return {
-        position.tp: CommittedOffset(offset, epoch)
-        for position, (offset, epoch) in places
-        if offset >= 0 and (unchanged or offset != position.committed)
-    }

@@ -508,7 +508,8 @@ class ClassicGroup:
 
     def _member(self, member_id: str, generation: int, group_instance_id: str | None) -> Member:
         """A member of this generation. Raises what the caller must be told if it is none."""
-        self._check_alive()
+        if self.state is GroupState.DEAD:
+            self._check_alive()
         member = self._members.current(member_id, group_instance_id)
         if member.is_new or generation != self.generation:
             raise IllegalGeneration(

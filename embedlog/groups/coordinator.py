@@ -193,10 +193,9 @@ class GroupCoordinator:
         with self._lock:
             self._check_open()
             found = self._of_member(group, member_id) if member_id else self._group(group, max_groups)
-            found.check_commit(
-                member_id, generation, now_ms=self._store.clock_ms(), group_instance_id=group_instance_id
-            )
-            self._offsets.commit(group, offsets)
+            now_ms = self._store.clock_ms()
+            found.check_commit(member_id, generation, now_ms=now_ms, group_instance_id=group_instance_id)
+            self._offsets.commit(group, offsets, now_ms)
 
     def committed_offsets(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
@@ -361,7 +360,8 @@ class GroupCoordinator:
 
     def _of_member(self, name: str, member_id: str) -> Group:
         """The group of a member. Raises UnknownMember if there is none; a member id never creates one."""
-        self._restore()
+        if not self._restored:
+            self._restore()
         group = self._groups.find(name)
         if group is None:
             check_group(name)
@@ -375,7 +375,8 @@ class GroupCoordinator:
 
     def _known(self, name: str) -> Group:
         """Raises GroupNotFound."""
-        self._restore()
+        if not self._restored:
+            self._restore()
         return self._groups.get(name)
 
     @contextmanager
