@@ -8,7 +8,6 @@ A name may be written with dots as in Kafka (`retention.ms`), with underscores a
 from __future__ import annotations
 
 import contextlib
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Self
@@ -224,6 +223,8 @@ def _resolved_by_one(
 def unknown_setting(typed: str, known: Iterable[str], synonyms: Iterable[str] = ()) -> str:
     """The error message for a name that is neither a setting nor a synonym."""
     known = tuple(known)
+    import difflib
+
     near = difflib.get_close_matches(plain(typed), (*known, *synonyms), n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"the settings are {', '.join(known)}"
     return f"unknown setting {shown(typed)}: {hint}"

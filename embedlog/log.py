@@ -1,7 +1,8 @@
 """The public face of a log: what `embedlog.open` returns.
 
 Delegates to the backend and to clients/, and closes the log's producers and consumers with it. Every method
-may be called from any thread.
+may be called from any thread. Clients other than appends are imported when they are first used: a program
+that only appends starts without them.
 """
 
 from __future__ import annotations
@@ -14,18 +15,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
-from .backends.local import ReaderBackend, WriterBackend
+from .backends.local import WriterBackend
 from .backends.port import Backend
 from .clients.append import append, append_batches, append_many
-from .clients.arrow import read_arrow
-from .clients.consumer import Consumer
-from .clients.options import ConsumerOptions, ProducerOptions, consumer_options, producer_options
 from .clients.partitioner import StickyPartitioner
-from .clients.producer import Producer
 from .clients.reader import DEFAULT_FETCH_BYTES, Where, read_at, read_records, read_values
-from .clients.record_input import Bytes, Given, HeadersInput
 from .clients.results import AppendedMany
-from .clients.subscription import Topics
 from .errors import InvalidGroup, TopicNotFound, UnsupportedByBackend, counted
 from .fast_append import FastPath, PartitionFields, many_on_fast_path, one_on_fast_path
 from .model import (
@@ -40,12 +35,17 @@ from .model import (
 )
 from .retention import name_policies
 from .runtime.closing import Closing
-from .store.read_only_store import ReadOnlyStore
 from .store.store import Store
 from .validation import as_path, check_flag, check_int
 
 if TYPE_CHECKING:
     import pyarrow
+
+    from .clients.consumer import Consumer
+    from .clients.options import ConsumerOptions, ProducerOptions
+    from .clients.producer import Producer
+    from .clients.record_input import Bytes, Given, HeadersInput
+    from .clients.subscription import Topics
 
 # Strong references: a log that the program no longer refers to is still closed at exit, abandoned after fork.
 _open_logs: set[Log] = set()
@@ -59,14 +59,12 @@ class Log(Closing):
     brokers; methods without a counterpart in Kafka's protocol raise UnsupportedByBackend, with advice.
     """
 
-    def __init__(self, engine: Store | ReadOnlyStore | Backend) -> None:
+    def __init__(self, engine: Store | Backend) -> None:
         self.backend: Backend
         topics: Mapping[str, Sequence[PartitionFields]] = {}
         if isinstance(engine, Store):
             self.backend = WriterBackend(engine)
             topics = engine.by_topic
-        elif isinstance(engine, ReadOnlyStore):
-            self.backend = ReaderBackend(engine)
         else:
             self.backend = engine
         self._partitioner = StickyPartitioner()
@@ -246,6 +244,9 @@ class Log(Closing):
 
         Raises UnknownSetting, InvalidArgument, InvalidType, ReadOnly, Closed.
         """
+        from .clients.options import producer_options
+        from .clients.producer import Producer
+
         checked = producer_options(options)
         self.backend.check_append(flush=checked.get("flush") is True)
         producer = Producer(self.backend, **checked)
@@ -340,6 +341,8 @@ class Log(Closing):
 
         Other arguments and errors as for `read`, without `follow`.
         """
+        from .clients.arrow import read_arrow
+
         return read_arrow(
             self.backend,
             topic,
@@ -359,6 +362,9 @@ class Log(Closing):
         For options see embedlog.Consumer. Raises UnknownSetting, InvalidArgument, InvalidType,
         InvalidGroup, TopicNotFound, Closed.
         """
+        from .clients.consumer import Consumer
+        from .clients.options import consumer_options
+
         checked = consumer_options(options)
         if group is not None and self.backend.coordinator is None and checked.get("offset_store") is None:
             raise InvalidGroup(

@@ -1,22 +1,21 @@
-"""`embedlog.open`: opens a Log from a path or an address."""
+"""`embedlog.open`: opens a Log from a path or an address.
+
+It imports what it opens, so that `import embedlog` costs next to nothing.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .config import LogSettings, TopicSettings, sorted_settings
 from .errors import InvalidArgument, InvalidType, UnsupportedByBackend, shown
-from .files.filesystem import FileSystem
-from .files.names import LAYOUTS
-from .log import Log
-from .recovery import Progress
-from .store.catalog import Catalog
-from .store.read_only_store import ReadOnlyStore
-from .store.store import Store
-from .validation import as_path, check_choice
+
+if TYPE_CHECKING:
+    from .files.filesystem import FileSystem
+    from .log import Log
+    from .recovery import Progress
 
 
 def open(
@@ -49,6 +48,10 @@ def open(
             partitions. ReadOnly, CorruptCheckpoint, StorageError, InvalidSetting, UnknownSetting,
             InvalidArgument, InvalidType. Of brokers: BrokerUnavailable, UnsupportedByBackend.
     """
+    from .files.filesystem import FileSystem
+    from .files.names import LAYOUTS
+    from .validation import as_path, check_choice
+
     if isinstance(path, str) and ("://" in path or path.startswith("kafka:")):
         check_choice("mode", mode, ("rw", "r"))
         given = {"layout": layout, "progress": progress, "fs": fs, "mode": None if mode == "rw" else mode}
@@ -62,8 +65,15 @@ def open(
     if fs is not None and not isinstance(fs, FileSystem):
         raise InvalidType(f"fs must be an embedlog.files.filesystem.FileSystem, not {type(fs).__name__}")
     if mode == "r":
+        from .backends.local import ReaderBackend
+        from .config import LogSettings, TopicSettings, sorted_settings
+        from .log import Log
+        from .store.read_only_store import ReadOnlyStore
+
         _, of_topics = sorted_settings(settings, LogSettings, TopicSettings)
-        return Log(ReadOnlyStore(directory, layout=layout, topic_settings=of_topics, fs=fs))
+        return Log(ReaderBackend(ReadOnlyStore(directory, layout=layout, topic_settings=of_topics, fs=fs)))
+    from .store.catalog import Catalog
+
     log = open_directory(directory, layout, progress=progress, fs=fs, **settings)
     with contextlib.ExitStack() as undo:
         undo.callback(log.close)
@@ -81,6 +91,10 @@ def open_directory(
     **settings: Any,
 ) -> Log:
     """`open` for writing, also of the directory of a cluster's broker: for the broker itself."""
+    from .config import LogSettings, TopicSettings, sorted_settings
+    from .log import Log
+    from .store.store import Store
+
     of_log, of_topics = sorted_settings(settings, LogSettings, TopicSettings)
     return Log(
         Store(
@@ -104,7 +118,7 @@ def _open_remote(address: str, given: Mapping[str, object], settings: dict[str, 
             raise UnsupportedByBackend(
                 f"{name}={shown(value)} belongs to a directory, not to {shown(address)}"
             )
-    # Programs that only open directories do not pay for this import.
     from .backends.remote import RemoteBackend
+    from .log import Log
 
     return Log(RemoteBackend(address, settings))

@@ -33,7 +33,6 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from .codec.sniff import identify
 from .config import TopicSettings
 from .errors import CorruptCheckpoint, CorruptRecord, NotALog, counted
 from .files.filesystem import TEMPORARY
@@ -323,6 +322,8 @@ class _Opening:
 
         Past the recovery point this check proves nothing: a torn batch may look like any format.
         """
+        from .codec.sniff import identify
+
         kind = identify(segment.pread(min(segment.size, _SNIFFED), 0))
         if kind in ("message-set-v0", "message-set-v1", "0.7"):
             raise NotALog(

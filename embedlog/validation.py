@@ -10,7 +10,6 @@ Invariant: only embedlog's errors are raised, with messages of a few lines at mo
 from __future__ import annotations
 
 import functools
-import inspect
 import os
 import sys
 import threading
@@ -37,6 +36,8 @@ _R = TypeVar("_R")
 # Two of these can be added and still be passed to a lock.
 _LONGEST_WAIT_S: Final = threading.TIMEOUT_MAX / 4
 
+_VAR_KEYWORDS: Final = 0x08  # inspect.CO_VARKEYWORDS
+
 
 def also_named(synonyms: Synonyms) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Decorator: keyword arguments may be written with dots, and as synonyms.
@@ -46,9 +47,9 @@ def also_named(synonyms: Synonyms) -> Callable[[Callable[_P, _R]], Callable[_P, 
     """
 
     def decorated(function: Callable[_P, _R]) -> Callable[_P, _R]:
-        parameters = inspect.signature(function).parameters.values()
-        takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
-        known = tuple(each.name for each in parameters if each.kind is not inspect.Parameter.VAR_KEYWORD)
+        code = function.__code__  # not inspect, whose import would take longer than all of this module
+        takes_any = bool(code.co_flags & _VAR_KEYWORDS)
+        known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
 
         @functools.wraps(function)
         def call(*args: _P.args, **given: _P.kwargs) -> _R:

@@ -23,7 +23,6 @@ import embedlog
 from embedlog import FileOffsetStore, Log, TopicPartition
 from embedlog.errors import DirectoryLocked, ForkedHandle, OffsetOutOfRange, StorageError, TopicNotFound
 from embedlog.files.filesystem import FileSystem
-from embedlog.store.read_only_store import ReadOnlyStore
 from embedlog.store.store import Store
 
 Start = Callable[..., Program]
@@ -208,7 +207,7 @@ def test_a_reader_below_a_moved_log_start_gets_an_error(program: Start, path: Pa
     moves: list[int] = []
     writer = Writer(program, path)
     writer.do("log.create_topic('t')")
-    with Log(ReadOnlyStore(str(path), fs=Overtaken())) as reader:
+    with embedlog.open(path, mode="r", fs=Overtaken()) as reader:
         for start in range(0, 120, 12):
             for i in range(start, start + 12):
                 writer.do(f"log.append('t', b'{i}' + bytes(500))")

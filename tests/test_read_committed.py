@@ -24,7 +24,6 @@ import embedlog
 from embedlog import Log
 from embedlog.errors import CorruptRecord, OffsetOutOfRange
 from embedlog.files.filesystem import FileSystem
-from embedlog.store.read_only_store import ReadOnlyStore
 
 pytestmark = pytest.mark.plain
 
@@ -365,7 +364,7 @@ class Scene:
         self.log.create_topic("t")
         self.transactions = Transactions(lambda batch: partition_of(self.log).append(batch).base_offset)
         self.fs = Interrupted()
-        self.reader = Log(ReadOnlyStore(str(path), fs=self.fs))
+        self.reader = embedlog.open(path, mode="r", fs=self.fs)
 
     def fill(self) -> None:
         """Segments with ended transactions of all kinds; some of the ends are not flushed."""
@@ -504,7 +503,7 @@ def test_read_uncommitted_costs_nothing_extra(tmp_path: Path) -> None:
             asked.append(path)
             return super().open_read(path)
 
-    reader = Log(ReadOnlyStore(str(scene.path), fs=Noting()))
+    reader = embedlog.open(scene.path, mode="r", fs=Noting())
     assert len(values(reader)) > len(scene.transactions.expected())
     scene.some(7)
     values(reader)
@@ -553,7 +552,7 @@ def test_a_new_reader_begins_at_the_latest_snapshot(tmp_path: Path) -> None:
     crash(scene.log)
     for lost in ((), ("writer-state",)):
         fs = Interrupted()
-        reader = Log(ReadOnlyStore(str(copy_of(scene.path, *lost)), fs=fs))
+        reader = embedlog.open(copy_of(scene.path, *lost), mode="r", fs=fs)
         partition = reader.backend._engine.partition("t", 0)
         assert partition.fetch(301, 1 << 20, read_committed=True).last_stable_offset == 301
         assert fs.bytes_read < 40_000

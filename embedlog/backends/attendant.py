@@ -22,12 +22,12 @@ import contextlib
 import logging
 import os
 import threading
-from typing import Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 from ..errors import EmbedlogError, StorageError
 from ..files.directory_watch import FALLBACK_MS, Watch
 from ..files.names import REQUESTS_DIRECTORY
-from ..groups.coordinator import GroupCoordinator
 from ..runtime.uninterruptible import uninterruptible
 from ..runtime.wakeups import OneShotEvent
 from ..store.atomic_append import append_atomically, discard, tidy
@@ -44,13 +44,16 @@ from .requests import (
     encode_answer,
 )
 
+if TYPE_CHECKING:
+    from ..groups.coordinator import GroupCoordinator
+
 logger = logging.getLogger(__name__)
 
 _LEFTOVER_MS: Final = 3_600_000
 _LARGEST_REQUEST: Final = 16 << 20
 
 
-def carry_out(store: Store, coordinator: GroupCoordinator, request: Request) -> int:
+def carry_out(store: Store, coordinator: Callable[[], GroupCoordinator], request: Request) -> int:
     """Execute a request. Durable on return, except offsets, which are as durable as any commit.
 
     Returns the result that requests.py defines for its kind. Raises EmbedlogError: nothing was done, or the
@@ -60,7 +63,7 @@ def carry_out(store: Store, coordinator: GroupCoordinator, request: Request) -> 
         if not isinstance(request, Discard):
             store.catalog.check_whole()
         if isinstance(request, CommitOffsets):
-            coordinator.commit_offsets(request.group, request.offsets)
+            coordinator().commit_offsets(request.group, request.offsets)
             return 1
         if isinstance(request, Discard):
             return discard(store, request.chosen)
@@ -81,7 +84,7 @@ def _tidy(store: Store) -> None:
 class Attendant:
     """The thread of an open log that executes requests. Thread-safe."""
 
-    def __init__(self, store: Store, coordinator: GroupCoordinator) -> None:
+    def __init__(self, store: Store, coordinator: Callable[[], GroupCoordinator]) -> None:
         self._store = store
         self._fs = store.fs
         self._coordinator = coordinator

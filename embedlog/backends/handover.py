@@ -120,7 +120,7 @@ def _alone(path: str, request: Request) -> int:
         last.callback(store.close)
         coordinator = GroupCoordinator(store)
         last.callback(coordinator.close)
-        return carry_out(store, coordinator, request)
+        return carry_out(store, lambda: coordinator, request)
 
 
 class _Sent:

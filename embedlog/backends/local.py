@@ -7,15 +7,15 @@ partitions; a reader watches the files that the writer process changes.
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import ClassVar, Final, NamedTuple, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, NoReturn, Self, TypeVar
 
 from ..config import TopicSettings
 from ..errors import InvalidArgument, ReadOnly, StorageError, TopicNotFound
 from ..files.directory_watch import Watch
 from ..files.names import FORGETTING_OFFSETS, check_not_internal
-from ..groups.coordinator import GroupCoordinator
 from ..model import (
     Appended,
     Fetched,
@@ -31,12 +31,14 @@ from ..model import (
 )
 from ..partition import Partition
 from ..storage.reader import ReadablePartition
-from ..store.backup import backup
-from ..store.read_only_store import ReadOnlyStore
 from ..store.store import Store
 from .arrivals import PolledArrivals
 from .attendant import Attendant
 from .port import Interrupt, PartitionAppender
+
+if TYPE_CHECKING:
+    from ..groups.coordinator import GroupCoordinator
+    from ..store.read_only_store import ReadOnlyStore
 
 # The writer's write wakes us a moment before it stores its edges: check again after these delays.
 _EDGE_DELAYS_MS: Final = (0.0, 0.2, 1.0, 5.0, 20.0)
@@ -197,7 +199,6 @@ class WriterBackend(EngineBackend):
     def __init__(self, store: Store) -> None:
         super().__init__(store)
         self.store = store
-        self.coordinator = GroupCoordinator(store)
         self.appenders = store.partitions_of
         self.create_topic = store.create_topic
         self.alter_topic = store.alter_topic
@@ -205,9 +206,26 @@ class WriterBackend(EngineBackend):
         self.delete_topic = store.delete_topic
         self.flush = store.flush
         self.reopen = store.reopen
-        self._attendant = Attendant(store, self.coordinator)
+        self._lock = threading.Lock()
+        # Both are guarded by _lock.
+        self._coordinator: GroupCoordinator | None = None
+        self._closed = False
+        store.deletions.listen(lambda topic: self.coordinator.forget_topic(topic))
+        self._attendant = Attendant(store, lambda: self.coordinator)
         if store.background.started:
             self._attendant.start()
+
+    @property
+    def coordinator(self) -> GroupCoordinator:
+        """Created when it is first used: a program without groups need not import them."""
+        with self._lock:
+            if self._coordinator is None:
+                from ..groups.coordinator import GroupCoordinator
+
+                self._coordinator = GroupCoordinator(self.store)
+                if self._closed:
+                    self._coordinator.close()
+            return self._coordinator
 
     @property
     def topic_admin(self) -> WriterBackend:
@@ -282,17 +300,24 @@ class WriterBackend(EngineBackend):
         )
 
     def backup(self, destination: str) -> None:
+        from ..store.backup import backup
+
         backup(self.store, destination)
 
     def close(self) -> None:
         try:
             self._attendant.stop()
-            self.coordinator.close()
+            with self._lock:
+                self._closed, coordinator = True, self._coordinator
+            if coordinator is not None:
+                coordinator.close()
         finally:
             self.store.close()
 
     def abandon(self) -> None:
-        self.coordinator.abandon()
+        self._lock, self._closed = threading.Lock(), True
+        if self._coordinator is not None:
+            self._coordinator.abandon()
         try:
             self.store.abandon()
         finally:

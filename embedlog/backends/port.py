@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -44,6 +43,8 @@ from ..model import (
 from ..runtime.wakeups import Wakeup
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from ..groups.events import GroupDescription
     from ..model import PartitionRecovery, RecoveryReport
 

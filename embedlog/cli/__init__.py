@@ -113,7 +113,10 @@ def _parser(arguments: Sequence[str]) -> Parser:
     kind = WireParser if names_brokers(arguments) else Parser
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=kind)
     wanted = next((argument for argument in arguments if not argument.startswith("-")), "")
-    names = [COMMANDS[wanted]] if wanted in COMMANDS else dict.fromkeys(COMMANDS.values())
+    if wanted in COMMANDS:
+        names = [COMMANDS[wanted]]
+    else:  # `--version` needs no command
+        names = [] if "--version" in arguments else list(dict.fromkeys(COMMANDS.values()))
     for name in names:
         importlib.import_module(f".{name}", __name__).add_parser(subparsers)
     return parser

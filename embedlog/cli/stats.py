@@ -26,7 +26,6 @@ _LIBRARIES: Final = (
     "lz4",
     "python-snappy",
     "portalocker",
-    "inotify_simple",
     "rich",
 )
 _DESCRIPTION: Final = """\

@@ -28,12 +28,12 @@ import struct
 import threading
 import zlib
 from collections.abc import Callable, Iterator
-
-import lz4.frame
-import snappy
-import zstandard
+from typing import TYPE_CHECKING
 
 from ..errors import CompressionUnavailable, DecompressedTooLarge, DecompressionError, InvalidArgument, shown
+
+if TYPE_CHECKING:  # each codec imports its library when it is first used
+    import zstandard
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 
@@ -96,6 +96,8 @@ def compress(
     if codec == SNAPPY:
         return _compress_snappy(data)
     if codec == LZ4:
+        import lz4.frame
+
         framed: bytes = lz4.frame.compress(
             data,
             compression_level=0 if level is None else level,
@@ -169,6 +171,8 @@ def _decompress_gzip(data: bytes, max_size: int, piece_size: int) -> Iterator[by
 
 
 def _compress_snappy(data: bytes | bytearray) -> bytes:
+    import snappy
+
     parts = [_XERIAL_HEADER]
     for start in range(0, len(data), _XERIAL_BLOCK):
         block = snappy.compress(data[start : start + _XERIAL_BLOCK])
@@ -198,6 +202,8 @@ def _decompress_snappy(data: bytes, max_size: int, piece_size: int) -> Iterator[
 
 
 def _decompress_raw_snappy(data: bytes, max_size: int, size_before: int = 0) -> bytes:
+    import snappy
+
     declared = 0
     for i, byte in enumerate(data[:5]):
         declared |= (byte & 0x7F) << (7 * i)
@@ -220,6 +226,8 @@ def _decompress_raw_snappy(data: bytes, max_size: int, size_before: int = 0) -> 
 
 
 def _decompress_lz4(data: bytes, max_size: int, piece_size: int) -> Iterator[bytes]:
+    import lz4.frame
+
     unpacker = lz4.frame.LZ4FrameDecompressor()
     size = 0
     chunk = max(_FIRST_CHUNK, 4 * len(data))
@@ -284,6 +292,8 @@ def _zstd_compressor(level: int) -> zstandard.ZstdCompressor:
     if known is None:
         known = _thread.compressors = {}
     if level not in known:
+        import zstandard
+
         known[level] = zstandard.ZstdCompressor(level=level)
     return known[level]
 
@@ -298,11 +308,15 @@ def _zstd_decompressor(max_size: int) -> zstandard.ZstdDecompressor:
     if known is None:
         known = _thread.decompressors = {}
     if window not in known:
+        import zstandard
+
         known[window] = zstandard.ZstdDecompressor(max_window_size=window)
     return known[window]
 
 
 def _decompress_zstd(data: bytes, max_size: int, piece_size: int) -> Iterator[bytes]:
+    import zstandard
+
     try:
         declared = zstandard.frame_content_size(data)
     except zstandard.ZstdError as error:
@@ -328,6 +342,8 @@ def _decompress_zstd_stream(
     unpacker: zstandard.ZstdDecompressor, data: bytes, max_size: int, piece_size: int
 ) -> Iterator[bytes]:
     """For frames that do not state their size, for several in a row, and for pieces."""
+    import zstandard
+
     limit = max_size + len(_SENTINEL)
     chunk = max(_FIRST_CHUNK, 4 * len(data))
     size = 0

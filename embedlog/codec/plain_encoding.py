@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from itertools import accumulate, islice, repeat
 from operator import add
 from struct import Struct
@@ -83,7 +83,7 @@ _varints = _Table(encode_varint)
 _null_key_and_length = _Table(lambda length: b"\x01" + encode_varint(length))
 _field_sizes = _Table(_field_size)
 _timestamp_deltas = _Table(encode_varlong)
-_offset_deltas = [encode_varint(i) for i in range(8192)]
+_SMALL_DELTAS = 8192
 # What comes before a record's offset delta, by the size of what comes after the attributes: by whether the
 # timestamp delta, if it is 0 for all, belongs to it, and the header count of the record before. (The first
 # one is moved to the end of the whole.)
@@ -92,6 +92,11 @@ _starts = [
     for count in (b"", _NO_HEADERS)
 ]
 _record_sizes = _Table(lambda size: varint_size(1 + size) + 1 + size)
+
+
+@cache
+def _offset_deltas() -> list[bytes]:
+    return [encode_varint(number) for number in range(_SMALL_DELTAS)]
 
 
 # -- a batch -----------------------------------------------------------------------------------------
@@ -176,8 +181,9 @@ class BatchBuilder:
         is_still = self._append_time or set(timestamps) == {base}
         is_keyed, has_headers = set(map(type, keys)) != _ONLY_NULLS, any(headers)
         data, lengths = _column("value", values)
-        offsets: Sequence[bytes] = _offset_deltas[first:end]
-        if end > len(_offset_deltas):
+        if end <= _SMALL_DELTAS:
+            offsets: Sequence[bytes] = _offset_deltas()[first:end]
+        else:
             offsets = list(map(encode_varint, range(first, end)))
         # Of each column its pieces; of each that differs from record to record, the sizes.
         columns: list[Iterable[Any]] = [offsets]

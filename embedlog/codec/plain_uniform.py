@@ -20,8 +20,8 @@ AT_LEAST: Final = 8  # for fewer, the check costs more than it saves
 _ONE_BYTE: Final = 64  # the first offset delta whose varint takes two bytes
 _TWO_BYTES: Final = 8192  # ... three bytes
 _DELTAS: Final = bytes(range(0, 2 * _ONE_BYTE, 2))
-_LOW: Final = bytes(2 * delta & 127 | 128 for delta in range(_TWO_BYTES))
-_HIGH: Final = bytes(2 * delta >> 7 for delta in range(_TWO_BYTES))
+_LOW: Final = bytes(2 * delta & 127 | 128 for delta in range(_ONE_BYTE)) * (_TWO_BYTES // _ONE_BYTE)
+_HIGH: Final = b"".join(bytes((high,)) * _ONE_BYTE for high in range(_TWO_BYTES // _ONE_BYTE))
 
 
 class UniformRecords(NamedTuple):

@@ -1,6 +1,6 @@
 """Sleeps until another process changes a directory.
 
-Linux has inotify (through inotify_simple), macOS and the BSDs have kqueue. Other systems, and network file
+Linux has inotify, macOS and the BSDs have kqueue. Other systems, and network file
 systems whose changes the kernel does not see, are polled every FALLBACK_MS. A watch may report spurious
 changes, and may be up to FALLBACK_MS late, so the caller checks for itself after each wakeup.
 """
@@ -29,29 +29,39 @@ class _Changes(Protocol):
 
 
 if sys.platform == "linux":
-    from inotify_simple import INotify, flags
+    import ctypes
 
-    _EVENTS: Final = flags.MODIFY | flags.CREATE | flags.MOVED_TO | flags.MOVE_SELF | flags.DELETE_SELF
+    # IN_MODIFY, IN_MOVED_TO, IN_CREATE, IN_DELETE_SELF, IN_MOVE_SELF
+    _EVENTS: Final = 0x2 | 0x80 | 0x100 | 0x400 | 0x800
+
+    def _checked(result: int) -> int:
+        if result < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        return result
 
     class _Inotify:
+        """inotify(7), by the C library that this process has loaded."""
+
         def __init__(self, directories: Iterable[str]) -> None:
-            self._inotify = INotify()
+            libc = ctypes.CDLL(None, use_errno=True)  # find_library would run ldconfig
+            self._fd = _checked(libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
             try:
                 for directory in directories:
                     with contextlib.suppress(FileNotFoundError):
-                        self._inotify.add_watch(directory, _EVENTS)
+                        _checked(libc.inotify_add_watch(self._fd, os.fsencode(directory), _EVENTS))
             except OSError:
-                self._inotify.close()
+                self.close()
                 raise
 
         def fileno(self) -> int:
-            return int(self._inotify.fileno())
+            return self._fd
 
         def drain(self) -> None:
-            self._inotify.read(timeout=0)
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._fd, 1 << 16)
 
         def close(self) -> None:
-            self._inotify.close()
+            os.close(self._fd)
 
     def _changes(directories: Iterable[str]) -> _Changes | None:
         try:

@@ -21,12 +21,9 @@ import os
 import resource
 import sys
 import threading
-import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
-
-import portalocker
 
 from ..errors import DiskFull, StorageError
 
@@ -199,7 +196,7 @@ class FileSystem:
     def boot_id(self) -> bytes:
         """16 bytes that identify this boot of the machine; zeros if the system does not tell."""
         try:
-            return uuid.UUID(_boot_id()).bytes
+            return bytes.fromhex(_boot_id().replace("-", ""))
         except (OSError, ValueError):
             return bytes(16)
 
@@ -292,6 +289,8 @@ class FileSystem:
         flock, through portalocker: released when the holder dies. If the file was replaced meanwhile, a
         second owner could lock the new one, so the name must still refer to the locked file.
         """
+        import portalocker  # imports importlib.metadata and email: a third of a small program's start
+
         while True:
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             try:

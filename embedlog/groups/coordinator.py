@@ -67,7 +67,6 @@ class GroupCoordinator:
         self._wakers: dict[str, dict[str, Callable[[], object]]] = {}
         self._closed = False
         self._wake_timer = store.background.add_timer("groups", self._tick)
-        store.deletions.listen(self._forget_topic)
 
     # -- membership ------------------------------------------------------------------------------------
 
@@ -253,7 +252,7 @@ class GroupCoordinator:
                 else:
                     self._offsets.delete(group.name, expired)
 
-    def _forget_topic(self, topic: str) -> None:
+    def forget_topic(self, topic: str) -> None:
         """Delete a deleted topic's offsets: a later topic of that name is another one."""
         try:
             with self._lock:

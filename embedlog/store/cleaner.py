@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from ..compaction import compact, should_compact
 from ..config import LogSettings
 from ..errors import EmbedlogError
 from ..fast_append import ApproximateCounter
@@ -88,6 +87,8 @@ class Cleaner:
         self, partition: Partition, throttle: Throttle | None, pace: Pace, *, force: bool
     ) -> int:
         """Compact one partition, if it is dirty enough or forced. Returns the bytes freed."""
+        from ..compaction import compact, should_compact
+
         first_dirty = self._checkpointer.cleaned_up_to(partition.name)
         now = self._clock_ms()
         if not force and not should_compact(partition, partition.settings, now, first_dirty):

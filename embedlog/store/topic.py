@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import base64
-import uuid
+import os
+from base64 import urlsafe_b64encode
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -40,9 +40,12 @@ class Topic:
 
 def new_id() -> str:
     """A UUID as Kafka writes ids: 22 characters of URL-safe base64 that do not start with a dash."""
-    while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()).startswith("-"):
-        pass
-    return text
+    while True:
+        bits = bytearray(os.urandom(16))
+        bits[6], bits[8] = bits[6] & 0x0F | 0x40, bits[8] & 0x3F | 0x80  # a random UUID (version 4)
+        text = urlsafe_b64encode(bits).rstrip(b"=").decode()
+        if not text.startswith("-"):
+            return text
 
 
 def check_partition_count(partitions: object) -> None:
