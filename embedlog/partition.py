@@ -76,7 +76,7 @@ class Partition(PartitionFields):
         self._flusher = flusher = LogFlusher(log, active, host, self)
         writer = LogWriter(log, active, flusher, host, self)
         self.appender = Appender(log, active, writer, flusher, host)
-        self.reader = PartitionReader(log)
+        self.reader = PartitionReader(log, files)
         self.lifecycle = SegmentLifecycle(log, self.appender, host)
         # Bound methods rather than methods that call them: some callers count every call.
         self.fast_append = self.appender.fast_append

@@ -20,11 +20,11 @@ import errno
 import logging
 import struct
 import threading
-from bisect import bisect_left
+import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from .codec import HEADER_SIZE, BatchHeader, loops, read_header
 from .codec.rules import ANY_OFFSET, NEVER, Rules
@@ -43,6 +43,7 @@ from .index import (
     lookup_offset,
     lookup_time,
 )
+from .runtime.recent import Recent
 from .scan.batch_scan import Run, scan_batches
 from .scan.resync import batch_after_damage
 
@@ -50,21 +51,24 @@ logger = logging.getLogger(__name__)
 
 _WALK_CHUNK: Final = 1 << 16
 _SEEK_CHUNK: Final = 3 << 12  # past an index entry: checks it and finds the batch in one read
-_MOST_AROUND: Final = 1 << 18
+_MOST_NEAR: Final = 1 << 18
 _BASE_AND_DELTA: Final = struct.Struct(">q15xi")
 _MAX_SPAN: Final = (1 << 32) - 1  # the largest relative offset of an index entry
+_PARTITIONS_WITH_KEPT_RECORDS: Final = 32  # see storage/reader.py
+_CHECK_INDEX_S: Final = 0.1
 _STALE_INDEX_BYTES: Final = 16 << 20  # with more bytes past its last entry an index is stale
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """What all segments of a log share: system calls, descriptors, cached indexes."""
+    """What all segments of a log share: system calls, descriptors, caches."""
 
     fs: FileSystem
     descriptors: Descriptors
     indexes: IndexCache
     layout: Layout
     writable: bool = True
+    kept_records: Recent[Any, Any] = field(default_factory=lambda: Recent(_PARTITIONS_WITH_KEPT_RECORDS))
 
 
 class NotRemoved(OSError):
@@ -117,6 +121,7 @@ class Segment(SegmentFields):
         self._saved = (0, 0)  # how many of the builder's entries are in the files
         self._saving = threading.Lock()
         self._loaded_sizes: tuple[int, int] | None = None  # of the index files, if it grows elsewhere
+        self._check_index_at = 0.0  # look for larger ones then
         self._largest_timestamp_ms: int | None = None
 
     def __repr__(self) -> str:
@@ -211,28 +216,22 @@ class Segment(SegmentFields):
         self._repair_indexes()
         return found
 
-    def around(self, offset: int, end: int) -> tuple[bytes, int, int]:
+    def read_near(self, offset: int, end: int) -> tuple[bytes, int, int]:
         """The bytes that contain the batch with `offset`, according to the index. They start with a batch.
 
-        Returns these bytes, and the base offset and the last offset of that first batch, each -1 if unknown.
-        Nothing is validated. `end` is the visible size in bytes. Raises OSError, and IndexError if entries
-        disappear meanwhile.
+        Returns them, and base offset and last offset of that first batch, each -1 if unknown. Validates
+        nothing. `end` is the visible size. Raises OSError; IndexError if entries disappear meanwhile.
         """
         offsets, positions = self.entries()[0]
-        i = bisect_left(offsets, offset - self.base_offset)
-        count = len(offsets)
-        stop = min(positions[i + 1], end) if i + 1 < count else end
-        if not i:
-            return self.pread(min(stop, _MOST_AROUND), 0), self.base_offset, -1
-        before = positions[i - 1]
-        if i < count and positions[i] - before > 2 * self._interval:
-            # So many bytes are usually one batch, and the next entry is that of the wanted batch.
-            pos = positions[i]
-            data = self.pread(min(stop - pos, _MOST_AROUND), pos)
-            if int.from_bytes(data[:8]) <= offset:
-                return data, -1, self.base_offset + offsets[i]
-        data = self.pread(min(stop - before, _MOST_AROUND), before)
-        return data, -1, self.base_offset + offsets[i - 1]
+        base, large = self.base_offset, 2 * self._interval  # so many bytes are usually one batch
+        pos, stop, last = loops.bytes_near(offsets, positions, offset - base, end, large)
+        data = self.pread(stop - pos if stop - pos < _MOST_NEAR else _MOST_NEAR, pos)
+        if last < 0:
+            return data, base, -1
+        if int.from_bytes(data[:8]) > offset:
+            pos, stop, last = loops.bytes_near(offsets, positions, offset - base, end, UNBOUNDED)
+            data = self.pread(min(stop - pos, _MOST_NEAR), pos)
+        return data, -1, base + last
 
     def from_time(self, time_ms: int, end: int, *, may_have_gaps: bool = True) -> Iterator[BatchHeader]:
         """The batches that may contain a record with a timestamp >= time_ms."""
@@ -355,12 +354,14 @@ class Segment(SegmentFields):
         builder = self.builder
         if builder is not None:
             return builder.offsets, builder.times
-        # Cached indexes of a segment that grows elsewhere are valid while the files keep their sizes.
-        sizes = self._index_files.sizes() if self.grows_elsewhere else None
         cached = self._files.indexes.get(self.path)
-        if cached is not None and sizes == self._loaded_sizes:
+        if cached is not None and (not self.grows_elsewhere or time.monotonic() < self._check_index_at):
             return cached
-        self._loaded_sizes = sizes
+        if self.grows_elsewhere:  # the writer saves the indexes after each flush
+            sizes, loaded = self._index_files.sizes(), self._loaded_sizes
+            self._loaded_sizes, self._check_index_at = sizes, time.monotonic() + _CHECK_INDEX_S
+            if cached is not None and sizes == loaded:
+                return cached
         try:
             # The index files of a segment that grows elsewhere may be ahead of the size that we know.
             size = UNBOUNDED if self.grows_elsewhere else self.size

@@ -97,7 +97,7 @@ class EngineBackend:
             self._read_failed(found, error)
 
     def record_at(self, topic: str, partition: int, offset: int) -> Record | None:
-        return self._engine.partition(topic, partition).record_at(offset)
+        return self._engine.record_at(topic, partition, offset)
 
     def may_have_data(self, topic: str, partition: int, offset: int, *, read_committed: bool) -> bool:
         return self._engine.partition(topic, partition).has_data(offset, read_committed=read_committed)

@@ -449,6 +449,38 @@ def find_offset(buffer, pos, end, rules, offset: int64_t):
         PyBuffer_Release(cython.address(view))
 
 
+def bytes_near(offsets, positions, offset: int64_t, end: int64_t, large: int64_t):
+    """See `plain_scanning`."""
+    views: Py_buffer[2]
+    low: cython.Py_ssize_t = 0
+    PyObject_GetBuffer(offsets, cython.address(views[0]), PyBUF_SIMPLE)
+    try:
+        PyObject_GetBuffer(positions, cython.address(views[1]), PyBUF_SIMPLE)
+        try:
+            last = cython.cast(cython.pointer(uint32_t), views[0].buf)
+            begin = cython.cast(cython.pointer(uint32_t), views[1].buf)
+            count: cython.Py_ssize_t = min(views[0].len, views[1].len) // 4
+            high: cython.Py_ssize_t = views[0].len // 4
+            while low < high:
+                middle: cython.Py_ssize_t = (low + high) // 2
+                if last[middle] < offset:
+                    low = middle + 1
+                else:
+                    high = middle
+            stop: int64_t = min(cython.cast(int64_t, begin[low + 1]), end) if low + 1 < count else end
+            if low == 0:
+                return 0, stop, -1
+            if low > count:
+                raise IndexError
+            if low < count and cython.cast(int64_t, begin[low]) - begin[low - 1] > large:
+                return begin[low], stop, last[low]
+            return begin[low - 1], stop, last[low - 1]
+        finally:
+            PyBuffer_Release(cython.address(views[1]))
+    finally:
+        PyBuffer_Release(cython.address(views[0]))
+
+
 def increasing(column):
     """See `plain_scanning`."""
     rises: cython.bint = True

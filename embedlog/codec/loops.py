@@ -4,7 +4,8 @@
                 encode_one  seal
     decoding    decode_records  decode_values  record_spans                    the records of one batch
                 decode_run  values_run  record_at                              the records of a run (rules.py)
-    scanning    scan_run  intact_run  compare_run  check_run  whole_batches  find_offset  increasing
+    scanning    scan_run  intact_run  compare_run  check_run  whole_batches  find_offset  bytes_near
+                increasing
                 ready_batch                                                    one batch as sent
                 whole_records                                                  a piece of one batch
     columns     Columns                                                        records as columns
@@ -78,6 +79,7 @@ ready_batch = _scanning.ready_batch
 whole_records = _scanning.whole_records
 whole_batches = _scanning.whole_batches
 find_offset = _scanning.find_offset
+bytes_near = _scanning.bytes_near
 increasing = _scanning.increasing
 
 Columns = _columns.Columns

@@ -6,6 +6,7 @@
     check_run       checks the records inside
     whole_batches   how far complete batches reach
     find_offset     the batch that contains an offset
+    bytes_near      the same by an index
     ready_batch     checks one batch completely, as producers send most of them
     whole_records   counts the complete records in a piece of a batch
 
@@ -17,6 +18,7 @@ Source: Kafka 2.7 implementation, sections 5.3.1 (record batch) and 5.4 (recover
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from operator import lt
 from struct import Struct
 from typing import TYPE_CHECKING
@@ -267,6 +269,30 @@ def find_offset(buffer: ReadBuffer, pos: int, end: int, rules: Rules, offset: in
             return header.pos, next_offset, True
         pos, next_offset = header.pos + header.size, header.next_offset
     return pos, next_offset, False
+
+
+def bytes_near(
+    offsets: array[int], positions: array[int], offset: int, end: int, large: int
+) -> tuple[int, int, int]:
+    """The bytes around the batch with an offset, by an index: (pos, stop, last offset of the batch at pos).
+
+    They begin with that batch if its entry is more than `large` bytes past the one before, else with the one
+    of the entry before. The last offset is -1 for the segment's first batch, which has no entry.
+
+    Args:
+        offsets, positions: the entries of the index.
+        offset: as the entries have it, relative to the segment's base offset.
+        end: the size of the segment.
+    """
+    i = bisect_left(offsets, offset)
+    count = min(len(offsets), len(positions))
+    stop = min(positions[i + 1], end) if i + 1 < count else end
+    if not i:
+        return 0, stop, -1
+    before = positions[i - 1]
+    if i < count and positions[i] - before > large:
+        return positions[i], stop, offsets[i]
+    return before, stop, offsets[i - 1]
 
 
 def increasing(column: array[int]) -> bool:

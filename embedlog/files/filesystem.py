@@ -376,15 +376,24 @@ class Descriptors:
             self._release(handle)
 
     def pread(self, handle: ReadHandle, size: int, pos: int) -> bytes:
-        """Read through a handle."""
-        fd = self._acquire(handle)
+        """Read through a handle. As `use`, but without calls for the file used last: lookups are short."""
+        lock = self._lock
+        with lock:
+            fd = handle.fd if handle is self._latest else -1
+            if fd >= 0:
+                handle.users += 1
+        if fd < 0:
+            fd = self._acquire(handle)
         try:
             return self._fs.pread(fd, size, pos)
         except OSError as error:
             _set_filename(error, handle.path)
             raise
         finally:
-            self._release(handle)
+            with lock:
+                handle.users -= 1
+                if not handle.users and id(handle) not in self._open:
+                    self._close(handle)
 
     def pread_into(self, handle: ReadHandle, buffer: bytearray | memoryview, pos: int) -> int:
         """Read through a handle into a buffer."""

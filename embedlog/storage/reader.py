@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Final, NamedTuple, Protocol
 
 from ..codec import HEADER_SIZE, BatchHeader, decode_pieces, loops, scan
-from ..errors import CorruptRecord, EmbedlogError, LogTruncated, OffsetOutOfRange, StorageError
+from ..errors import CorruptRecord, LogTruncated, OffsetOutOfRange, StorageError
 from ..model import (
     AbortedTransaction,
     Fetched,
@@ -26,9 +26,10 @@ from ..model import (
     Record,
     TopicPartition,
 )
-from ..segment import Segment
+from ..segment import Files, Segment
 from .log_snapshot import LogBounds, LogSnapshot, StableRange
 from .offset_ranges import split_offsets
+from .record_lookup import RecordLookup
 
 LATEST_TIME: Final = -1
 EARLIEST_TIME: Final = -2
@@ -103,8 +104,9 @@ class ReadablePartition(Protocol):
 class PartitionReader:
     """Reads one partition. All methods are safe between threads and block no writer."""
 
-    def __init__(self, log: LogView) -> None:
+    def __init__(self, log: LogView, files: Files) -> None:
         self._log = log
+        self.record_at = RecordLookup(log.name, log.bounds, files).record_at
         # Next offset -> position of its batch: most fetches continue an earlier one and need no lookup.
         # Needs no lock: an entry is used once, and only with the segment object that it names.
         self._hints: dict[int, tuple[Segment, int]] = {}
@@ -184,29 +186,6 @@ class PartitionReader:
         segment, pos, data, next_offset = found
         aborted = tuple(t for t in stable.aborted if t.first_offset < next_offset and t.last_offset >= offset)
         return empty._replace(data=data, aborted=aborted, path=segment.path, pos=pos, next_offset=next_offset)
-
-    def record_at(self, offset: int) -> Record | None:
-        """Fast path for one record. Returns None, and raises nothing, if any precondition fails.
-
-        The index must lead to its batch, which must be uncompressed and valid. Otherwise call `fetch`.
-        """
-        try:
-            segments, start, (end, end_pos, last), epochs = self._log.bounds()
-            if not start <= offset < end:
-                return None
-            segment = segments[-1]
-            if offset < segment.base_offset:
-                segment = segments[max(bisect_right(segments, offset, key=_base_offset) - 1, 0)]
-            epoch = epochs[-1]
-            if offset < epoch[1]:
-                epoch = epochs[bisect_right(epochs, offset, key=_epoch_start) - 1]
-                if offset < epoch[1]:
-                    return None
-            size = end_pos if segment is last else segment.size if segment.base_offset < end else 0
-            data, begins, ends = segment.around(offset, size)
-        except (EmbedlogError, OSError, IndexError):
-            return None
-        return loops.record_at(data, begins, ends, offset, epoch[0], end, *self._log.name)
 
     def file_range(
         self, offset: int, max_bytes: int, *, read_committed: bool = False, at_least_one: bool = True
@@ -447,10 +426,6 @@ class PartitionReader:
                 last_offset=header.last_offset,
             )
         return decode_pieces(data, checked.headers[0], *self._log.name)
-
-
-def _epoch_start(epoch: tuple[int, int]) -> int:
-    return epoch[1]
 
 
 def _base_offset(segment: Segment) -> int:

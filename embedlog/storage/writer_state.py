@@ -141,18 +141,26 @@ class WriterState:
         """
         flushed = flushed_offsets(self._fs, self._path)
         if flushed:
-            fd = self._fs.open_write(self._path)
-            try:
-                self._fs.pwrite_all(fd, _SUPERSEDED, _SUPERSEDED_AT)
-            finally:
-                self._fs.close(fd)
+            self._mark_superseded(self._path)
         else:
+            with contextlib.suppress(OSError):
+                self._mark_superseded(self._path)
             with contextlib.suppress(FileNotFoundError):
                 self._fs.unlink(self._path)
         return flushed
 
+    def _mark_superseded(self, path: str) -> None:
+        fd = self._fs.open_write(path)
+        try:
+            self._fs.pwrite_all(fd, _SUPERSEDED, _SUPERSEDED_AT)
+        finally:
+            self._fs.close(fd)
+
     def replace(self, partitions: Sequence[PublishedPartition]) -> None:
         """Publish exactly these partitions in a new file. Raises OSError if there is no old file to keep."""
+        if self._current is None:  # the file of an earlier writer, which closed it in good order
+            with contextlib.suppress(OSError):
+                self._mark_superseded(self._path)
         try:
             state = _WriterStateFile(self._fs, self._path, self._writer_id, [p.name for p in partitions])
         except OSError:
@@ -209,7 +217,15 @@ class WriterStateReader:
 
     @property
     def superseded(self) -> bool:
-        return self._map[_SUPERSEDED_AT] != 0
+        return is_superseded(self._map)
+
+    def slot_bytes(self, partition: TopicPartition) -> tuple[mmap.mmap, int, bytes] | None:
+        """The map, the position of the partition's slot, and its present bytes; None without a slot."""
+        slot = self.slots.get(partition)
+        if slot is None:
+            return None
+        at = _SIZE * (slot + 1)
+        return self._map, at, self._map[at : at + _SIZE]
 
     def load(self, partition: TopicPartition) -> PublishedOffsets | None:
         """The partition's slot; None if there is none, or it is still empty."""
@@ -232,6 +248,11 @@ class WriterStateReader:
 
     def close(self) -> None:
         self._map.close()
+
+
+def is_superseded(mapped: mmap.mmap) -> bool:
+    """Is there a newer file than the mapped one?"""
+    return mapped[_SUPERSEDED_AT] != 0
 
 
 def _boot_crc(header: bytearray | mmap.mmap) -> int:

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import mmap
 import threading
+import time
 from collections.abc import Callable
 from typing import Final, ParamSpec, TypeAlias, TypeVar
 
@@ -29,11 +31,13 @@ from ..storage.log_snapshot import LayoutVersion, LogBounds, LogEnd, LogSnapshot
 from ..storage.reader import PartitionReader
 from ..storage.segment_manifest import SegmentManifest, missing_to_readers, with_missing
 from ..storage.segment_swap import decided_names, pending_swaps, stand_in
-from ..storage.writer_state import PublishedOffsets, WriterStateReader
+from ..storage.writer_state import PublishedOffsets, WriterStateReader, is_superseded
 from .catalog import Catalog
 from .txn_index import TransactionIndex
 
 _LISTING_TRIES: Final = 20
+_CHECK_S: Final = 0.1
+"""How long a lookup may rely on the mapped writer state without a look at the file's name."""
 
 Stamp: TypeAlias = tuple[int, int, int]
 """(inode, modification time, size) of a file."""
@@ -72,6 +76,13 @@ class WriterView:
             if self._state is None or self._state.superseded:  # no new file yet: the log is being recovered
                 return 0, None
             return self._state.writer_id, self._state.load(name)
+
+    def slot(self, name: TopicPartition) -> tuple[mmap.mmap, int, bytes] | None:
+        """See `WriterStateReader.slot_bytes`; None also if no writer states the partition's edges."""
+        with self._lock:
+            if self._state is None or self._state.superseded:
+                return None
+            return self._state.slot_bytes(name)
 
     def flushed(self, name: TopicPartition) -> int:
         """The partition's flushed offset according to its writer; 0 if that cannot be trusted."""
@@ -134,7 +145,7 @@ class ReadOnlyPartition:
             check_current: raises TopicNotFound once the topic was deleted, Closed once the store is closed.
         """
         self.name = name
-        reader = PartitionReader(self)
+        reader = PartitionReader(self, files)
         self.record_at = reader.record_at
         self.offset_after_damage = reader.offset_after_damage
         self.fetch = self._retried(reader.fetch)
@@ -150,6 +161,8 @@ class ReadOnlyPartition:
         self._epochs = LeaderEpochs(files.fs, self.directory)
         self._transactions = TransactionIndex(files, self.directory, name, self._recovery_point)
         self.set_settings(settings, may_have_gaps)
+        # (map, position, bytes) of the slot, the time until then, and what `bounds` returned for it. No lock.
+        self._known: tuple[mmap.mmap, int, bytes, float, LogBounds] | None = None
         self._refresh_lock = threading.Lock()
         # All below are guarded by _refresh_lock; readers take the tuple of segments as one reference.
         self._segments: tuple[Segment, ...] = ()
@@ -214,9 +227,26 @@ class ReadOnlyPartition:
         )
 
     def bounds(self) -> LogBounds:
-        """The part of a snapshot that finding one record takes."""
+        """The part of a snapshot that finding one record takes.
+
+        Makes no system call while the partition's slot does not change: a writer marks its file superseded
+        when another one takes its place. Older writers do not always, hence _CHECK_S.
+        """
+        known = self._known
+        if known is not None:
+            mapped, at, slot, check_at, bounds = known
+            try:
+                is_current = mapped[at : at + len(slot)] == slot and not is_superseded(mapped)
+            except ValueError:  # the store is closed
+                is_current = False
+            if is_current and time.monotonic() < check_at:
+                return bounds
+        before = self._writer.slot(self.name)
         snapshot = self.snapshot()
-        return snapshot.segments, snapshot.log_start_offset, snapshot.high_watermark, snapshot.epochs
+        bounds = snapshot.segments, snapshot.log_start_offset, snapshot.high_watermark, snapshot.epochs
+        unchanged = before is not None and before == self._writer.slot(self.name)
+        self._known = (*before, time.monotonic() + _CHECK_S, bounds) if before and unchanged else None
+        return bounds
 
     def stable_range(self, look: LogSnapshot, offset: int) -> StableRange:
         """What read_committed may read from an offset on."""

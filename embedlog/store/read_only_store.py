@@ -12,7 +12,7 @@ from ..errors import Closed, ForkedHandle, PartitionNotFound, StorageError, Topi
 from ..files.filesystem import Descriptors, FileSystem
 from ..files.names import TOPICS_FILE, check_topic_name
 from ..index import IndexCache
-from ..model import PartitionOffsets, TopicDescription, TopicPartition
+from ..model import PartitionOffsets, Record, TopicDescription, TopicPartition
 from ..segment import Files
 from .catalog import Catalog
 from .read_only_partition import ReadOnlyPartition, Stamp, WriterView, stamp_of
@@ -87,6 +87,11 @@ class ReadOnlyStore:
                     name, directory, self.writer, self.files, self.check_current, settings, gaps
                 )
             return found
+
+    def record_at(self, topic: str, number: int, offset: int) -> Record | None:
+        """See `PartitionReader.record_at`. Raises as `partition`, or returns None, if the topic is gone."""
+        known = self._partitions.get((topic, number))  # type: ignore[call-overload]  # equal to the name
+        return (known or self.partition(topic, number)).record_at(offset)
 
     def partitions_of(self, topic: str) -> list[ReadOnlyPartition]:
         return [self.partition(topic, number) for number in range(self.topic(topic).partitions)]

@@ -37,7 +37,14 @@ from ..errors import (
 from ..files.filesystem import Descriptors, FileSystem, default_open_files, storage_error
 from ..files.names import FORGETTING_OFFSETS, WRITER_STATE_FILE, check_not_internal, check_topic_name
 from ..index import IndexCache
-from ..model import PartitionOffsets, PartitionRecovery, RecoveryReport, TopicDescription, TopicPartition
+from ..model import (
+    PartitionOffsets,
+    PartitionRecovery,
+    Record,
+    RecoveryReport,
+    TopicDescription,
+    TopicPartition,
+)
 from ..partition import Partition
 from ..recovery import CleanEnd, Progress
 from ..retention import name_policies
@@ -391,6 +398,10 @@ class Store:
         raise PartitionNotFound(
             f"topic {topic!r} has partitions 0 to {found.partitions - 1}, not {shown(number)}"
         )
+
+    def record_at(self, topic: str, number: int, offset: int) -> Record | None:
+        """See `PartitionReader.record_at`. Raises as `partition`."""
+        return self.partition(topic, number).record_at(offset)
 
     def partitions(self) -> list[Partition]:
         return [partition for group in list(self.by_topic.values()) for partition in group]
