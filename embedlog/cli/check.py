@@ -9,7 +9,7 @@ from typing import Any
 from ..store.repair import RepairReport, repair_partition
 from ..store.verify import DAMAGE, TORN_TAIL, UNREADABLE, Finding, VerifyReport, verify_log
 from .arguments import READS, WRITES, add_command, add_directory, add_json, add_topic, count
-from .opening import follower
+from .opening import read_only_store
 from .ui import UI
 from .units import counted, duration, size
 
@@ -98,7 +98,7 @@ def _tell_repair(args: argparse.Namespace, report: RepairReport, ui: UI) -> None
 
 
 def _verify(args: argparse.Namespace, ui: UI) -> int:
-    with follower(args.directory) as engine:
+    with read_only_store(args.directory) as engine:
         if args.partition is not None:
             engine.partition(args.topic, args.partition)
         elif args.topic is not None:

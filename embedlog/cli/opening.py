@@ -32,12 +32,12 @@ def viewed(target: str) -> Iterator[Viewed]:
         with open_log(target) as log:
             yield log.backend
     else:
-        with follower(target) as engine:
+        with read_only_store(target) as engine:
             yield engine
 
 
 @contextlib.contextmanager
-def follower(directory: str) -> Iterator[ReadOnlyStore]:
+def read_only_store(directory: str) -> Iterator[ReadOnlyStore]:
     """The engine beneath a directory for reading."""
     with contextlib.closing(ReadOnlyStore(_checked(directory))) as engine:
         yield engine

@@ -144,7 +144,7 @@ def _writer(args: argparse.Namespace, ui: UI) -> Callable[[_Records], object]:
 
 
 def _first(count: int, chunks: Iterator[_Records]) -> Iterator[_Records]:
-    """The first records. Reads no chunk that it does not need: a follower would wait for it."""
+    """The first records. Reads no chunk that it does not need: one that follows the log would wait for it."""
     while count and (records := next(chunks, None)) is not None:
         yield records[:count]
         count -= min(count, len(records))

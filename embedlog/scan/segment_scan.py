@@ -295,7 +295,7 @@ class SegmentScan:
             yield from self._check_records(self._valid_batches(pos, headers[start:]))
 
     def _valid_batches(self, pos: int, headers: list[BatchHeader]) -> ValidBatches:
-        """A stretch of batches whose headers' positions are relative to `pos`."""
+        """A range of batches whose headers' positions are relative to `pos`."""
         first, last = headers[0], headers[-1]
         self._largest_ms = max(self._largest_ms, *(header.max_timestamp_ms for header in headers))
         records = sum(header.record_count for header in headers)
@@ -359,7 +359,7 @@ class SegmentScan:
         return _Inspected(seen, check_run(buffer, at, stop) == stop)
 
     def _check_records(self, batches: ValidBatches) -> Iterator[Finding]:
-        """The stretch; with `records`, split at batches whose records are invalid."""
+        """The range; with `records`, split at batches whose records are invalid."""
         if not self._records:
             yield batches
             return

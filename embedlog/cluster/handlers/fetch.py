@@ -58,13 +58,13 @@ class ReadResult(NamedTuple):
 
     requested: RequestedPartition
     partition: Partition | None
-    stretch: FileRange | None
+    file_range: FileRange | None
     error: EmbedlogError | None
     diverging: EpochEndOffset | None = None
 
     @property
     def size(self) -> int:
-        return 0 if self.stretch is None else self.stretch.size
+        return 0 if self.file_range is None else self.file_range.size
 
 
 class FetchHandlers:
@@ -195,13 +195,13 @@ class FetchHandlers:
                 if epoch < requested.last_fetched_epoch or end < requested.fetch_offset:
                     diverging = EpochEndOffset(epoch=epoch, end_offset=end)
                     return ReadResult(requested, partition, None, None, diverging)
-            stretch = partition.reader.file_range(
+            file_range = partition.reader.file_range(
                 requested.fetch_offset,
                 min(max(requested.max_bytes, 0), left),
                 read_committed=request.isolation_level == 1,
                 at_least_one=is_first and context.version >= _FIRST_WITH_WHOLE_BATCHES,
             )
-            return ReadResult(requested, partition, stretch, None)
+            return ReadResult(requested, partition, file_range, None)
         except EmbedlogError as error:
             return ReadResult(requested, partition, None, error)
 
@@ -226,24 +226,26 @@ class FetchHandlers:
     ) -> PartitionData:
         data = PartitionData(partition_index=result.requested.partition, high_watermark=-1, records=b"")
         error = result.error
-        stretch = result.stretch
-        if stretch is not None:
+        file_range = result.file_range
+        if file_range is not None:
             try:
-                data.records = records(result, stretch)
+                data.records = records(result, file_range)
             except EmbedlogError as failure:
                 error = failure
             except OSError as failure:
                 error = ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
             if self._broker.meter is not None:
-                self._broker.meter.count_fetched(stretch.size)
-            data.high_watermark = stretch.log_end_offset
-            data.log_start_offset = stretch.log_start_offset
-            committed = stretch.last_stable_offset >= 0
-            data.last_stable_offset = stretch.last_stable_offset if committed else stretch.log_end_offset
+                self._broker.meter.count_fetched(file_range.size)
+            data.high_watermark = file_range.log_end_offset
+            data.log_start_offset = file_range.log_start_offset
+            committed = file_range.last_stable_offset >= 0
+            data.last_stable_offset = (
+                file_range.last_stable_offset if committed else file_range.log_end_offset
+            )
             if committed:
                 data.aborted_transactions = [
                     AbortedTransaction(producer_id=t.producer_id, first_offset=t.first_offset)
-                    for t in stretch.aborted
+                    for t in file_range.aborted
                 ]
         elif result.partition is not None:
             offsets = result.partition.offsets()
@@ -270,24 +272,26 @@ def _is_enough(results: Sequence[ReadResult], min_bytes: int) -> bool:
     )
 
 
-def _records(result: ReadResult, stretch: FileRange) -> Records:
+def _records(result: ReadResult, file_range: FileRange) -> Records:
     """The batches as in the file."""
-    segment = stretch.segment
+    segment = file_range.segment
     if segment is None:
         return b""
-    if stretch.size <= _READ_BYTES:
-        return segment.pread(stretch.size, stretch.pos)
+    if file_range.size <= _READ_BYTES:
+        return segment.pread(file_range.size, file_range.pos)
     held = segment.held()
-    return FileRegion(held.__enter__(), stretch.pos, stretch.size, lambda: held.__exit__(None, None, None))
+    return FileRegion(
+        held.__enter__(), file_range.pos, file_range.size, lambda: held.__exit__(None, None, None)
+    )
 
 
-def _without_zstd(result: ReadResult, stretch: FileRange) -> Records:
+def _without_zstd(result: ReadResult, file_range: FileRange) -> Records:
     """The batches up to the first that the client cannot decompress. Raises ApiError."""
-    segment = stretch.segment
+    segment = file_range.segment
     if segment is None:
         return b""
-    size = size_before_zstd(segment, stretch.pos, stretch.size)
-    return _records(result, stretch._replace(size=size))
+    size = size_before_zstd(segment, file_range.pos, file_range.size)
+    return _records(result, file_range._replace(size=size))
 
 
 def _message_sets(
@@ -298,15 +302,15 @@ def _message_sets(
     magic = 1 if version >= _FIRST_WITH_MAGIC_1 else 0
     at_least_one = version >= _FIRST_WITH_WHOLE_BATCHES
 
-    def convert(result: ReadResult, stretch: FileRange) -> Records:
+    def convert(result: ReadResult, file_range: FileRange) -> Records:
         nonlocal left, at_least_one
-        if not stretch.size or conversion.ends:
+        if not file_range.size or conversion.ends:
             return b""
         assert result.partition is not None
         message_set = as_message_set(
             result.partition,
             result.requested.fetch_offset,
-            stretch.log_end_offset,
+            file_range.log_end_offset,
             magic,
             min(max(result.requested.max_bytes, 0), left),
             conversion,
