@@ -233,7 +233,8 @@ def test_decoders(cluster: Cluster, connect: Connect) -> None:
 
 def test_a_streams_buffer_is_bounded(cluster: Cluster, connect: Connect) -> None:
     cluster.create_topic("t", [0])
-    cluster.append("t", 0, [b"x" * 1000] * 100)
+    for _ in range(20):
+        cluster.append("t", 0, [b"x" * 1000] * 5)
     connector = connect(fetch_message_max_bytes=5000, queued_max_message_chunks=2)
     (stream,) = streams(connector)
     eventually(lambda: not stream.has_room())

@@ -13,8 +13,15 @@ import pytest
 from embedlog import CommittedOffset, Record, TopicPartition, errors
 from embedlog.backends.remote.error_mapping import error_of
 from embedlog.cluster import Broker
-from embedlog.cluster.classic import EARLIEST_TIME, LATEST_TIME, FetchRequest, MessageSet, SimpleConsumer
-from embedlog.codec import encode_batch
+from embedlog.cluster.classic import (
+    EARLIEST_TIME,
+    LATEST_TIME,
+    FetchRequest,
+    MessageSet,
+    SimpleConsumer,
+    simple_consumer,
+)
+from embedlog.codec import encode_batch, encode_control_batch
 from embedlog.codec.message_set import encode_message_set
 from embedlog.wire.apis.api_versions import ApiVersion, ApiVersionsResponse
 from embedlog.wire.apis.fetch import FetchableTopicResponse, FetchResponse, PartitionData
@@ -33,6 +40,12 @@ def consumer(broker: Broker) -> Iterator[SimpleConsumer]:
         yield consumer
 
 
+@pytest.fixture
+def message_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fetch as from brokers before Kafka 0.11."""
+    monkeypatch.setattr(simple_consumer, "_FETCH", range(3))
+
+
 def everything(consumer: SimpleConsumer, topic: str = "t", offset: int = 0) -> list[Record]:
     found: list[Record] = []
     while messages := consumer.fetch(FetchRequest(topic, 0, offset)):
@@ -44,8 +57,16 @@ def everything(consumer: SimpleConsumer, topic: str = "t", offset: int = 0) -> l
 # -- reading -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("versions", [range(3), range(13)])
 @pytest.mark.parametrize("compression", CODECS)
-def test_reads_what_was_appended(broker: Broker, consumer: SimpleConsumer, compression: str) -> None:
+def test_reads_what_was_appended(
+    broker: Broker,
+    consumer: SimpleConsumer,
+    compression: str,
+    versions: range,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(simple_consumer, "_FETCH", versions)
     broker.log.create_topic("t")
     for n in range(20):
         rows = [Record(key=b"%d" % n, value=b"%d" % i * i, timestamp_ms=T + i) for i in range(30)]
@@ -54,6 +75,30 @@ def test_reads_what_was_appended(broker: Broker, consumer: SimpleConsumer, compr
     assert [r.offset for r in everything(consumer, offset=317)] == list(range(317, 600))
 
 
+def test_headers_zstd_and_control_batches(broker: Broker, consumer: SimpleConsumer) -> None:
+    broker.log.create_topic("t")
+    broker.log.append("t", b"with headers", headers={"trace": b"1"})
+    broker.log.append_many("t", [b"small", b"x" * 5_000], compression="zstd")
+    marker = encode_control_batch(commit=False, producer_id=1, producer_epoch=0, timestamp_ms=T)
+    broker.context.store.partition("t", 0).append(marker)
+    broker.log.append("t", b"last")
+    found = everything(consumer)
+    assert found == list(broker.log.read("t", 0))
+    assert [r.offset for r in found] == [0, 1, 2, 4]
+    assert found[0].headers == (("trace", b"1"),)
+
+
+def test_batches_come_whole_whatever_the_buffer(broker: Broker) -> None:
+    broker.log.create_topic("t", partitions=2)
+    for partition in (0, 1):
+        broker.log.append_many("t", [b"x" * 100] * 50, partition=partition)
+    with SimpleConsumer("127.0.0.1", broker.port, buffer_size=1, max_buffer_size=10_000) as consumer:
+        found = consumer.multifetch([FetchRequest("t", 0, 10), FetchRequest("t", 1, 0)])
+    assert [[r.offset for r in each] for each in found] == [list(range(10, 50)), list(range(50))]
+    assert [each.next_offset for each in found] == [50, 50]
+
+
+@pytest.mark.usefixtures("message_sets")
 def test_a_partial_last_message_is_dropped(broker: Broker, consumer: SimpleConsumer) -> None:
     broker.log.create_topic("t")
     broker.log.append_many("t", [b"x" * 266] * 10)  # 300 bytes each, as messages
@@ -65,6 +110,7 @@ def test_a_partial_last_message_is_dropped(broker: Broker, consumer: SimpleConsu
     assert messages.request == FetchRequest("t", 0, 3, max_bytes=600)
 
 
+@pytest.mark.usefixtures("message_sets")
 @pytest.mark.parametrize("compression", CODECS)
 def test_the_buffer_is_doubled_until_a_message_fits(broker: Broker, compression: str) -> None:
     broker.log.create_topic("t")
@@ -75,6 +121,7 @@ def test_the_buffer_is_doubled_until_a_message_fits(broker: Broker, compression:
         assert everything(consumer) == list(broker.log.read("t", 0))
 
 
+@pytest.mark.usefixtures("message_sets")
 def test_it_gives_up_at_a_maximum(broker: Broker) -> None:
     broker.log.create_topic("t")
     broker.log.append_many("t", [b"small", b"x" * 10_000, b"small"])
@@ -103,18 +150,35 @@ def test_the_end_of_the_log(broker: Broker, consumer: SimpleConsumer) -> None:
 def test_invalid_requests(broker: Broker, consumer: SimpleConsumer) -> None:
     broker.log.create_topic("t")
     broker.log.append("t", b"x")
-    with pytest.raises(errors.OffsetOutOfRange, match=r"OFFSET_OUT_OF_RANGE \(1\).*look up where it begins"):
+    with pytest.raises(errors.OffsetOutOfRange, match=r"OFFSET_OUT_OF_RANGE \(1\).*look up its edges"):
         consumer.fetch(FetchRequest("t", 0, 2))
     for topic, partition in (("nowhere", 0), ("t", 1)):
         with pytest.raises(errors.TopicNotFound, match=r"UNKNOWN_TOPIC_OR_PARTITION \(3\)"):
             consumer.fetch(FetchRequest(topic, partition, 0))
+
+
+@pytest.mark.usefixtures("message_sets")
+def test_zstd_has_no_form_in_message_sets(broker: Broker, consumer: SimpleConsumer) -> None:
+    broker.log.create_topic("t")
+    broker.log.append("t", b"x")
     broker.log.append_many("t", [b"y" * 100], compression="zstd")
     assert [r.value for r in consumer.fetch(FetchRequest("t", 0, 0))] == [b"x"]
     with pytest.raises(errors.CompressionUnavailable, match="another codec"):
         consumer.fetch(FetchRequest("t", 0, 1))
 
 
-def test_damage_is_reported_after_the_records_before_it(broker: Broker, consumer: SimpleConsumer) -> None:
+@pytest.mark.parametrize(
+    ("versions", "told"),
+    [(range(3), r"CORRUPT_MESSAGE \(2\).*embedlog verify"), (range(13), "offset 1: the CRC does not match")],
+)
+def test_damage_is_reported_after_the_records_before_it(
+    broker: Broker,
+    consumer: SimpleConsumer,
+    versions: range,
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(simple_consumer, "_FETCH", versions)
     broker.log.create_topic("t")
     for value in (b"good", b"bad", b"good"):
         broker.context.store.partition("t", 0).append(encode_batch([(None, value, (), T)]))
@@ -124,7 +188,7 @@ def test_damage_is_reported_after_the_records_before_it(broker: Broker, consumer
         file.seek(data.index(b"bad"))
         file.write(b"odd")
     assert [r.value for r in consumer.fetch(FetchRequest("t", 0, 0))] == [b"good"]
-    with pytest.raises(errors.CorruptRecord, match=r"CORRUPT_MESSAGE \(2\).*embedlog verify"):
+    with pytest.raises(errors.CorruptRecord, match=told):
         consumer.fetch(FetchRequest("t", 0, 1))
 
 
@@ -216,7 +280,7 @@ def test_a_group_with_members_takes_no_commits_by_hand(broker: Broker, consumer:
     broker.log.append("t", b"x")
     with broker.log.consumer("t", group="billing") as member:
         assert member.poll(60_000)
-        with pytest.raises(errors.UnknownMember, match=r"stop them before offsets are committed by hand"):
+        with pytest.raises(errors.UnknownMember, match=r"stop them before committing offsets by hand"):
             consumer.commit_offsets("billing", {TopicPartition("t", 0): 0})
 
 
@@ -335,10 +399,10 @@ def half(connection: socket.socket) -> None:
 
 
 def modern(connection: socket.socket) -> None:
-    """As a broker of Kafka 4: Fetch begins at version 4."""
+    """As a broker that names topics by id only: Fetch begins at version 13."""
     frame = connection.recv(1000)[4:]
     header = decode_request_header(frame)
-    offered = ApiVersionsResponse(api_keys=[ApiVersion(api_key=1, min_version=4, max_version=17)])
+    offered = ApiVersionsResponse(api_keys=[ApiVersion(api_key=1, min_version=13, max_version=17)])
     connection.sendall(b"".join(encode_response_chunks(offered, 0, header.correlation_id)))  # type: ignore[arg-type]
     silent(connection)
 
@@ -379,7 +443,7 @@ def test_responses_are_checked() -> None:
         (http, errors.BrokerUnavailable, "does not speak Kafka's protocol"),
         (negative, errors.BrokerUnavailable, "does not speak Kafka's protocol"),
         (another_answer, errors.BrokerUnavailable, "does not speak Kafka's protocol"),
-        (modern, errors.BrokerError, r"versions 4 to 17 of Fetch.*needs one of 0 to 2"),
+        (modern, errors.BrokerError, r"versions 13 to 17 of Fetch.*needs one of 0 to 12"),
     ],
 )
 def test_incompatible_servers(

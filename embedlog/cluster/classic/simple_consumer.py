@@ -9,10 +9,10 @@
 Each request states its offset: the user tracks the position, and stores it anywhere. Offsets may also be
 committed for a group, at its coordinator.
 
-A fetch requests a number of bytes, so a response may end within a message: the incomplete message is dropped,
-and the next fetch returns it whole. If not even the first message is whole, the fetch is repeated with twice
-the bytes, up to a maximum. Fetch is used in versions 0 to 2, which have message sets: headers, transactions
-and zstd came later and are not seen, and brokers without these versions (Kafka 4) say so.
+A fetch requests a number of bytes. Brokers since Kafka 0.11 return whole record batches, and the first one
+even if it is larger. Older brokers return message sets, which may end within a message: the partial message
+is dropped, and the next fetch returns it whole. If not even the first message is whole, the fetch is repeated
+with twice the bytes, up to a maximum.
 
 Source: Kafka 0.7 design; Kafka 0.10 implementation, "Low-level API", "Reads" (doubling), "Offset tracking".
 """
@@ -24,11 +24,14 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from ...backends.remote.error_mapping import error_of
+from ...clients.fetch_decoder import Records, decode_chunk
+from ...codec import loops
 from ...codec.message_set import iter_messages, message_records
+from ...codec.record_batch import MAGIC, MAGIC_POS
 from ...config import MAX_INT32, MAX_INT64, MIB
 from ...errors import CorruptRecord, EmbedlogError, InvalidType, RecordTooLarge
 from ...files.names import check_topic_name
-from ...model import CommittedOffset, Record, TopicPartition
+from ...model import CommittedOffset, Fetched, Record, TopicPartition
 from ...runtime.closing import Closing
 from ...storage.reader import EARLIEST_TIME, LATEST_TIME
 from ...synonyms import SIMPLE_CONSUMER_ARGUMENTS
@@ -65,7 +68,7 @@ from .channel import Channel
 
 __all__ = ["EARLIEST_TIME", "LATEST_TIME", "FetchRequest", "MessageSet", "SimpleConsumer"]
 
-_FETCH: Final = range(3)
+_FETCH: Final = range(13)  # later versions name topics by id
 _OFFSETS: Final = range(1)  # later versions return a single offset
 _COORDINATOR: Final = range(2)
 _COMMIT: Final = {"zookeeper": range(1), "kafka": range(1, 3)}
@@ -112,7 +115,7 @@ class SimpleConsumer(Closing):
         so_timeout_ms: how long the broker may take to respond, beyond max_wait_ms.
         buffer_size: bytes that a fetch requests at first.
         client_id: sent to the broker.
-        max_buffer_size: bytes that a fetch requests at most, before it fails.
+        max_buffer_size: bytes that a fetch of message sets requests at most, before it fails.
 
     Raises InvalidArgument, InvalidType. Every method may raise BrokerUnavailable, RequestTimedOut, and the
     error of the broker's code: one of embedlog's own, or BrokerError.
@@ -320,6 +323,7 @@ class SimpleConsumer(Closing):
             _FETCH,
             wait_s=wait_s,
         )
+        _check(response.error_code, "fetch")
         return {
             (topic.topic, part.partition_index): part
             for topic in response.responses
@@ -341,30 +345,59 @@ class SimpleConsumer(Closing):
                 asked, error=error_of(response.error_code, f"fetch of {name} from offset {asked.offset:,}")
             )
         data = memoryview(response.records or b"")  # type: ignore[arg-type]
-        stop, next_offset = 0, asked.offset
-        records: list[Record] = []
-        try:
-            for message in iter_messages(data):
-                records += message_records(message, asked.topic, asked.partition)
-                stop = message.pos + message.size
-                next_offset = max(next_offset, message.offset + 1)
-        except CorruptRecord as error:
-            if next_offset == asked.offset:  # else the next fetch begins there
-                return MessageSet(asked, error=error)
-            stop = len(data)
-        # A compressed wrapper may begin before the requested offset.
-        records = [record for record in records if record.offset >= asked.offset]
-        if records or stop == len(data):
-            return MessageSet(asked, records, next_offset, response.high_watermark)
-        if sent.max_bytes == self._max_buffer_size:
-            return MessageSet(
-                asked,
-                error=RecordTooLarge(
-                    f"{name}: the message at offset {asked.offset:,} does not fit into "
-                    f"{self._max_buffer_size:,} bytes: give a larger max_buffer_size"
-                ),
+        is_largest = sent.max_bytes == self._max_buffer_size
+        if not data and response.high_watermark > asked.offset and not is_largest:
+            return None  # the partitions before it in the response took all the bytes
+        has_batches = len(data) > MAGIC_POS and data[MAGIC_POS] == MAGIC
+        found = (_batches if has_batches else _messages)(asked, data, response)
+        if found is None and is_largest:
+            error = RecordTooLarge(
+                f"{name}: the message at offset {asked.offset:,} does not fit into "
+                f"{self._max_buffer_size:,} bytes: give a larger max_buffer_size"
             )
+            return MessageSet(asked, error=error)
+        return found
+
+
+def _messages(asked: FetchRequest, data: memoryview, response: PartitionData) -> MessageSet | None:
+    """The records of a message set; None if not even the first message is whole."""
+    stop, next_offset = 0, asked.offset
+    records: list[Record] = []
+    try:
+        for message in iter_messages(data):
+            records += message_records(message, asked.topic, asked.partition)
+            stop = message.pos + message.size
+            next_offset = max(next_offset, message.offset + 1)
+    except CorruptRecord as error:
+        if next_offset == asked.offset:  # else the next fetch begins there
+            return MessageSet(asked, error=error)
+        stop = len(data)
+    # A compressed wrapper may begin before the requested offset.
+    records = [record for record in records if record.offset >= asked.offset]
+    if not records and stop < len(data):
         return None
+    return MessageSet(asked, records, next_offset, response.high_watermark)
+
+
+def _batches(asked: FetchRequest, data: memoryview, response: PartitionData) -> MessageSet | None:
+    """The records of the whole batches; None if not even the first one is whole."""
+    stop, end = loops.whole_batches(data, 0, len(data), MAX_INT64)
+    if not stop:
+        return None
+    fetched = Fetched(
+        data[:stop],
+        max(response.log_start_offset, 0),
+        # The high watermark may be older than the records.
+        max(response.high_watermark, end),
+        -1,
+        may_have_gaps=True,  # the broker may compact at any time
+    )
+    records = Records(asked.topic, asked.partition)
+    try:
+        decoded = decode_chunk(fetched, asked.topic, asked.partition, asked.offset, records)
+    except CorruptRecord as error:
+        return MessageSet(asked, error=error)
+    return MessageSet(asked, records.taken, decoded.next_offset, response.high_watermark)
 
 
 def _check(code: int, what: str, details: str | None = None) -> None:
