@@ -37,7 +37,7 @@ from .frame_memory import FrameMemory
 from .outbox import Chunk, FileRegion, Outbox, release
 from .poll import READ, WRITE
 from .principal import ANONYMOUS, Principal
-from .transport import Data, Transport
+from .transport import Transport
 
 logger = logging.getLogger(__name__)
 
@@ -68,8 +68,8 @@ class CloseConnection(Exception):
 class Application(Protocol):
     """What a server serves: it answers frames."""
 
-    def handle(self, connection: Connection, frame: memoryview) -> EncodedResponse:
-        """The response to one frame, given without its length, now or later.
+    def handle(self, connection: Connection, frame: memoryview) -> bytes | EncodedResponse:
+        """The response to one frame, given without its length, now (whole, or in chunks) or later.
 
         `frame` is valid until this returns. Any thread may complete a future; it is cancelled when the
         connection closes. Raises CloseConnection.
@@ -356,10 +356,17 @@ class Connection:
                     response.add_done_callback(self._on_response)
                     return
                 response = response.result()
-            if more or self._outbox.chunks:
-                self._outbox.add(response)
+            if isinstance(response, bytes):
+                whole = response
+            elif _is_small(response):
+                whole = b"".join(response)  # type: ignore[arg-type]
             else:
-                self._send(response)
+                self._outbox.add(response)
+                return
+            if more or self._outbox.chunks:
+                self._outbox.add((whole,))
+            elif whole:
+                self._send(whole)
         except Exception as error:
             self._close_after(error)
 
@@ -421,23 +428,18 @@ class Connection:
         else:
             self._continue()
 
-    def _send(self, chunks: Sequence[Chunk]) -> None:
-        """Send a response at once if it is small. The outbox, which is empty, takes the others, and what does
-        not fit the socket."""
-        if FileRegion in map(type, chunks) or sum(map(len, chunks)) > _SMALL_RESPONSE:
-            self._outbox.add(chunks)
-            return
-        data: Data = chunks[0] if len(chunks) == 1 else b"".join(chunks)  # type: ignore[assignment,arg-type]
+    def _send(self, response: bytes) -> None:
+        """Send a small response at once; the outbox, which is empty, takes what does not fit the socket."""
         try:
-            sent = self._transport.send(data, 0) if data else 0
+            sent = self._transport.send(response, 0)
         except BlockingIOError:
             sent = 0
         except OSError as error:
             self._close_failed("sending", error)
             return
         self.loop.bytes_out += sent
-        if sent < len(data):
-            self._outbox.add((memoryview(data)[sent:],))
+        if sent < len(response):
+            self._outbox.add((memoryview(response)[sent:],))
 
     def _flush(self) -> None:
         try:
@@ -478,3 +480,7 @@ def _discard(response: Future[Sequence[Chunk]]) -> None:
     """Release the files that a response nobody waits for may hold open."""
     with contextlib.suppress(CancelledError, Exception):
         release(response.result())
+
+
+def _is_small(chunks: Sequence[Chunk]) -> bool:
+    return FileRegion not in map(type, chunks) and sum([len(chunk) for chunk in chunks]) <= _SMALL_RESPONSE

@@ -109,7 +109,7 @@ class Dispatcher:
         self._groups.stop()
         self._fetch.stop()
 
-    def handle(self, connection: Connection, frame: memoryview) -> EncodedResponse:
+    def handle(self, connection: Connection, frame: memoryview) -> bytes | EncodedResponse:
         """See `connection.Application`."""
         if not self._coordination.is_current:
             raise self._no_session()
@@ -166,7 +166,7 @@ class Dispatcher:
         correlation_id: int,
         result: bytes | ProduceResponse | Future[ProduceResponse | None],
         began: float,
-    ) -> EncodedResponse:
+    ) -> bytes | EncodedResponse:
         """The response to a produce request that matched a template."""
         if not isinstance(result, bytes):
             header = RequestHeader(_PRODUCE, last.context.version, correlation_id, last.context.client_id, 0)
@@ -175,7 +175,7 @@ class Dispatcher:
             raise self._no_session()
         if self._meter is not None:
             self._meter.count_request(_PRODUCE, None, time.perf_counter() - began)
-        return (result,)
+        return result
 
     def _encode_result(
         self, header: RequestHeader, result: Response | Future[Any] | None, began: float

@@ -53,9 +53,10 @@ class RequestTemplate:
         self._same = head[_AFTER_CORRELATION:]
         self._flexible = flexible
         self._tail = tail
-        fields = struct.Struct(f">4si{len(self._same)}si{'BB' if flexible else 'i'}")
+        # The last byte is of the records, which are never empty, or of a varint length of two bytes.
+        fields = struct.Struct(f">4si{len(self._same)}si{'B' if flexible else 'i'}B")
         self._unpack = fields.unpack_from
-        self._start = fields.size - flexible  # of the records, if a varint length takes one byte
+        self._start = fields.size - 1
         self._answer = answer[0][_AFTER_CORRELATION:], answer[1]
         self._answer_size = len(answer[0]) + _NUMBERS.size + len(answer[1]) - _SIZE_BYTES
         self._pack = struct.Struct(f">ii{len(self._answer[0])}sihqqq{len(answer[1])}s").pack
@@ -66,7 +67,7 @@ class RequestTemplate:
         `frame` is without its size. The records are a view of it, like those of `ProduceRequest.decode`.
         """
         try:
-            api, correlation_id, same, index, length, *second = self._unpack(frame)
+            api, correlation_id, same, index, length, second = self._unpack(frame)
         except struct.error:
             return None
         if same != self._same or api != self._api:
@@ -75,28 +76,34 @@ class RequestTemplate:
         if self._flexible:
             if length > 0x7F:
                 start += 1
-                length = length & 0x7F | second[0] << 7
-                if second[0] > 0x7F:
+                length = length & 0x7F | second << 7
+                if second > 0x7F:
                     return None
             length -= 1
         stop = start + length
-        if length <= 0 or stop + len(self._tail) != len(frame) or frame[stop:] != self._tail:
+        if length <= 0 or stop + len(self._tail) != len(frame) or (self._tail and frame[stop:] != self._tail):
             return None
         return correlation_id, index, frame[start:stop]
 
-    def response(self, correlation_id: int, part: PartitionProduceResponse) -> bytes:
-        """The frame, with its size, of a successful response. Only the numbers of `part` are used: its error
-        code and its other fields must have their defaults."""
+    def response(
+        self,
+        correlation_id: int,
+        index: int,
+        base_offset: int,
+        log_append_time_ms: int,
+        log_start_offset: int,
+    ) -> bytes:
+        """The frame, with its size, of the response to a successful append."""
         before, tail = self._answer
         return self._pack(
             self._answer_size,
             correlation_id,
             before,
-            part.index,
+            index,
             0,
-            part.base_offset,
-            part.log_append_time_ms,
-            part.log_start_offset,
+            base_offset,
+            log_append_time_ms,
+            log_start_offset,
             tail,
         )
 

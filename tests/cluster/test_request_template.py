@@ -126,7 +126,7 @@ def test_a_response_equals_the_encoder(
         responses=[TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[part])]
     )
     wanted = b"".join(map(bytes, encode_response_chunks(whole, version, number)))  # type: ignore[arg-type]
-    assert made_of(request, version).response(number, part) == wanted
+    assert made_of(request, version).response(number, index, base, time, start) == wanted
 
 
 def test_requests_without_a_template() -> None:

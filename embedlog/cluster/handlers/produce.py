@@ -20,7 +20,6 @@ from concurrent.futures import Future
 from typing import Final, cast
 
 from ...codec import loops
-from ...config import TopicSettings
 from ...errors import EmbedlogError
 from ...files.names import INTERNAL_TOPICS
 from ...model import Appended
@@ -57,14 +56,16 @@ _PartitionResult = PartitionProduceResponse | Future[PartitionProduceResponse]
 
 
 class LastProduce:
-    """A connection's last small produce request. `fields` are all but its partitions and their records."""
+    """A connection's last small produce request. `fields` are all but its partitions and their records.
+    `topic` is the name of the first topic; None if the request has ids."""
 
-    __slots__ = ("context", "fields", "request", "template")
+    __slots__ = ("context", "fields", "request", "template", "topic")
 
     def __init__(self, fields: Sequence[object], context: RequestContext, request: ProduceRequest) -> None:
         self.fields = fields
         self.context = context
         self.request = request
+        self.topic = None if context.version >= _FIRST_WITH_TOPIC_IDS else request.topic_data[0].name
         # Made for the second request with the same fields: it costs more than decoding one.
         self.template: RequestTemplate | None = None
 
@@ -114,22 +115,32 @@ class ProduceHandlers:
         Returns its correlation id and the response, as a frame if the append succeeded; None if the request
         differs in more. Its acks are not 0.
         """
-        if last.template is None:
+        template = last.template
+        if template is None:
             return None
-        matched = last.template.records_of(frame)
+        matched = template.records_of(frame)
         if matched is None:
             return None
         correlation_id, index, records = matched
-        context, request = last.context, last.request
+        context = last.context
         context.connection.client_id = context.client_id
-        (topic,) = request.topic_data
-        name = topic.name if context.version < _FIRST_WITH_TOPIC_IDS else self._topic_name(context, topic)
-        result = self._append(context, request, name, index, records)
+        result: _PartitionResult
+        try:
+            partition = self._partition(
+                last.topic or self._topic_name(context, last.request.topic_data[0]), index
+            )
+            appended = _append_plain(partition, records)
+            if appended is not None:
+                self._count(appended, len(records))
+                return correlation_id, template.response(
+                    correlation_id, index, appended.base_offset, -1, partition.log.log_start_offset
+                )
+            result = self._append_others(context, partition, records)
+        except EmbedlogError as error:
+            result = self._failed(index, error)
         if isinstance(result, Future):
-            return correlation_id, map_future(result, lambda part: self._response(request, [[part]]))
-        if result.error_code:
-            return correlation_id, cast(ProduceResponse, self._response(request, [[result]]))
-        return correlation_id, last.template.response(correlation_id, result)
+            return correlation_id, map_future(result, lambda part: self._response(last.request, [[part]]))
+        return correlation_id, cast(ProduceResponse, self._response(last.request, [[result]]))
 
     def _topic_name(self, context: RequestContext, topic: TopicProduceData) -> str | None:
         if context.version >= _FIRST_WITH_TOPIC_IDS:
@@ -162,46 +173,56 @@ class ProduceHandlers:
         records: memoryview,
     ) -> _PartitionResult:
         try:
-            if topic is None:
-                raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
             if request.acks not in _ACKS:
                 raise ApiError(
                     ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}"
                 )
             if request.transactional_id is not None:
                 raise ApiError(ErrorCode.INVALID_TXN_STATE, "transactions are not supported yet")
-            partition = self._broker.store.partition(topic, index)
-            if topic in INTERNAL_TOPICS:
-                raise internal_topic(topic)
-            if not self._broker.coordination.leads(partition.name):
-                raise not_leader()
-            settings = partition.settings
-            if context.version >= FIRST_WITH_BATCHES:
-                appended = _append_plain(partition, settings, records)
-                if appended is not None:
-                    return self._appended(partition, appended, len(records))
-            now_ms = self._broker.store.clock_ms()
-            max_bytes = self._broker.settings.max_decompressed_message_bytes
-            if context.version < FIRST_WITH_BATCHES:
-                message_set = bytes(records)
-                return self._broker.run_blocking(
-                    self._validate_and_append,
-                    partition,
-                    lambda: as_batches(message_set, settings, now_ms, max_bytes),
-                )
-            header = read_batch_header(records, context.version, settings)
-            if not partition.appender.may_wait(header.size):
-                valid = validate_quickly(records, header, settings, now_ms, max_bytes)
-                if valid is not None:
-                    return self._appended(partition, partition.append(cast(bytearray, valid)), len(valid))
-            copy = memoryview(bytearray(records))
+            partition = self._partition(topic, index)
+            appended = _append_plain(partition, records) if context.version >= FIRST_WITH_BATCHES else None
+            if appended is not None:
+                return self._appended(partition, appended, len(records))
+            return self._append_others(context, partition, records)
+        except EmbedlogError as error:
+            return self._failed(index, error)
+
+    def _partition(self, topic: str | None, index: int) -> Partition:
+        """A partition that clients may append to here. Raises TopicNotFound, PartitionNotFound, ApiError."""
+        if topic is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
+        partition = self._broker.store.partition(topic, index)
+        if topic in INTERNAL_TOPICS:
+            raise internal_topic(topic)
+        if not self._broker.coordination.leads(partition.name):
+            raise not_leader()
+        return partition
+
+    def _append_others(
+        self, context: RequestContext, partition: Partition, records: memoryview
+    ) -> _PartitionResult:
+        """Append what `_append_plain` does not. Raises EmbedlogError."""
+        settings = partition.settings
+        now_ms = self._broker.store.clock_ms()
+        max_bytes = self._broker.settings.max_decompressed_message_bytes
+        if context.version < FIRST_WITH_BATCHES:
+            message_set = bytes(records)
             return self._broker.run_blocking(
                 self._validate_and_append,
                 partition,
-                lambda: validate(copy, header, settings, now_ms, max_bytes),
+                lambda: as_batches(message_set, settings, now_ms, max_bytes),
             )
-        except EmbedlogError as error:
-            return self._failed(index, error)
+        header = read_batch_header(records, context.version, settings)
+        if not partition.appender.may_wait(header.size):
+            valid = validate_quickly(records, header, settings, now_ms, max_bytes)
+            if valid is not None:
+                return self._appended(partition, partition.append(cast(bytearray, valid)), len(valid))
+        copy = memoryview(bytearray(records))
+        return self._broker.run_blocking(
+            self._validate_and_append,
+            partition,
+            lambda: validate(copy, header, settings, now_ms, max_bytes),
+        )
 
     def _validate_and_append(
         self, partition: Partition, validated: Callable[[], bytearray | memoryview]
@@ -214,14 +235,17 @@ class ProduceHandlers:
         return self._appended(partition, appended, len(batches))
 
     def _appended(self, partition: Partition, appended: Appended, size: int) -> PartitionProduceResponse:
-        if self._broker.meter is not None:
-            self._broker.meter.count_produced(appended.last_offset + 1 - appended.base_offset, size)
+        self._count(appended, size)
         return PartitionProduceResponse(
             index=partition.name.partition,
             base_offset=appended.base_offset,
             log_append_time_ms=appended.timestamp_ms if partition.settings.append_time else -1,
             log_start_offset=partition.log.log_start_offset,
         )
+
+    def _count(self, appended: Appended, size: int) -> None:
+        if self._broker.meter is not None:
+            self._broker.meter.count_produced(appended.last_offset + 1 - appended.base_offset, size)
 
     def _failed(self, index: int, error: EmbedlogError) -> PartitionProduceResponse:
         failed = PartitionProduceResponse(
@@ -255,11 +279,12 @@ class ProduceHandlers:
             return InitProducerIdResponse(error_code=error_code_for(error))
 
 
-def _append_plain(partition: Partition, settings: TopicSettings, records: memoryview) -> Appended | None:
+def _append_plain(partition: Partition, records: memoryview) -> Appended | None:
     """Fast path for the common batch, which is valid and appended unchanged, without waiting for a disk.
 
     Returns None, with no side effects, if any precondition fails.
     """
+    settings = partition.settings
     if (
         len(records) > settings.max_message_bytes
         or settings.append_time
@@ -283,6 +308,8 @@ def remember(
     frame: memoryview, header: RequestHeader, context: RequestContext, request: ProduceRequest
 ) -> None:
     """Keep a produce request's fields, and make a template if the previous request had the same."""
+    if request.acks not in _ACKS or request.transactional_id is not None:
+        return
     connection = context.connection
     fields = (
         context.version,
