@@ -143,16 +143,17 @@ def by_segments(directory: Path, counts: Sequence[int]) -> Iterator[Figures]:
 
 
 def by_partitions(directory: Path, counts: Sequence[int]) -> Iterator[Figures]:
-    """200,000 records, ten segments in each partition."""
+    """200,000 records, ten segments in each partition, two in each of 10,000."""
     for count in counts:
         path = directory / f"partitions-{count}"
         figures: Figures = {}
-        with embedlog.open(path, segment_bytes=max(200_000 // count * 108 // 10, 2000)) as log:
+        segments = 10 if count < _LARGE_PARTITIONS[-1] else 2
+        with embedlog.open(path, segment_bytes=max(200_000 // count * 108 // segments, 1024)) as log:
             took = _timed(lambda log=log, count=count: log.create_topic(_TOPIC, partitions=count))
             figures["create ms"] = took * 1e3
-            for _ in range(10):
+            for _ in range(segments):
                 for number in range(count):
-                    for values in _split(VALUES, 20_000 // count):
+                    for values in _split(VALUES, 200_000 // segments // count):
                         log.append_many(_TOPIC, values, partition=number)
         with embedlog.open(path) as log:
             figures |= _appending(log, count)
