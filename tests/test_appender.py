@@ -383,7 +383,7 @@ def test_errors_of_the_callers_iterator_pass_through(log: Any) -> None:
     assert everything(log, "one") == {}
 
 
-def test_partial_append_reports_what_was_appended(log: Any) -> None:
+def test_partial_append_reports_the_appended_records(log: Any) -> None:
     records = [(b"k%d" % i, b"%d" % i) for i in range(100)]
     failing = OSError("no room")
     with pytest.raises(PartialAppend, match="partition 1 failed") as caught:

@@ -131,7 +131,7 @@ def test_sticky_believes_the_newer_generation() -> None:
     assert STICKY.assign({"t": 1}, equal) == {"a": [TP("t", 0)], "b": []}
 
 
-def test_sticky_ignores_claims_to_what_is_not_there_or_not_subscribed() -> None:
+def test_sticky_ignores_claims_to_unknown_or_unsubscribed_partitions() -> None:
     claims = (TP("t", 5), TP("other", 0), TP("gone", 1))
     members = {
         "a": Subscription(("t",), owned_partitions=claims, generation=9),

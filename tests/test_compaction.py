@@ -603,7 +603,7 @@ def test_a_round_can_be_stopped(bench: Bench) -> None:
     assert offsets_of(bench) == [0, 1]
 
 
-def test_the_throttle_is_told_of_every_byte_read_and_written(bench: Bench) -> None:
+def test_the_throttle_counts_every_byte_read_and_written(bench: Bench) -> None:
     for i in range(20):
         bench.append((b"%d" % (i % 3), b"v" * 100))
     bench.partition.roll()
@@ -646,7 +646,7 @@ def test_a_round_goes_on_in_small_steps(bench: Bench) -> None:
     assert len(steps) >= 2 * (1000 // 64 + 101), "both passes: each batch, and each 64 records of one"
 
 
-def test_what_a_round_wrote_has_the_indexes_that_its_records_give(bench: Bench) -> None:
+def test_compacted_segments_have_the_indexes_of_their_records(bench: Bench) -> None:
     for i in range(3000):
         bench.append((b"k%d" % (i % 1500), bytes(50)))
         bench.time_ms += i % 3
@@ -662,7 +662,7 @@ def test_what_a_round_wrote_has_the_indexes_that_its_records_give(bench: Bench) 
 
 
 @pytest.mark.parametrize("size", [1, 15, 16, 17, 100])
-def test_keys_of_any_length_are_told_apart(bench: Bench, size: int) -> None:
+def test_keys_of_any_length_are_distinguished(bench: Bench, size: int) -> None:
     keys = [bytes([i]) * size for i in range(5)]
     for turn in range(3):
         bench.append(*((key, b"%d" % turn) for key in keys))

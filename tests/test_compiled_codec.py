@@ -57,7 +57,7 @@ def decoded(module: Any, body: bytes, count: int, last_delta: int, base_ms: int,
 
 
 @given(rows, st.integers(0, 3))
-def test_what_was_encoded(given_rows: list[Any], skipped: int) -> None:
+def test_encoded_batches(given_rows: list[Any], skipped: int) -> None:
     body = encode_records(given_rows)
     arguments = (body, len(given_rows), len(given_rows) - 1, given_rows[0][3], 1000 + skipped)
     found = decoded(compiled_decoding, *arguments)

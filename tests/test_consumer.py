@@ -177,7 +177,7 @@ def test_positions_and_seeking(four: embedlog.Log) -> None:
         assert everything(consumer) == list(range(300, 310))
 
 
-def test_a_seek_drops_what_was_fetched(four: embedlog.Log) -> None:
+def test_a_seek_drops_fetched_records(four: embedlog.Log) -> None:
     with four.consumer("t") as consumer:
         consumer.assign([T0])
         assert int(next(consumer).value or b"") == 0
@@ -246,7 +246,7 @@ def test_an_iteration_tells_its_position_at_each_record(four: embedlog.Log) -> N
                 break
 
 
-def test_what_an_iteration_fetched_can_be_taken_otherwise(four: embedlog.Log) -> None:
+def test_records_fetched_by_an_iteration_can_be_polled(four: embedlog.Log) -> None:
     with four.consumer("t", stop_at_end=True) as consumer:
         consumer.assign([T0])
         found = []

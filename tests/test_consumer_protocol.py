@@ -149,7 +149,7 @@ def test_hostile_lengths_are_refused_at_once() -> None:
         decode_assignment(bytes.fromhex("0000000000007fffffff") + bytes(50))
 
 
-def test_same_topics_ignores_what_a_restart_changes() -> None:
+def test_same_topics_ignores_changes_of_a_restart() -> None:
     one = encode_subscription(FULL)
     restarted = encode_subscription(Subscription(("b", "a"), b"new"), version=1)
     assert same_topics(one, one)

@@ -115,7 +115,7 @@ def test_a_failed_undo_fails_the_partition_until_reopen(tmp_path: Path) -> None:
         assert values(log) == [(0, b"durable"), (1, b"goes on")]
 
 
-def test_append_many_reports_what_was_appended_without_room_in_one_partition(tmp_path: Path) -> None:
+def test_append_many_reports_appended_records_without_room_in_one_partition(tmp_path: Path) -> None:
     fs = FaultyFileSystem(tmp_path)
     with open_log(tmp_path, fs) as log:
         log.create_topic("t", partitions=4)

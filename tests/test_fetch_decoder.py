@@ -99,7 +99,7 @@ def test_compressed_batches(compression: int) -> None:
     assert chunk(fetched(batch(0, b"a", b"b", compression=compression)), 0) == ([b"a", b"b"], 2, 0)
 
 
-def test_a_chunk_ends_where_the_leader_epoch_changes() -> None:
+def test_a_chunk_ends_at_a_new_leader_epoch() -> None:
     data = fetched(batch(0, b"0"), batch(1, b"1"), batch(2, b"2", epoch=3), epochs=((0, 0), (3, 2)))
     assert chunk(data, 0) == ([b"0", b"1"], 2, 0)
     assert chunk(data._replace(data=batch(2, b"2", epoch=3)), 2) == ([b"2"], 3, 3)

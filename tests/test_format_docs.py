@@ -134,7 +134,7 @@ def test_batches(name: str) -> None:
     assert identify(example.data) == "batch-v2"
 
 
-def test_the_batch_is_what_is_written() -> None:
+def test_the_batch_equals_the_encoders() -> None:
     example = EXAMPLES["batch"]
     (header,) = codec.scan(example.data).headers
     rows = [

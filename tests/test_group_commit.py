@@ -284,7 +284,7 @@ def test_a_roll_with_a_failed_fsync_appends_nothing_of_the_group(tmp_path: Path)
         assert [offset for offset, _ in values(log)] == [0]
 
 
-def test_what_a_group_acknowledges_survives_a_power_cut(tmp_path: Path) -> None:
+def test_records_acknowledged_to_a_group_survive_a_power_cut(tmp_path: Path) -> None:
     fs = PowerCutFileSystem(tmp_path)
     with open_log(tmp_path, fs, segment_bytes=20_000) as log:
         log.create_topic("t")

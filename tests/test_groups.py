@@ -614,7 +614,7 @@ def test_a_static_member_that_comes_back_during_a_rebalance_fences_its_former_se
     assert answers(join(group, "l", leader))["f3"].generation == 3
 
 
-def test_static_members_who_do_not_rejoin_are_dropped_too() -> None:
+def test_static_members_that_do_not_rejoin_are_dropped_too() -> None:
     group = make_group()
     (leader,) = stable(group)
     join(group, "f", group_instance_id="i", session_timeout_ms=10**6)

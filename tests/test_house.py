@@ -78,7 +78,7 @@ def test_a_module_says_its_purpose(path: Path) -> None:
     assert len(first) > 20
 
 
-def test_the_face_names_what_it_shows() -> None:
+def test_the_package_lists_its_public_names() -> None:
     readme = (ROOT / "README.md").read_text()
     for name in embedlog.__all__:
         # A type alias has no docstring at run time: README has it.
@@ -88,7 +88,7 @@ def test_the_face_names_what_it_shows() -> None:
     assert len(set(embedlog.__all__)) == len(embedlog.__all__)
 
 
-def test_the_face_names_every_error() -> None:
+def test_the_package_exports_every_error() -> None:
     defined = [
         name for name, each in vars(errors).items() if isinstance(each, type) and issubclass(each, Exception)
     ]

@@ -269,7 +269,7 @@ def test_the_compression_asked_for(tmp_path: Path, log: Log) -> None:
     assert [header.compression for header in headers(log)] == [4, 2]
 
 
-def test_gaps_are_allowed_only_where_there_are_some(tmp_path: Path, log: Log) -> None:
+def test_only_files_with_gaps_may_have_gaps(tmp_path: Path, log: Log) -> None:
     store = log._writer()
     put(tmp_path / "whole-0", "00000000000000000700.log", record_batch(rows(700, 5)))
     put(tmp_path / "gaps-0", KAFKA, record_batch(rows(0, 5)), record_batch(rows(9, 5)))

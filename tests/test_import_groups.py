@@ -171,7 +171,7 @@ def test_a_group_goes_on_in_its_next_generation(old: Path, log: Log) -> None:
         assert (taken.offsets, taken.offsets_present) == (0, 1)
 
 
-def test_a_group_with_members_keeps_what_it_has(old: Path, log: Log) -> None:
+def test_a_group_with_members_keeps_its_offsets(old: Path, log: Log) -> None:
     put(old / "__consumer_offsets-0", FIRST, batches(commit(0, "g", C0, 10)))
     log.create_topic("clicks", 2)
     with log.consumer("clicks", group="g", auto_commit=False) as consumer:

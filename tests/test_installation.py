@@ -87,7 +87,7 @@ def test_a_wheel_has_the_loops_and_no_generated_source(source: Path, tmp_path: P
     assert not list((source / "embedlog").rglob("*.c"))
 
 
-def test_a_source_distribution_has_what_the_loops_are_built_from(source: Path) -> None:
+def test_a_source_distribution_has_the_sources_of_the_loops(source: Path) -> None:
     built = run("setup.py", "sdist", cwd=source)
     assert built.returncode == 0, built.stderr
     (archive,) = (source / "dist").glob("*.tar.gz")

@@ -192,7 +192,7 @@ def test_records_before_damage_then_the_place_of_the_damage(tmp_path: Path) -> N
         (InvalidArgument, {"isolation_level": "committed"}),
     ],
 )
-def test_mistakes_are_told_before_the_first_record(
+def test_wrong_arguments_fail_before_the_first_record(
     log: embedlog.Log, error: type[Exception], arguments: dict[str, Any]
 ) -> None:
     with pytest.raises(error):
@@ -255,7 +255,7 @@ def test_the_fast_path_to_a_record(tmp_path: Path, sizes: tuple[int, ...]) -> No
             assert backend.record_at("t", 0, -1) is None
 
 
-def test_the_fast_path_checks_what_it_finds(tmp_path: Path) -> None:
+def test_the_fast_path_checks_the_record(tmp_path: Path) -> None:
     """A byte of the batches is changed: none of their headers' fields may bring forth another record."""
     with embedlog.open(tmp_path / "log") as log:
         log.create_topic("t")

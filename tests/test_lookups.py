@@ -157,7 +157,7 @@ def test_bytes_near_an_offset() -> None:
             assert last < 0 or last in offsets
 
 
-def test_recent_keeps_what_was_put_last() -> None:
+def test_recent_keeps_the_last_entries() -> None:
     recent: Recent[str, int] = Recent(2)
     recent.put("a", 1)
     recent.put("b", 2)

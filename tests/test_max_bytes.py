@@ -79,7 +79,7 @@ def test_freed_room_is_usable_without_reopening(path: Path) -> None:
         assert held(log) <= LIMIT
 
 
-def test_the_limit_counts_what_was_there_at_the_open(path: Path) -> None:
+def test_the_limit_counts_existing_files(path: Path) -> None:
     with embedlog.open(path) as log:
         log.create_topic("t")
         log.append("t", bytes(LIMIT - 50_000))

@@ -240,7 +240,7 @@ def test_the_position_survives_compaction(log: Log, there: Path) -> None:
     assert mirrored(log, to=there).records == 1
 
 
-def test_offsets_beyond_what_a_sequence_holds(log: Log, there: Path) -> None:
+def test_offsets_beyond_the_range_of_a_sequence(log: Log, there: Path) -> None:
     """Sequence numbers have 31 bits; the producer epoch has those above."""
     log.create_topic("t")
     store = log.backend.store  # type: ignore[attr-defined]

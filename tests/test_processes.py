@@ -73,7 +73,7 @@ class Writer:
 
 
 @LAYOUTS
-def test_a_reader_sees_what_is_appended_at_once(program: Start, path: Path, layout: str) -> None:
+def test_a_reader_sees_appends_at_once(program: Start, path: Path, layout: str) -> None:
     writer = Writer(program, path, layout=layout)
     writer.do("log.create_topic('t', partitions=2)")
     with embedlog.open(path, mode="r") as reader:
@@ -857,7 +857,7 @@ def test_readers_miss_nothing_at_any_step_of_a_compaction(path: Path, layout: st
         unused.close()
 
 
-def test_readers_are_told_of_deleted_records_at_every_step(path: Path) -> None:
+def test_readers_learn_of_deleted_records_at_every_step(path: Path) -> None:
     fs = Stepwise()
     store = Store(
         str(path),

@@ -174,7 +174,7 @@ def test_keyed_records_are_hashed(log: Any) -> None:
         assert result(producer.send("four", b"v", key=b"k", partition=3)).partition == 3
 
 
-def test_the_fast_path_sends_what_the_ordinary_path_sends(log: Any) -> None:
+def test_both_paths_send_the_same(log: Any) -> None:
     """No send with an encoder takes the fast path."""
     random = Random(5)
     values = [None, b"", b"v" * 200]
@@ -647,7 +647,7 @@ def test_with_drains_after_an_error_too(log: Any) -> None:
     assert values(log, "one") == [b"sent before"]
 
 
-def test_close_with_a_timeout_fails_what_was_not_sent(log: Any, gate: Gate) -> None:
+def test_close_with_a_timeout_fails_unsent_records(log: Any, gate: Gate) -> None:
     gate.open.clear()
     producer = Producer(gate, linger_ms=FOREVER_MS, batch_bytes=1)
     sending = producer.send("one", b"in the append")

@@ -868,7 +868,7 @@ def test_the_log_start_survives_a_kill_between_its_checkpoint_and_the_renames(
         assert not [p for p in (tmp_path / "t_0").iterdir() if p.name.startswith(FIRST)]
 
 
-def test_the_log_start_never_passes_what_survives_a_power_cut(tmp_path: Path) -> None:
+def test_the_log_start_never_passes_the_records_that_survive_a_power_cut(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.mkdir()
     fs = PowerCutFileSystem(path)

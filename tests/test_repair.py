@@ -159,7 +159,7 @@ def test_nothing_left_at_all(path: Path) -> None:
         assert log.append("t", b"new").offset == RECORDS  # no offset is given twice
 
 
-def test_a_missing_tail_is_accepted_and_its_readers_are_told(path: Path) -> None:
+def test_a_missing_tail_is_accepted_and_reported_to_readers(path: Path) -> None:
     directory = make_log(path)
     with embedlog.open(path) as log, log.consumer("t", group="g", auto_commit=False) as consumer:
         while len(got := consumer.poll(timeout_ms=1000, max_records=1000)) and got[-1].offset < RECORDS - 1:

@@ -175,7 +175,7 @@ def test_without_a_cleanup_policy_every_record_stays(tmp_path: Path) -> None:
             log.compact("t")
 
 
-def test_old_segments_go_and_the_log_starts_where_they_ended(tmp_path: Path) -> None:
+def test_deleting_old_segments_advances_the_log_start(tmp_path: Path) -> None:
     with bench_with_segments(tmp_path, [9, 8, 1, 0], retention_ms=5 * HOUR_MS) as bench:
         partition = bench.partition
         size = sum(segment.size for segment in partition.segments()[:2])

@@ -83,7 +83,7 @@ def test_every_exported_name_is_there() -> None:
     assert not hasattr(embedlog, "no_such_name")
 
 
-def test_an_exported_name_stays_what_it_is_after_its_module_is_imported() -> None:
+def test_an_exported_name_outlives_the_import_of_its_module() -> None:
     """`embedlog.open` is a function, and also the name of a module."""
     program = "import embedlog, embedlog.cli.opening, embedlog.open; assert callable(embedlog.open)"
     assert "embedlog.open" in watched(program)[0]

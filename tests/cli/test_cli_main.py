@@ -49,7 +49,7 @@ TELLING = [
 
 
 @pytest.mark.parametrize("command", TELLING, ids=" ".join)
-def test_json_has_what_text_has(run: Run, command: list[str]) -> None:
+def test_json_has_the_facts_of_text_output(run: Run, command: list[str]) -> None:
     assert "--json" in run(*command, "--help").out
 
 

@@ -64,7 +64,7 @@ def test_json_of_bytes() -> None:
         ('{"timestamp": 5, "partition": 2}', Record(timestamp_ms=5, partition=2)),
     ],
 )
-def test_what_append_takes(line: str, record: Record) -> None:
+def test_valid_input_of_append(line: str, record: Record) -> None:
     assert record_from_json(line.encode()) == record
 
 
@@ -89,7 +89,7 @@ def test_what_append_takes(line: str, record: Record) -> None:
         ('{"value": "a", "page": "/"}', "unknown field 'page' \\(the fields are value, key, headers, "),
     ],
 )
-def test_what_append_refuses(line: str, words: str) -> None:
+def test_invalid_input_of_append(line: str, words: str) -> None:
     with pytest.raises(InvalidArgument, match=words):
         record_from_json(line.encode())
 

@@ -63,7 +63,7 @@ def test_a_topic_with_settings(broker: Broker, admin: AdminClient) -> None:
     assert set(admin.list_topics(timeout=30).topics["events"].partitions) == {0, 1, 2}
 
 
-def test_what_the_broker_decides_itself() -> None:
+def test_defaults_of_the_broker() -> None:
     with Broker(num_partitions=4) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         only(admin.create_topics([NewTopic("events")]))
@@ -142,7 +142,7 @@ def test_settings_sent_by_tools(admin: AdminClient, configs: dict[str, str]) -> 
 
 
 @pytest.mark.filterwarnings("ignore:alter_configs has been deprecated")
-def test_no_client_chooses_what_code_the_broker_imports(broker: Broker, admin: AdminClient) -> None:
+def test_no_client_chooses_code_that_the_broker_imports(broker: Broker, admin: AdminClient) -> None:
     broker.log.create_topic("events")
     code = "os:getcwd"
     assert refused(admin.create_topics([NewTopic("t", 1, config={"delete.policy": code})]))[0] == (

@@ -79,7 +79,7 @@ def test_append_can_make_the_topic(wire: Run, broker: Broker, tmp_path: Path) ->
     assert list(broker.log.read_values("more")) == [b"one"]
 
 
-def test_append_reads_what_cat_writes(wire: Run, broker: Broker, tmp_path: Path) -> None:
+def test_append_reads_the_output_of_cat(wire: Run, broker: Broker, tmp_path: Path) -> None:
     ran = wire("cat", "clicks", "--json")
     assert len(ran.objects) == 30
     (tmp_path / "lines").write_text(ran.out)

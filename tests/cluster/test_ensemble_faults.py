@@ -77,7 +77,7 @@ def test_a_cluster_goes_on_without_one_server(zookeeper_ensemble: ZooKeepers, tm
 
 
 @pytest.mark.jvm
-def test_a_lease_ends_where_a_follower_has_lost_its_leader(zookeeper_ensemble: ZooKeepers) -> None:
+def test_a_lease_ends_if_a_follower_lost_its_leader(zookeeper_ensemble: ZooKeepers) -> None:
     """It still serves, and answers what it can answer alone; but it is the leader who ends sessions."""
     servers = zookeeper_ensemble.servers
     follower, leader = (

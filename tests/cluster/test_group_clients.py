@@ -482,7 +482,7 @@ def test_groups_as_confluents_admin_client_sees_them(broker: Broker) -> None:
     assert missing.value.args[0].name() == "GROUP_ID_NOT_FOUND"
 
 
-def test_a_transactional_producer_is_told_that_there_are_no_transactions(broker: Broker) -> None:
+def test_a_transactional_producer_is_refused(broker: Broker) -> None:
     bootstrap = broker.bootstrap_servers
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": bootstrap, "transactional.id": "tx", "transaction.timeout.ms": 1000}

@@ -206,7 +206,7 @@ def test_a_static_member_resumes_its_membership(table: Table, version: int) -> N
     assert after.heartbeat() == 0
 
 
-def test_the_leader_is_told_who_is_static(table: Table) -> None:
+def test_the_leader_learns_which_members_are_static(table: Table) -> None:
     leader, static = table.member(), table.member(group_instance_id="one")
     leader.settle()
     static.send_join()

@@ -47,7 +47,7 @@ def append(broker: Broker, batch: bytearray) -> None:
 
 @pytest.mark.parametrize("compression", CODECS)
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
-def test_what_was_appended_is_read(broker: Broker, version: int, compression: str) -> None:
+def test_appended_records_are_read(broker: Broker, version: int, compression: str) -> None:
     fill(broker, compression)
     data = fetched(broker, version)
     magic = 1 if version >= 2 else 0

@@ -59,7 +59,7 @@ def everything(consumer: SimpleConsumer, topic: str = "t", offset: int = 0) -> l
 
 @pytest.mark.parametrize("versions", [range(3), range(13)])
 @pytest.mark.parametrize("compression", CODECS)
-def test_reads_what_was_appended(
+def test_appended_records_are_read(
     broker: Broker,
     consumer: SimpleConsumer,
     compression: str,

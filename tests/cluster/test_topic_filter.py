@@ -41,7 +41,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("expression", "matched"), FILTERS, ids=[each for each, _ in FILTERS])
-def test_a_filter_matches_what_it_matches_in_java(expression: str, matched: list[str] | None) -> None:
+def test_a_filter_matches_as_in_java(expression: str, matched: list[str] | None) -> None:
     if matched is None or expression in REFUSED:
         with pytest.raises(InvalidArgument, match="regular expression in Java's syntax") as refused:
             compiled(expression)

@@ -24,7 +24,7 @@ def sources(wire: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in [wire / "error_codes.py", *wire.glob("apis/*.py")]}
 
 
-def test_the_declarations_are_what_the_script_writes(tmp_path: Path) -> None:
+def test_the_declarations_equal_the_scripts_output(tmp_path: Path) -> None:
     wire_apis.write(tmp_path)
     assert sources(wire_apis.TARGET) == sources(tmp_path), "run `make wire`"
 

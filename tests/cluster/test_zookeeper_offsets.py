@@ -88,7 +88,7 @@ def test_a_connector_resumes_from_them(zookeeper: Znodes, consumers: list[Simple
     }
 
 
-def test_what_cannot_be_kept_is_refused(zookeeper: Znodes, consumers: list[SimpleConsumer]) -> None:
+def test_impossible_offsets_are_refused(zookeeper: Znodes, consumers: list[SimpleConsumer]) -> None:
     nowhere = TopicPartition("t", 4)
     with pytest.raises(errors.TopicNotFound):
         consumers[0].commit_offsets(G, {nowhere: 1}, storage="zookeeper")

@@ -61,7 +61,7 @@ def test_values_round_trip(values: list[bytes | None], compression: int) -> None
 @given(
     record_lists.filter(lambda records: all(0 <= r[3] < 2**40 * 2 for r in records)), st.sampled_from(CODECS)
 )
-def test_kafka_libraries_read_what_is_written(records: list, compression: int) -> None:
+def test_kafka_libraries_read_our_batches(records: list, compression: int) -> None:
     batch = bytes(codec.encode_batch(records, compression=compression, base_offset=5))
     for library in (AiokafkaBatch, KafkaPythonBatch):
         theirs = library(batch)
@@ -218,7 +218,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("call", "text"), WRONG)
-def test_wrong_types_are_told(call, text: str) -> None:
+def test_wrong_types_are_named(call, text: str) -> None:
     with pytest.raises(InvalidType, match=text):
         call()
 
@@ -251,7 +251,7 @@ def test_control_batches(commit: bool) -> None:
 @pytest.mark.parametrize(
     ("key", "kind"), [(None, -1), (b"", -1), (b"\0\0\0", -1), (b"\0\0\0\5", 5), (b"\0\1\0\1more", 1)]
 )
-def test_what_control_keys_say(key: bytes | None, kind: int) -> None:
+def test_control_keys(key: bytes | None, kind: int) -> None:
     assert codec.control_type(key) == kind
 
 

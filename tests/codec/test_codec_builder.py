@@ -103,7 +103,7 @@ def test_append_time_is_that_of_the_build(given_rows: list[Any]) -> None:
     assert built(given_rows, append_time=True).build(append_time_ms=T) == wanted
 
 
-def test_what_compression_enlarges_beyond_the_limit_stays_as_it_is() -> None:
+def test_records_enlarged_by_compression_stay_plain() -> None:
     builder = built([(None, b"x", (), T)])
     assert builder.build(GZIP, builder.size) == builder.build()
     compressed = builder.build(GZIP, 1000)
@@ -131,7 +131,7 @@ WRONG: list[tuple[Any, ...]] = [
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_what_is_not_a_record_changes_nothing(wrong: tuple[Any, ...]) -> None:
+def test_an_invalid_record_changes_nothing(wrong: tuple[Any, ...]) -> None:
     builder = built([(b"k", b"v", (), T)])
     before = builder.build()
     with pytest.raises((InvalidType, UnicodeError)) as refused:

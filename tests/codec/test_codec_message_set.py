@@ -64,7 +64,7 @@ def test_round_trip(records: list, shape: tuple[int, int], base_offset: int) -> 
 
 
 @given(record_lists, st.sampled_from(SHAPES_OF_OTHERS))
-def test_other_libraries_read_what_is_written(records: list, shape: tuple[int, int]) -> None:
+def test_other_libraries_read_our_message_sets(records: list, shape: tuple[int, int]) -> None:
     magic, compression = shape
     made = encode_message_set(records, magic, compression, base_offset=100)
     for library in (KafkaPythonRecords, AiokafkaRecords):
@@ -78,7 +78,7 @@ def test_other_libraries_read_what_is_written(records: list, shape: tuple[int, i
 
 
 @given(record_lists, st.sampled_from(SHAPES_OF_OTHERS))
-def test_what_other_libraries_write_is_read(records: list, shape: tuple[int, int]) -> None:
+def test_message_sets_of_other_libraries_are_read(records: list, shape: tuple[int, int]) -> None:
     magic, compression = shape
     for library in (KafkaPythonBuilder, AiokafkaBuilder):
         builder = library(magic=magic, compression_type=compression, batch_size=1 << 20)

@@ -56,13 +56,13 @@ def test_varlong_round_trip(number: int) -> None:
 
 
 @pytest.mark.parametrize("number", [2**31, -(2**31) - 1, 2**63, -(2**70)])
-def test_varint_refuses_what_does_not_fit(number: int) -> None:
+def test_varint_refuses_overflow(number: int) -> None:
     with pytest.raises(InvalidArgument):
         varint.encode_varint(number)
 
 
 @pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 2**64])
-def test_varlong_refuses_what_does_not_fit(number: int) -> None:
+def test_varlong_refuses_overflow(number: int) -> None:
     with pytest.raises(InvalidArgument):
         varint.encode_varlong(number)
 

@@ -36,7 +36,7 @@ def log(path: Path) -> Iterator[Log]:
         yield log
 
 
-def test_the_first_load_takes_everything_later_ones_what_is_new(log: Log) -> None:
+def test_the_first_load_takes_everything_later_ones_new_records(log: Log) -> None:
     new = Manifest("t", "")
     assert plan_load(log, "t", new).partitions == {0: PartitionLoad(0, 10), 1: PartitionLoad(0, 20)}
     known = manifest(log, {0: 10, 1: 15})
@@ -48,7 +48,7 @@ def test_the_first_load_takes_everything_later_ones_what_is_new(log: Log) -> Non
     assert plan_load(log, "t", known).partitions[2] == PartitionLoad(0, 4)
 
 
-def test_no_further_than_what_is_durable(path: Path) -> None:
+def test_loads_end_at_the_durable_end(path: Path) -> None:
     with embedlog.open(path, flush_ms=3_600_000) as log:
         log.create_topic("t")
         log.append_many("t", records(7), flush=True)
@@ -142,7 +142,7 @@ def test_another_topic_and_the_same_name(log: Log) -> None:
         check_topic(known, log.describe_topic("t"))
 
 
-def test_the_epoch_of_what_was_loaded_last_is_remembered(path: Path, tmp_path: Path) -> None:
+def test_the_epoch_of_the_last_loaded_record_is_remembered(path: Path, tmp_path: Path) -> None:
     with embedlog.open(path) as log:
         log.create_topic("t")
         log.append_many("t", records(5), flush=True)

@@ -141,7 +141,7 @@ def test_killed_at_each_system_call_it_is_all_or_nothing(tmp_path: Path, keeping
     assert not outcomes[0] and outcomes[-1]
 
 
-def test_after_a_power_cut_the_manifest_lists_only_what_the_disk_has(tmp_path: Path) -> None:
+def test_after_a_power_cut_the_manifest_lists_only_surviving_files(tmp_path: Path) -> None:
     class Snapshots(PowerCutFileSystem):
         """Looks before each call what a power cut would leave."""
 

@@ -145,7 +145,7 @@ def test_the_option_topic_overrides_the_column(path: Path) -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(keys=st.lists(st.none() | st.binary(max_size=12), min_size=1, max_size=200))
-def test_a_key_goes_where_the_producer_puts_it_in_the_order_of_the_rows(
+def test_keys_are_partitioned_as_by_the_producer_in_row_order(
     tmp_path_factory: pytest.TempPathFactory, keys: list[bytes | None]
 ) -> None:
     path = tmp_path_factory.mktemp("log")
