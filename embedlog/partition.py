@@ -92,6 +92,8 @@ class Partition(PartitionFields):
         self.offset_after_damage = self.reader.offset_after_damage
         self.readable_segments = self.reader.readable_segments
         self.offsets = log.offsets
+        self.start_writeback = flusher.start_writeback
+        self.sync = flusher.sync
         self.park = flusher.park
         self.publish_through = log.publish_through
 
@@ -110,6 +112,11 @@ class Partition(PartitionFields):
     def state(self) -> PartitionState:
         """Whether it accepts appends, and why not."""
         return self.log.state
+
+    @property
+    def is_flushed(self) -> bool:
+        """Is everything readable durable?"""
+        return self.log.is_flushed
 
     @property
     def recovery_point(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import resource
 import signal
 import tomllib
 from collections.abc import Mapping
@@ -124,6 +125,7 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace, ui: UI) -> int:
     options = _options(args)
     log_messages(options.pop("log_format", "text"), options.pop("log_level", "warning"))
+    raise_open_files()
     with Stop() as stop, contextlib.ExitStack() as ends:
         try:
             if args.with_zookeeper:
@@ -143,6 +145,18 @@ def run(args: argparse.Namespace, ui: UI) -> int:
     else:
         ui.line(f"stopped     {counted(served, 'connection')} served")
     return 0
+
+
+def raise_open_files() -> None:
+    """Raise the process's soft limit of open files to the hard one, as the JVM does for Kafka.
+
+    Connections and segments share it. Only for a process of our own: a library leaves its program's limits
+    alone (docs/decisions/0030-descriptors.md).
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(OSError, ValueError):  # macOS: the hard one may be more than is possible
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from typing import Any, Final
 from ..backends.local import WriterBackend
 from ..config import LogSettings, TopicSettings, sorted_settings
 from ..errors import Closed, InvalidArgument, ReadOnly, counted
+from ..files.filesystem import default_open_files
 from ..log import Log
 from ..open import open_directory
 from ..runtime.closing import Closing
@@ -135,6 +136,8 @@ class Broker(Closing):
                 if path is None:
                     path = tempfile.mkdtemp(prefix="embedlog-broker-")
                     undo.callback(shutil.rmtree, path, ignore_errors=True)
+                # Half of what the process may open: the other half is for connections.
+                of_log.setdefault("max_open_files", default_open_files() * 3 // 5)
                 self.log = open_directory(as_path(path), **of_log)
                 undo.callback(self.log.close)
             if not isinstance(self.log.backend, WriterBackend):

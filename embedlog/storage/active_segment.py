@@ -100,6 +100,11 @@ class ActiveSegment(FileFields):
         """Count an append whose caller waits for durability: the next ones may do so, too."""
         self._durable += 1
 
+    def start_writeback(self, pos: int) -> None:
+        """Begin to write the bytes after `pos` to the disk, and do not wait."""
+        with contextlib.suppress(OSError):  # `sync` reports it
+            self._fs.start_writeback(self._fd, pos)
+
     def sync(self) -> None:
         """Make everything written so far durable. Raises OSError: it may be lost."""
         self._fs.sync(self._fd)

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from typing import Final
 
+from ..config import MIB
 from ..errors import FlushFailed
 from ..model import PartitionState
 from .active_segment import ActiveSegment
 from .host import HostedPartition, PartitionHost
 from .log_state import LogState
+
+_SHORT: Final = MIB
 
 
 class LogFlusher:
@@ -43,6 +47,22 @@ class LogFlusher:
             log.flushed = end
         log.publish()
         self._host.flushed(self._partition)
+
+    def start_writeback(self) -> None:
+        """Before several partitions are synced: begin to write, so that they need not wait one by one."""
+        log = self._log
+        if self.sync_lock.acquire(blocking=False):
+            try:
+                flushed, end = log.flushed, log.high_watermark
+                # Of a longer tail, what is on disk already would be dropped from the page cache.
+                if (
+                    0 < end.pos - flushed.pos <= _SHORT
+                    and end.segment is flushed.segment
+                    and self._active.is_open
+                ):
+                    self._active.start_writeback(flushed.pos)
+            finally:
+                self.sync_lock.release()
 
     def park(self) -> bool:
         """Close the descriptor of the active segment, unless an append is running. Says whether it is

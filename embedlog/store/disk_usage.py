@@ -27,8 +27,8 @@ from ..files.names import REQUESTS_DIRECTORY, STAGING_DIRECTORY
 _BLOCK: Final = 4096  # of most file systems
 _OF_OTHERS: Final = frozenset({STAGING_DIRECTORY, REQUESTS_DIRECTORY})
 _UNCOUNTED: Final = (  # the system calls that change no size
-    "open_read pread pread_into sync sync_dir set_modified exists stat size free_bytes total_bytes names list"
-    " try_lock"
+    "open_read pread pread_into start_writeback sync sync_dir set_modified exists stat size free_bytes"
+    " total_bytes names list try_lock"
 )
 
 

@@ -10,8 +10,8 @@ be flushed does not keep the others from it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
 
 from ..errors import EmbedlogError, StorageError
 from ..model import PartitionState
@@ -22,6 +22,9 @@ from .background import Background
 from .checkpointer import Checkpointer
 
 _RECOVERY_POINT_MS: Final = 1_000  # how soon a recovery point follows a flush by an append or log.flush()
+
+_Partition = TypeVar("_Partition", bound=HostedPartition)
+_Result = TypeVar("_Result")
 
 
 class Flusher:
@@ -80,8 +83,8 @@ class Flusher:
 
     def flush(self) -> None:
         """Make everything appended before the call durable. Raises the first partition's FlushFailed."""
-        dirty = [partition for partition in self._partitions() if not partition.log.is_flushed]
-        failure = next((error for error in run_parallel(_flush_failure, dirty) if error is not None), None)
+        dirty = [partition for partition in self._partitions() if not partition.is_flushed]
+        failure = next((error for error in sync_all(_flush_failure, dirty) if error is not None), None)
         if failure is not None:
             raise failure
 
@@ -100,7 +103,7 @@ class Flusher:
                 self._ahead.clear()
             for partition in due:
                 self._dirty.pop(partition, None)
-        run_parallel(self._checkpoint, due)
+        sync_all(self._checkpoint, due)
         with self._lock:
             waits = [max(p.settings.flush_ms - (now - since), 1) for p, since in self._dirty.items()]
             if self._ahead:
@@ -120,6 +123,14 @@ class Flusher:
                 self._dirty.setdefault(partition, self._clock_ms())
         if offset >= 0:
             self._checkpointer.advance(partition, offset)
+
+
+def sync_all(sync: Callable[[_Partition], _Result], partitions: Sequence[_Partition]) -> list[_Result]:
+    """Sync partitions, several at a time. All begin to be written first: so no sync waits for its own."""
+    if len(partitions) > 1:
+        for partition in partitions:
+            partition.start_writeback()
+    return run_parallel(sync, partitions)
 
 
 def _flush_failure(partition: Partition) -> StorageError | None:

@@ -52,6 +52,7 @@ from ..runtime.parallel import run_parallel, uncollected
 from ..runtime.uninterruptible import whole
 from ..segment import Files
 from ..storage.writer_state import WriterState
+from .append_files import AppendFiles
 from .atomic_append import roll_forward
 from .background import Background
 from .catalog import Catalog
@@ -68,6 +69,8 @@ from .topic_lifecycle import TopicDeletions, TopicDirectories
 logger = logging.getLogger(__name__)
 
 _OF_INTERNAL_TOPICS = frozenset({"flush_messages", "flush_ms"})  # any other would lose records
+
+_open_stores: set[Store] = set()  # of this process: they share its descriptors
 
 
 def system_clock_ms() -> int:
@@ -122,12 +125,14 @@ class Store:
         self._directories = TopicDirectories(self.fs, self.catalog)
         self._writer_state = WriterState(self.fs, self.catalog.file(WRITER_STATE_FILE))
         limit = self.settings.max_open_files
-        self.max_open_files = limit if limit > 0 else default_open_files()
-        self.descriptors = Descriptors(self.fs, max(self.max_open_files // 4, 8))
+        taken = sum(store.max_open_files for store in list(_open_stores))
+        self.max_open_files: int = limit if limit > 0 else default_open_files(taken)
+        self.descriptors = Descriptors(self.fs, max(self.max_open_files // 8, 8))
         self._compose()
         self.catalog.create(layout)
         self.catalog.load(layout)
         self._lock_fd = self.catalog.writer_lock.acquire()
+        _open_stores.add(self)
         try:
             self.catalog.writer_lock.note(self.clock_ms(), passing=passing, max_bytes=self.settings.max_bytes)
             files = Files(self.fs, self.descriptors, IndexCache(), self.catalog.layout)
@@ -159,9 +164,9 @@ class Store:
         self.quota = Quota(self.fs, self.path, self.disk, self.settings, partitions, background)
         self.deletions = TopicDeletions(self.catalog, self._directories, self.quota, self.settings_of)
         self.cleaner = Cleaner(partitions, checkpointer, self.quota, background, self.settings, clock_ms)
-        max_append_files = max(self.max_open_files * 3 // 4, 8)
+        files = AppendFiles(self.descriptors, self.max_open_files)
         self.host = StoreHost(
-            self.flusher, checkpointer, self.cleaner, self.quota, clock_ms, self.check_open, max_append_files
+            self.flusher, checkpointer, self.cleaner, self.quota, clock_ms, self.check_open, files
         )
 
     # -- opening ---------------------------------------------------------------------------------------
@@ -471,6 +476,7 @@ class Store:
             self._release()
 
     def _release(self) -> None:
+        _open_stores.discard(self)
         self._writer_state.close()
         self.descriptors.close()
         fd, self._lock_fd = self._lock_fd, -1
@@ -480,6 +486,7 @@ class Store:
     def abandon(self) -> None:
         """In a forked child: close our copies of descriptors; the parent keeps the lock."""
         self._closed = self._forked = True
+        _open_stores.discard(self)
         self.topics_lock = threading.RLock()
         for partition in self.partitions():
             partition.abandon()

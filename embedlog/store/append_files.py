@@ -1,0 +1,85 @@
+"""Bounds the descriptors of active segments: the partitions that opened theirs longest ago close them.
+
+A file is fsynced before it is closed, or a later error of writing it back might reach nobody; an fsync costs
+more than a hundred appends. So files are closed a batch at a time: flushed ones first, as they cost next to
+nothing, then the oldest, fsynced several at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from itertools import islice
+from typing import Final
+
+from ..errors import FlushFailed
+from ..files.filesystem import Descriptors
+from ..storage.host import HostedPartition
+from .flusher import sync_all
+
+_BATCH: Final = 64  # at most; a disk serves so many fsyncs in little more than the time of a few
+_BATCHES: Final = 8  # at least so many batches are open
+_READS: Final = 8  # an eighth of all descriptors are for reading ...
+_LEAST_READS: Final = 32  # ... or, if appends use the others, one in 32: a read file is cheap to open again
+
+
+class AppendFiles:
+    """The partitions whose active segment is open for appending. Safe between threads.
+
+    Args:
+        reading: the descriptors for reading, which share the limit.
+        limit: how many files may be open; each thread that opens one may exceed it by one.
+    """
+
+    def __init__(self, reading: Descriptors, limit: int) -> None:
+        self._reading = reading
+        self._shared = limit
+        self._limit = max(limit - max(limit // _LEAST_READS, 4), 8)
+        self._lock = threading.Lock()
+        self._open: dict[HostedPartition, None] = {}  # longest open first; guarded by _lock
+
+    def opened(self, partition: HostedPartition) -> None:
+        """A partition has opened its file, under its append lock: close others if there are too many."""
+        with self._lock:
+            self._open[partition] = None
+            chosen = self._surplus(partition)
+            for other in chosen:
+                del self._open[other]
+            self._reading.resize(self.reads)
+        if not chosen:
+            return
+        try:
+            sync_all(_sync, [other for other in chosen if not other.is_flushed])
+            for other in list(chosen):
+                if other.park():
+                    del chosen[other]
+        finally:
+            if chosen:  # in use
+                with self._lock:
+                    self._open.update(chosen)
+
+    @property
+    def reads(self) -> int:
+        """How many descriptors are left for reading."""
+        free = self._shared - len(self._open)
+        return max(min(free, self._shared // _READS), self._shared - self._limit)
+
+    def _surplus(self, opened: HostedPartition) -> dict[HostedPartition, None]:
+        """The partitions to close: of twice as many of the oldest those that are flushed first. Lock held."""
+        number = len(self._open) - self._limit
+        if number <= 0:
+            return {}
+        number += min(_BATCH, self._limit // _BATCHES)
+        older = [each for each in islice(self._open, 2 * number + 1) if each is not opened]
+        flushed = [each for each in older if each.is_flushed]
+        return dict.fromkeys(islice(dict.fromkeys((*flushed, *older)), number))
+
+    def forget(self, partition: HostedPartition) -> None:
+        """The partition has closed its file."""
+        with self._lock:
+            self._open.pop(partition, None)
+
+
+def _sync(partition: HostedPartition) -> None:
+    with contextlib.suppress(FlushFailed):  # it refuses appends now, and stays open
+        partition.sync()
