@@ -32,6 +32,13 @@ def test_named_modules_and_tests_exist(page: str) -> None:
             assert f"def {function}(" in path.read_text(), f"{page}: {name}::{function}"
 
 
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.name)
+def test_modules_named_on_any_page_exist(page: Path) -> None:
+    known = {*MODULES, *TESTS, *(path.name for path in MODULES.values())}
+    for name, _ in NAMED.findall(page.read_text()):
+        assert name in known or (ROOT / name).exists(), name
+
+
 def test_walks_go_through_modules_that_exist() -> None:
     for walk in (DOCS / "reading-the-source.md").read_text().split("```")[1::2]:
         for name in re.findall(r"[\w/]+\.py", walk):
