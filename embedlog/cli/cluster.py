@@ -125,4 +125,4 @@ class _Group:
 def _shares(leaders: Sequence[int]) -> str:
     """Which broker leads how many."""
     counts = sorted(Counter(leaders).items())
-    return ", ".join(f"{'nobody' if leader < 0 else leader} {count}" for leader, count in counts)
+    return ", ".join(f"{'none' if leader < 0 else leader} {count}" for leader, count in counts)
