@@ -178,18 +178,30 @@ def test_both_paths_send_the_same(log: Any) -> None:
     """No send with an encoder takes the fast path."""
     random = Random(5)
     values = [None, b"", b"v" * 200]
-    records = [(random.randbytes(random.randrange(40)), random.choice(values)) for _ in range(2000)]
+    headers: list[Any] = [(), [], {"n": b"1", "ü": None}, [("n", bytearray(b"1"))], (("n", b"x" * 70),), None]
+    times = [0, 5, 1 << 40]
+    records = [
+        (
+            random.choice(values),
+            random.randbytes(random.randrange(40)),
+            random.choice(headers),
+            random.choice(times),
+        )
+        for n in range(2000)
+    ]
     log.create_topic("ordinary", partitions=4)
     with Producer(log.backend) as fast, Producer(log.backend, encoder=bytes) as ordinary:
-        for key, value in records:
-            fast.send("four", value, key=key)
-            ordinary.send("ordinary", value, key=key)
+        for value, key, pairs, timestamp_ms in records:
+            for producer, topic in ((fast, "four"), (ordinary, "ordinary")):
+                partition = random.choice([None, partition_for_key(key, 4)])
+                producer.send(
+                    topic, value, key=key, headers=pairs, timestamp_ms=timestamp_ms, partition=partition
+                )
     found, expected = (
-        [(r.partition, r.offset, r.key, r.value, r.headers) for r in everything(log, topic)]
-        for topic in ("four", "ordinary")
+        [(r.partition, *r[2:]) for r in everything(log, topic)] for topic in ("four", "ordinary")
     )
     assert found == expected
-    assert all(partition == partition_for_key(key, 4) for partition, _, key, _, _ in found)
+    assert all(record[0] == partition_for_key(record[4], 4) for record in found)
 
 
 def test_null_keys_stick_to_a_batch_and_then_move_on(log: Any, gate: Gate) -> None:

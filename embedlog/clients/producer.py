@@ -47,7 +47,7 @@ from ..runtime.wakeups import OneShotEvent, Wakeup
 from ..validation import as_seconds, check_flag, check_int, check_partition, check_positive, check_topic
 from .batch import Callback, ProducerBatch, SendFuture, TopicState
 from .partitioner import Partitioner, StickyPartitioner, choose_partition, notify_new_batch
-from .record_input import HeadersInput, as_bytes, as_headers, as_timestamp, compression_number, now_ms
+from .record_input import HeadersInput, as_row, compression_number, now_ms
 
 Encoder: TypeAlias = Callable[[Any], Any]
 """Turns a value or key into bytes, or None."""
@@ -163,22 +163,11 @@ class Producer(Closing):
         """
         if self._forks != _forks:
             raise _forked()
-        if value is not None:
-            if self._encoder is not None:
-                value = self._encoder(value)
-            if type(value) is not bytes:
-                value = as_bytes(value, "value")
-        if key is not None:
-            if self._key_encoder is not None:
-                key = self._key_encoder(key)
-            if type(key) is not bytes:
-                key = as_bytes(key, "key")
-        pairs = as_headers(headers) if headers else ()
-        if timestamp_ms is None:
-            timestamp_ms = self._clock()
-        else:
-            timestamp_ms = as_timestamp(timestamp_ms, self._clock())
-
+        if value is not None and self._encoder is not None:
+            value = self._encoder(value)
+        if key is not None and self._key_encoder is not None:
+            key = self._key_encoder(key)
+        key, value, pairs, timestamp_ms = as_row(value, key, headers, timestamp_ms, self._clock())
         state = self._accumulator.topics.get(topic) if type(topic) is str else None
         if state is None or not state.is_fresh:
             state = self._refresh(topic)

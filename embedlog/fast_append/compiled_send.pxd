@@ -1,18 +1,14 @@
 # The C types and C functions of compiled_send.py.
 
-from libc.stdint cimport int64_t, uint32_t, uint8_t
+from libc.stdint cimport int64_t
 
-from ..codec.compiled_encoding cimport BatchBuilder, sized
-from .compiled cimport _now_ms
+from ..codec.compiled_encoding cimport BatchBuilder, headers_size, sized
+from .compiled cimport _now_ms, as_number
+from .compiled_path cimport _pairs, _partition_of
 
 
 cdef extern from "Python.h":
     bint PyUnicode_CheckExact(object o)
-    const char* PyBytes_AS_STRING(object o)
-
-
-cdef extern from "murmur2.h" nogil:
-    uint32_t murmur2(const uint8_t* key, size_t size)
 
 
 cdef extern from "instances.h":
@@ -49,8 +45,10 @@ cdef class Accumulator:
     cdef public bint closed
     cdef public dict topics
 
-    cdef object _send(self, object topic, object key, object value)
-    cdef object _partition(self, TopicFields state, object topic, object key)
+    cdef object _send(
+        self, object topic, object key, object value, object headers, object timestamp_ms, object partition
+    )
+    cdef object _chosen(self, TopicFields state, object topic, object key, object partition)
     cdef int _put(
         self,
         FutureFields future,

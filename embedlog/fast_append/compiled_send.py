@@ -81,32 +81,44 @@ class Accumulator:
         """See `plain_send`."""
         self.buffered -= memory
 
-    def _send(self, topic, key, value):
+    def _send(self, topic, key, value, headers, timestamp_ms, partition):
         if self._sticky is None or self._forks != _forks or not PyUnicode_CheckExact(topic):
             return None
         key_size: int64_t = sized(key)
         value_size: int64_t = sized(value)
         if key_size == _OTHER or value_size == _OTHER:
             return None
+        size: int64_t = 1
+        pairs: tuple = None
+        if headers:
+            pairs = _pairs(headers)
+            size = headers_size(pairs)
+        time: int64_t = 0 if timestamp_ms is None else as_number(timestamp_ms)
+        if size < 0 or time < 0:
+            return None
+        size += _RECORD_OVERHEAD - 1 + max(key_size, 0) + max(value_size, 0)
         # Before anything is looked at: this may collect garbage, so it may run any code.
         future: FutureFields = cython.cast(FutureFields, new_instance(self._future, _NOTHING))
         state: TopicFields = cython.cast(TopicFields, self.topics.get(topic))
         if state is None or not state.is_fresh or self.closed:
             return None
-        batch: BatchFields = cython.cast(BatchFields, state.open.get(self._partition(state, topic, key)))
-        size: int64_t = _RECORD_OVERHEAD + max(key_size, 0) + max(value_size, 0)
+        number = self._chosen(state, topic, key, partition)
+        batch: BatchFields = cython.cast(BatchFields, state.open.get(number))
         if batch is None or batch.size + 2 * size > batch.limit:
             return None
-        return future if self._put(future, batch, key, value, _NOTHING, _now_ms(), size) else None
+        if timestamp_ms is None:
+            time = _now_ms()
+        return future if self._put(future, batch, key, value, pairs, time, size) else None
 
-    def _partition(self, state, topic, key):
-        if state.partitions == 1:
-            return 0
-        if key is None:
-            sticky = self._sticky.get(topic)
-            return sticky if sticky is not None and sticky < state.partitions else None
-        hashed: uint32_t = murmur2(cython.cast(cython.p_const_uchar, PyBytes_AS_STRING(key)), len(key))
-        return (hashed & 0x7FFFFFFF) % state.partitions
+    def _chosen(self, state, topic, key, partition):
+        """The number of the partition; None if the ordinary path must decide."""
+        if partition is None:
+            if state.partitions == 1:
+                return 0
+            if key is not None:
+                return _partition_of(key, state.partitions)
+            partition = self._sticky.get(topic)
+        return partition if 0 <= as_number(partition) < state.partitions else None
 
     def _put(self, future, batch, key, value, headers, timestamp_ms, size):
         memory: int64_t = size + _RECORD_MEMORY
@@ -130,10 +142,10 @@ def send_on_fast_path(ordinary):
 
     @wraps(ordinary)
     def send(self, topic, value, *, key=None, headers=(), timestamp_ms=None, partition=None):
-        if timestamp_ms is None and partition is None and not headers:
-            future = cython.cast(Accumulator, self._accumulator)._send(topic, key, value)
-            if future is not None:
-                return future
+        accumulator: Accumulator = cython.cast(Accumulator, self._accumulator)
+        future = accumulator._send(topic, key, value, headers, timestamp_ms, partition)
+        if future is not None:
+            return future
         return ordinary(
             self, topic, value, key=key, headers=headers, timestamp_ms=timestamp_ms, partition=partition
         )

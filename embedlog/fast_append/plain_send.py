@@ -3,10 +3,10 @@
 `compiled_send` is its compiled twin. There one C function writes a record into the batch's buffer and makes
 its future.
 
-Theory of operation: the fast path takes only sends that need no decision: a record of bytes without headers,
-timestamp or partition, for the default partitioner, with room in the open batch of its partition for one more
-like it. For any other it returns None, with no side effects, and `Producer.send` continues. So it raises no
-errors of its own, opens no batch, and never waits.
+Theory of operation: the fast path takes only sends that need no decision: a record of the exact types that
+clients/record_input.py returns, for the default partitioner, with room in the open batch of its partition for
+one more like it. For any other it returns None, with no side effects, and `Producer.send` continues. So it
+raises no errors of its own, opens no batch, and never waits.
 
 It takes no lock. The GIL suffices: between finding the open batch and counting the record in no Python code
 runs, so no other thread does, and Ctrl-C cannot come between. The ordinary path changes what the fast path
