@@ -421,7 +421,7 @@ def test_describe_cluster(zookeeper: Znodes, tmp_path: Path) -> None:
             text=True,
             check=True,
         ).stdout
-        assert "2 brokers" in text and "nobody 2" in text
+        assert "2 brokers" in text and "none 2" in text
 
 
 def _described(address: str) -> Any:
