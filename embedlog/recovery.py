@@ -40,7 +40,6 @@ from .files.names import CLEANED, DELETED, INDEX, RECOVERING, SEGMENT_MANIFEST_F
 from .index import IndexBuilder
 from .model import PartitionRecovery, TopicPartition
 from .scan.batch_scan import intact_end, sequenced_batches
-from .scan.parallel_scan import ScanThreads
 from .scan.segment_scan import count_batches
 from .segment import Files, Segment, create_segment, list_segments
 from .storage.checkpoints import LeaderEpochs
@@ -203,8 +202,7 @@ class _Opening:
             return self.opened(segments, end, end, [], new_epoch=begins_epoch), None
         if clean is not None or last.base_offset < self.durable_end:
             self.refuse_foreign(last)
-        with ScanThreads() as threads:
-            opened = self.recover(segments, threads)
+        opened = self.recover(segments)
         self.report.log_end_offset = opened.log_end_offset
         if opened.damage:
             self.report.damage.append(opened.damage)
@@ -249,7 +247,7 @@ class _Opening:
 
     # -- recovery --------------------------------------------------------------------------------------
 
-    def recover(self, segments: list[Segment], threads: ScanThreads) -> OpenedLog:
+    def recover(self, segments: list[Segment]) -> OpenedLog:
         load_epochs(self.epochs, segments, self.name)
         check_epochs(self.epochs, segments, self.name)
         self.drop_empty(segments)
@@ -283,7 +281,7 @@ class _Opening:
                 # The tail from `pos` on is rewritten as a segment of its own, with an index of its own.
                 before, builder = builder, self.builder(max(start, segment.base_offset))
             tail = Tail(segment, pos, expected, following, self.epochs, self.may_have_gaps)
-            tail.read(builder, threads, lambda size: self.add_progress(size, total))
+            tail.read(builder, lambda size: self.add_progress(size, total))
             self.report.segments_read += 1
             self.report.batches_read += tail.batches
             expected = tail.next_offset

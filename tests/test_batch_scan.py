@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import random
 import struct
-import threading
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -19,14 +17,12 @@ from encoding import encode_values
 from random_batches import random_batches
 
 import embedlog.scan.batch_scan
-import embedlog.scan.parallel_scan
 from embedlog.codec import BatchHeader, crc32c, encode_batch, plain_scanning, scan
 from embedlog.codec.rules import ANY_OFFSET, Compared, IndexEntries, IndexState, Rules
 from embedlog.errors import CorruptRecord
 from embedlog.files.filesystem import FileSystem
 from embedlog.index import IndexBuilder
 from embedlog.scan.batch_scan import Run, RunScanner, batch_at, scan_batches
-from embedlog.scan.parallel_scan import ScanState, ScanThreads
 
 _MODULES: list[ModuleType] = [plain_scanning]
 try:
@@ -245,25 +241,6 @@ def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(embedlog.scan.batch_scan, "_CHUNK", request.param)
 
 
-@pytest.fixture(params=["one thread", "two threads", "threads with small chunks"])
-def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[ScanThreads | None]:
-    """To be used where it is worth it, which is soon."""
-    if request.param == "one thread":
-        yield None
-        return
-    monkeypatch.setattr(embedlog.scan.batch_scan, "is_worthwhile", lambda size: size > 500)
-    monkeypatch.setattr(embedlog.scan.batch_scan, "_ALONE", 300)
-    small = "small" in request.param
-    for name, size in {
-        "_CHUNK": 200 if small else 1500,
-        "_OVERLAP": 8,
-        "_ROOM": 100 if small else 600,
-    }.items():
-        monkeypatch.setattr(embedlog.scan.parallel_scan, name, size)
-    with ScanThreads() as threads:
-        yield threads
-
-
 def one_by_one(data: bytes, rules: Rules) -> list[BatchHeader]:
     """The batches that follow the rules, looked at singly."""
     expected, epoch, inside = rules.next_offset, rules.epoch, rules.inside
@@ -304,7 +281,7 @@ def bytes_of(buffer: bytearray, at: int, run: Run) -> bytes:
 
 
 @pytest.mark.usefixtures("chunk")
-def test_runs_of_a_file(reading: Callable[[bytes], Reading], threads: ScanThreads | None) -> None:
+def test_runs_of_a_file(reading: Callable[[bytes], Reading]) -> None:
     """Wherever the buffers end: the batches one by one, and the index that they make."""
     for seed in range(40):
         chosen = random.Random(seed)
@@ -316,9 +293,7 @@ def test_runs_of_a_file(reading: Callable[[bytes], Reading], threads: ScanThread
         slowly, quickly = IndexBuilder(100, 90), IndexBuilder(100, 90)
         for header in wanted:
             slowly.add(header.pos, header.last_offset, header.max_timestamp_ms)
-        runs = RunScanner(
-            reading(data), 0, len(data), rules, quickly.index_state, inspect=bytes_of, threads=threads
-        )
+        runs = RunScanner(reading(data), 0, len(data), rules, quickly.index_state, inspect=bytes_of)
         found: list[BatchHeader] = []
         for run in runs:
             assert run.inspected == data[run.pos : run.end]
@@ -334,9 +309,7 @@ def test_runs_of_a_file(reading: Callable[[bytes], Reading], threads: ScanThread
 
 
 @pytest.mark.usefixtures("chunk")
-def test_irregular_batches_are_reported_singly(
-    reading: Callable[[bytes], Reading], threads: ScanThreads | None
-) -> None:
+def test_irregular_batches_are_reported_singly(reading: Callable[[bytes], Reading]) -> None:
     for seed in range(40):
         chosen = random.Random(seed)
         data, _ = many_batches(chosen)
@@ -350,9 +323,7 @@ def test_irregular_batches_are_reported_singly(
         end = passed = 0
         error = None
         try:
-            for found in scan_batches(
-                reading(data), 0, len(data), rules, quickly, origin=-7, threads=threads
-            ):
+            for found in scan_batches(reading(data), 0, len(data), rules, quickly, origin=-7):
                 assert found.pos == end
                 end = found.end if isinstance(found, Run) else found.pos + found.size
                 passed += found.scanned.batches if isinstance(found, Run) else 1
@@ -395,106 +366,3 @@ def test_a_file_that_shrank(reading: Callable[[bytes], Reading]) -> None:
         whole = size * 3 // len(data)
         assert sum(run.scanned.batches for run in runs) == whole
         assert runs.pos == whole * len(data) // 3
-
-
-# -- in two threads ---------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def long_data() -> bytes:
-    """Long enough for two threads, in batches of a few hundred bytes."""
-    count = 40_000
-    size = len(batches((0, 25)))
-    data = bytearray(batches((0, 25)) * count)
-    for number in range(count):
-        struct.pack_into(">q", data, number * size, number * 25)
-    return bytes(data)
-
-
-def scan_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name == "embedlog-scan"]
-
-
-def test_a_long_file(
-    reading: Callable[[bytes], Reading], long_data: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two threads find the same as one."""
-    size = len(long_data) // 40_000
-    for flipped in (None, 25_000):
-        data = bytearray(long_data)
-        if flipped is not None:
-            data[flipped * size + 100] ^= 1
-        found = []
-        for in_threads in (True, False):
-            monkeypatch.setattr(
-                embedlog.scan.batch_scan, "is_worthwhile", lambda size, it=in_threads: it and size > 5 << 20
-            )
-            builder = IndexBuilder(0, 4096)
-            with ScanThreads() as threads:
-                runs = RunScanner(
-                    reading(bytes(data)), 0, len(data), Rules(0), builder.index_state, threads=threads
-                )
-                count = 0
-                for run in runs:
-                    builder.add_run(run.scanned)
-                    count += run.scanned.batches
-                assert len(scan_threads()) == (2 if in_threads else 0)
-            found.append((count, runs.state, builder.offsets, builder.times))
-        assert found[0] == found[1]
-        assert found[0][0] == (40_000 if flipped is None else flipped)
-    assert not scan_threads()
-
-
-def test_parallel_scans_stop_with_their_consumer(
-    reading: Callable[[bytes], Reading], long_data: bytes
-) -> None:
-    start = ScanState(0, Rules(0), IndexState())
-    with ScanThreads() as threads:
-        assert not scan_threads(), "none before there is something to do"
-        for _ in range(3):
-            runs = threads.runs(
-                reading(long_data), start, len(long_data), 0, embedlog.scan.batch_scan._needed, None
-            )
-            assert next(runs).pos == 0
-            del runs
-        assert len(scan_threads()) == 2
-    assert not scan_threads()
-
-
-@pytest.mark.parametrize("at", [0, 1, 2, 3])
-def test_disk_errors_keep_their_order(reading: Callable[[bytes], Reading], long_data: bytes, at: int) -> None:
-    chunk = embedlog.scan.parallel_scan._CHUNK
-    read = reading(long_data)
-
-    def read_into(buffer: memoryview, pos: int) -> int:
-        if pos >= at * chunk and len(buffer) >= chunk:
-            raise OSError(errno.EIO, "the disk")
-        return read(buffer, pos)
-
-    start, end = ScanState(0, Rules(0), IndexState()), 0
-    with ScanThreads() as threads:
-        with pytest.raises(OSError, match="the disk"):
-            for run in threads.runs(
-                read_into, start, len(long_data), 0, embedlog.scan.batch_scan._needed, None
-            ):
-                assert run.pos == end
-                end = run.end
-        assert at * chunk <= end < at * chunk + (1 << 16)
-        # They are as good as before.
-        found = threads.runs(read, start, len(long_data), 0, embedlog.scan.batch_scan._needed, None)
-        assert sum(run.scanned.batches for run in found) == 40_000
-    assert not scan_threads()
-
-
-def test_errors_of_a_worker_reach_the_consumer(
-    reading: Callable[[bytes], Reading], long_data: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(embedlog.scan.batch_scan, "is_worthwhile", lambda size: size > 5 << 20)
-
-    def inspect(buffer: bytearray, at: int, run: Run) -> None:
-        if run.pos > 10 << 20:
-            raise ValueError("inspect")
-
-    with ScanThreads() as threads, pytest.raises(ValueError, match="inspect"):
-        list(RunScanner(reading(long_data), 0, len(long_data), Rules(0), inspect=inspect, threads=threads))
-    assert not scan_threads()

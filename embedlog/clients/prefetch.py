@@ -19,7 +19,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
 from ..model import Fetched
-from ..scan.parallel_scan import processors
+from ..runtime.parallel import processors
 from .fetch_decoder import Sink
 from .reader import PartitionReader
 

@@ -14,23 +14,50 @@ past the end is not read.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple, TypeAlias
 
 from ..codec import HEADER_SIZE, LARGEST_BATCH, BatchHeader, read_batch, read_header
 from ..codec.loops import scan_run
-from ..codec.rules import IndexState, Rules
+from ..codec.rules import IndexState, Rules, Scanned
 from ..errors import CorruptRecord
 from ..index import IndexBuilder
-from .parallel_scan import Inspect, ScanState, ScanThreads, is_worthwhile
-from .parallel_scan import ReadInto as ReadInto
-from .parallel_scan import Run as Run
 
-_CHUNK: Final = 1 << 20
+_CHUNK: Final = 1 << 20  # stays in the processor's cache until it is checked; smaller ones cost more calls
 _FIRST_CHUNK: Final = 1 << 16  # often that is enough
-_ALONE: Final = 64 << 20  # bytes to scan serially before the threads are used again
 
 CUT_SHORT: Final = "the last batch is cut short"
+
+
+class ScanState(NamedTuple):
+    """The position of the next batch, the rules for it, and the state of the index."""
+
+    pos: int
+    rules: Rules
+    index_state: IndexState
+
+
+class Run(NamedTuple):
+    """Valid batches from `start` to byte `end` of the file. `inspected`: the caller's result for them."""
+
+    start: ScanState
+    end: int
+    scanned: Scanned
+    inspected: object = None
+
+    @property
+    def pos(self) -> int:
+        """The position of its first batch."""
+        return self.start.pos
+
+    @property
+    def end_state(self) -> ScanState:
+        """The state after its last batch, from which the next run starts."""
+        return ScanState(self.end, self.scanned.rules, self.scanned.index_state)
+
+
+ReadInto: TypeAlias = Callable[[memoryview, int], int]
+Inspect: TypeAlias = Callable[[bytearray, int, Run], object]
 
 
 class RunScanner:
@@ -47,7 +74,6 @@ class RunScanner:
         check_crc: bool = True,
         origin: int = 0,
         inspect: Inspect | None = None,
-        threads: ScanThreads | None = None,
     ) -> None:
         """
         Args:
@@ -57,8 +83,7 @@ class RunScanner:
             index_state: of an index that is built during the scan. Its positions count from byte `origin`.
             check_crc: if False, only headers are checked.
             inspect: called with a buffer, the position of a run in it, and the run; its result becomes the
-                run's `inspected`. It may run in another thread, and before earlier runs are yielded.
-            threads: used if the range is long enough; None: scan in this thread.
+                run's `inspected`.
         """
         self.state = ScanState(pos, rules, index_state if index_state is not None else IndexState())
         self._read_into = read_into
@@ -66,7 +91,6 @@ class RunScanner:
         self._check_crc = check_crc
         self._origin = origin
         self._inspect = inspect
-        self._threads = threads
 
     @property
     def pos(self) -> int:
@@ -75,26 +99,9 @@ class RunScanner:
 
     def __iter__(self) -> Iterator[Run]:
         """Raises OSError."""
-        threads = self._threads if self._check_crc else None
-        alone = _FIRST_CHUNK
-        while threads is not None and is_worthwhile(self._end - self.pos):
-            until = self.pos + alone
-            yield from self._scan_serially(until)
-            if self.pos < until:
-                return
-            for run in threads.runs(
-                self._read_into, self.state, self._end, self._origin, _needed, self._inspect
-            ):
-                self.state = run.end_state
-                yield run
-            alone = _ALONE
-        yield from self._scan_serially(self._end)
-
-    def _scan_serially(self, until: int) -> Iterator[Run]:
-        """The runs that begin before byte `until`."""
         buffer, rest = bytearray(min(_FIRST_CHUNK, max(self._end - self.pos, 0))), memoryview(b"")
         needed = 1
-        while needed and self.pos < until:
+        while needed and self.pos < self._end:
             view, held = memoryview(buffer), len(rest)
             view[:held] = rest
             pos, rules, index_state = self.state
@@ -128,7 +135,6 @@ def scan_batches(
     check_crc: bool = True,
     origin: int = 0,
     inspect: Inspect | None = None,
-    threads: ScanThreads | None = None,
 ) -> Iterator[Run | BatchHeader]:
     """Iterates over the batches of a byte range: runs, and single headers of batches that violate the rules.
 
@@ -149,7 +155,6 @@ def scan_batches(
             check_crc=check_crc,
             origin=origin,
             inspect=inspect,
-            threads=threads,
         )
         for run in runs:
             if builder is not None:

@@ -33,8 +33,7 @@ from ..codec import HEADER_SIZE, LARGEST_BATCH, NONE, BatchHeader, decode, read_
 from ..codec.loops import check_run
 from ..codec.rules import ANY_EPOCH, ANY_OFFSET, IndexState, Rules
 from ..errors import CorruptRecord
-from .batch_scan import CUT_SHORT, ReadInto, Run, RunScanner, read_bytes
-from .parallel_scan import Inspect, ScanThreads
+from .batch_scan import CUT_SHORT, Inspect, ReadInto, Run, RunScanner, read_bytes
 from .resync import Neighbours, next_batch
 
 _CHUNK: Final = 1 << 20
@@ -120,7 +119,6 @@ class SegmentScan:
         next_segment: int | None,
         log_end: int | None,
         durable_end: int,
-        threads: ScanThreads,
         records: bool,
         inspect: Inspect | None = None,
     ) -> None:
@@ -134,7 +132,6 @@ class SegmentScan:
             next_segment: base offset of the next segment, which supersedes later offsets in this one.
             log_end: the log end offset for the last segment, None if only the records tell.
             durable_end: the log end offset is at least this.
-            threads: used if the segment is long.
             records: decode each batch's records, too.
             look: called with runs (see Runs), whose `index_state` has the largest timestamp before each.
         """
@@ -148,7 +145,6 @@ class SegmentScan:
         self._log_end = log_end
         self._expected_end = next_segment if next_segment is not None else max(log_end or 0, durable_end)
         self._damage: _OpenDamage | None = None
-        self._threads = threads
         self._records = records
         self._inspect = inspect
         self._largest_ms = -1
@@ -184,9 +180,7 @@ class SegmentScan:
                 rules = rules._replace(limit_offset=min(rules.limit_offset, self._next_segment))
             index_state = IndexState(largest_timestamp_ms=self._largest_ms)
             inspect = self._inspect_records if self._records else self._inspect
-            runs = RunScanner(
-                self._read_into, pos, self._size, rules, index_state, inspect=inspect, threads=self._threads
-            )
+            runs = RunScanner(self._read_into, pos, self._size, rules, index_state, inspect=inspect)
             for run in runs:
                 found = run.scanned
                 self.expected = found.rules.next_offset
@@ -353,7 +347,6 @@ class SegmentScan:
     # -- records ---------------------------------------------------------------------------------------
 
     def _inspect_records(self, buffer: bytearray, at: int, run: Run) -> _Inspected:
-        """Thread-safe."""
         stop = at + run.end - run.pos
         seen = self._inspect(buffer, at, run) if self._inspect is not None else None
         return _Inspected(seen, check_run(buffer, at, stop) == stop)

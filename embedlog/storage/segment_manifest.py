@@ -307,6 +307,19 @@ def missing_to_readers(
     return found
 
 
+class FileCrc:
+    """The CRC-32 of a file, computed while it is scanned. `end`: of the bytes so far."""
+
+    def __init__(self) -> None:
+        self.value = self.end = 0
+
+    def add(self, buffer: bytearray, at: int, run: Run) -> None:
+        """Add a run that continues the bytes so far; the `inspect` of a scan."""
+        if run.pos == self.end:
+            self.value = zlib.crc32(memoryview(buffer)[at : at + run.end - run.pos], self.value)
+            self.end = run.end
+
+
 def summarize(segment: Segment, step: Callable[[int], None] = lambda size: None) -> Summary:
     """Read a sealed segment, all of which must be valid. `step` is called with the size of each step.
 
@@ -314,24 +327,31 @@ def summarize(segment: Segment, step: Callable[[int], None] = lambda size: None)
     """
     size, batches, records = segment.size, 0, 0
     rules = Rules(segment.base_offset, may_have_gaps=True)
-    for found in scan_batches(segment.pread_into, 0, size, rules):
+    crc = FileCrc()
+    for found in scan_batches(segment.pread_into, 0, size, rules, inspect=crc.add):
         if isinstance(found, Run):
             batches, records = batches + found.scanned.batches, records + found.scanned.records
             step(found.end - found.pos)
         else:
             batches, records = batches + 1, records + found.record_count
-    return Summary(size, batches, records, crc_of(segment, size, step))
+    return Summary(size, batches, records, crc.value if crc.end == size else crc_of(segment, size, step))
 
 
-def disagreement(segment: Segment, noted: Summary, batches: int, records: int) -> str | None:
+def disagreement(
+    segment: Segment, noted: Summary, batches: int, records: int, scanned: FileCrc | None = None
+) -> str | None:
     """How a sealed segment whose batches are valid differs from its summary; None if it does not.
 
-    Raises OSError.
+    `scanned`: its CRC as of a scan, if there was one. Raises OSError.
     """
     found = Summary(segment.size, batches, records, noted.crc)
     if found != noted:
         return f"the segment has {found}; when it was sealed it had {noted}"
-    if crc_of(segment, segment.size) != noted.crc:
+    if scanned is not None and scanned.end == segment.size:
+        crc = scanned.value
+    else:
+        crc = crc_of(segment, segment.size)
+    if crc != noted.crc:
         return "its batches are valid, but the segment's bytes are not those that it was sealed with"
     return None
 

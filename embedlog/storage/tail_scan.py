@@ -15,7 +15,6 @@ from ..config import MAX_INT32
 from ..errors import CorruptRecord
 from ..index import IndexBuilder
 from ..scan.batch_scan import Run, scan_batches
-from ..scan.parallel_scan import ScanThreads
 from ..segment import Segment
 from .checkpoints import LeaderEpochs
 
@@ -49,7 +48,7 @@ class Tail:
         self._latest_epoch = epochs.latest
         self._may_have_gaps = may_have_gaps
 
-    def read(self, builder: IndexBuilder, threads: ScanThreads, passed: Callable[[int], None]) -> None:
+    def read(self, builder: IndexBuilder, passed: Callable[[int], None]) -> None:
         """Scan the tail. For the last segment, index positions count from the start of the tail.
 
         `passed` is called with the number of bytes of each step. Raises OSError.
@@ -64,9 +63,7 @@ class Tail:
             self._may_have_gaps,
         )
         origin = self.end if following is None else 0
-        batches = scan_batches(
-            segment.pread_into, self.end, segment.size, rules, builder, origin=origin, threads=threads
-        )
+        batches = scan_batches(segment.pread_into, self.end, segment.size, rules, builder, origin=origin)
         try:
             for found in batches:
                 if isinstance(found, BatchHeader) and self._ends_before(found):

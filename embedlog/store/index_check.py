@@ -3,8 +3,8 @@
     offset entry   points to the start of a batch, which begins at or before its offset
     time entry     has the largest timestamp up to its offset
 
-Most batches are compared as runs, in the thread that read them (`inspect`); the result counts when it is the
-run's turn (`agree`). If an entry is wrong, the batches are compared one by one to tell which and why.
+Most batches are compared as runs, while their bytes are in memory (`inspect`); the result counts when the
+run is taken (`agree`). If an entry is wrong, the batches are compared one by one to tell which and why.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class IndexCheck:
             raise error.at(path=path) from None
 
     def inspect(self, buffer: bytearray, at: int, run: Run) -> Agreed | None:
-        """Compare with a run in a buffer, in any thread; change nothing.
+        """Compare with a run in a buffer; change nothing.
 
         Returns the argument of `agree`, None if an entry is wrong.
         """

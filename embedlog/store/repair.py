@@ -44,7 +44,6 @@ from ..files.names import (
 )
 from ..index import IndexCache
 from ..model import TopicPartition
-from ..scan.parallel_scan import ScanThreads
 from ..scan.segment_scan import Damage, Mislabelled, SegmentScan, ValidBatches
 from ..segment import Files, Segment, list_segments
 from ..storage.checkpoints import LeaderEpochs, read_offsets, write_offsets
@@ -180,12 +179,10 @@ class _Repair:
         self._gone: list[tuple[int, int]] = []
         self._manifest = SegmentManifest(fs, self._directory)
         self._disagreeing: set[int] = set()
-        self._threads = ScanThreads()
 
     def run(self) -> RepairReport:
         try:
-            with self._threads:
-                return self._run()
+            return self._run()
         finally:
             self._files.descriptors.close()
 
@@ -274,7 +271,6 @@ class _Repair:
                 next_segment=following,
                 log_end=None,
                 durable_end=durable,
-                threads=self._threads,
                 records=True,
             )
             plan = _Plan(segment, [], [], [], [])

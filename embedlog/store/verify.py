@@ -40,13 +40,13 @@ from ..files.names import (
 )
 from ..index import UNBOUNDED
 from ..model import TopicPartition
-from ..scan.batch_scan import read_bytes
-from ..scan.parallel_scan import ScanThreads
+from ..scan.batch_scan import Inspect, Run, read_bytes
 from ..scan.segment_scan import Damage, Mislabelled, SegmentScan, ValidBatches
 from ..segment import Segment, list_segments
 from ..storage.checkpoints import LeaderEpochs, read_offsets
 from ..storage.producer_state import ProducerState, decode_aborted
 from ..storage.segment_manifest import (
+    FileCrc,
     MissingSegment,
     SegmentManifest,
     disagreement,
@@ -174,10 +174,9 @@ def verify_log(
             names = [name for each in topics for name in store.topic(each).names()]
         total = sum(_bytes_of(store, name) for name in names)
         checks: list[_Check] = []
-        with ScanThreads() as threads:
-            for name in names:
-                done = sum(check.bytes for check in checks)
-                checks.append(_verify_partition(store, name, threads, deep, _from(progress, done, total)))
+        for name in names:
+            done = sum(check.bytes for check in checks)
+            checks.append(_verify_partition(store, name, deep, _from(progress, done, total)))
         if progress is not None:
             progress(total, total)
         return VerifyReport(
@@ -219,7 +218,6 @@ def _bytes_of(store: ReadOnlyStore, name: TopicPartition) -> int:
 def _verify_partition(
     store: ReadOnlyStore,
     name: TopicPartition,
-    threads: ScanThreads,
     deep: bool,
     progress: Callable[[int], None],
 ) -> _Check:
@@ -231,7 +229,7 @@ def _verify_partition(
     found: list[Finding] | None = None
     for attempt in range(_TRIES):
         before = _layout_version(store, name)
-        check = _Check(store, name, threads, deep, progress)
+        check = _Check(store, name, deep, progress)
         try:
             check.run()
         except FileNotFoundError:
@@ -257,7 +255,6 @@ class _Check:
         self,
         store: ReadOnlyStore,
         name: TopicPartition,
-        threads: ScanThreads,
         deep: bool,
         progress: Callable[[int], None],
     ) -> None:
@@ -268,7 +265,6 @@ class _Check:
         self._fs = store.fs
         self._name = name
         self._directory = store.directory(name)
-        self._threads = threads
         self._deep = deep
         self._progress = progress
         topic = store.topic(name.topic)
@@ -350,6 +346,18 @@ class _Check:
             if is_last and edges is not None and edges.last_segment == segment.base_offset:
                 size, log_end = edges.readable_bytes, edges.log_end_offset
             indexes = self._indexes(segment, size, is_last)
+            noted, crc = None if is_last else summaries.get(segment.base_offset), FileCrc()
+
+            def inspect(
+                buffer: bytearray,
+                at: int,
+                run: Run,
+                add: Callable[[bytearray, int, Run], None] = crc.add,
+                compare: Inspect = indexes.inspect,
+            ) -> object:
+                add(buffer, at, run)
+                return compare(buffer, at, run)
+
             walk = SegmentScan(
                 segment.pread_into,
                 size,
@@ -359,17 +367,15 @@ class _Check:
                 next_segment=None if is_last else segments[number + 1].base_offset,
                 log_end=log_end,
                 durable_end=durable,
-                threads=self._threads,
                 records=self._deep,
-                inspect=indexes.inspect,
+                inspect=indexes.inspect if noted is None else inspect,
             )
             found, batches, records = len(self.findings), self.batches, self.records
             try:
                 self._verify_segment(segment, walk, indexes, durable if is_last else None)
-                noted = summaries.get(segment.base_offset)
-                if noted is not None and not is_last and len(self.findings) == found:
+                if noted is not None and len(self.findings) == found:
                     counts = self.batches - batches, self.records - records
-                    differs = disagreement(segment, noted, *counts)
+                    differs = disagreement(segment, noted, *counts, crc)
                     if differs is not None:
                         self.find(DAMAGE, segment.path, differs)
             except FileNotFoundError:
