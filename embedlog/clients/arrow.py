@@ -9,7 +9,7 @@ The columns have the names of Record's fields; only the requested ones are decod
 
 Needs pyarrow (`pip install embedlog[arrow]`), imported at the first use.
 
-Invariants: those of reader.py; a batch of rows is never empty, and holds one chunk (max_bytes) of the log.
+Invariants: those of reader.py; a batch of rows is never empty.
 """
 
 from __future__ import annotations
@@ -114,6 +114,7 @@ class ArrowReader:
         schema: pyarrow.Schema | None = None,
         *,
         ahead: Prefetcher | None = None,
+        min_rows: int = 1,
     ) -> None:
         """
         Args:
@@ -121,11 +122,13 @@ class ArrowReader:
             schema: of the record batches, a field for each column, by default as in the module's table.
                 Timestamps may be microseconds, and the parts of headers may have other names.
             ahead: a prefetcher over the same reader.
+            min_rows: of a record batch, except for the last one and the one before an error.
         """
         self._reader = reader
         self._chunks = reader if ahead is None else ahead
         self._sink = _Columns(columns)
         self._builder = _BatchBuilder(_pyarrow(), reader.tp, columns, schema)
+        self._min_rows = min_rows
 
     @property
     def position(self) -> int:
@@ -133,11 +136,16 @@ class ArrowReader:
         return self._reader.position
 
     def read(self) -> pyarrow.RecordBatch | None:
-        """The rows of the next chunk; None at the end. Raises what PartitionReader.read raises."""
-        while self._chunks.read_into(self._sink):
-            if rows := self._sink.columns.rows:
-                return self._builder.record_batch(self._sink.columns.take(), rows)
-        return None
+        """The rows of the next chunks; None at the end. Raises what PartitionReader.read raises."""
+        columns = self._sink.columns
+        try:
+            while columns.rows < self._min_rows and self._chunks.read_into(self._sink):
+                pass
+        except EmbedlogError:
+            if not columns.rows:
+                raise  # else once these rows are taken: the next call gets to the same error
+        rows = columns.rows
+        return self._builder.record_batch(columns.take(), rows) if rows else None
 
 
 class _BatchBuilder:

@@ -1,6 +1,6 @@
-"""Resolves a query's options to spans of offsets, and cuts these into pieces for tasks.
+"""Resolves a query's options to spans of offsets, and divides these among tasks.
 
-The driver fixes every offset here, once. Tasks read exactly their pieces, and nothing appended meanwhile.
+The driver fixes every offset here, once. Tasks read exactly their spans, and nothing appended meanwhile.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+from ..config import MAX_INT64
 from ..errors import InvalidArgument, OffsetOutOfRange, PartitionNotFound, TopicNotFound
 from ..log import Log
 from ..model import PartitionOffsets, TopicPartition
@@ -192,65 +193,97 @@ def within(tp: TopicPartition, option: str, offset: int, edge: PartitionOffsets,
     return inside
 
 
-# -- pieces ------------------------------------------------------------------------------------------------
+# -- tasks -------------------------------------------------------------------------------------------------
 
 PIECE_BYTES: Final = 64 << 20
 _ONE_PIECE: Final = 1 << 62
+_TASK_BYTES: Final = 4 << 20  # pieces are merged up to this: a task costs as much as reading a few megabytes
+_PIECE_COST_BYTES: Final = 64 << 10  # opening a partition costs as much as reading this
+_ASSUMED_RECORD_BYTES: Final = 1000  # over brokers
 
 
-def split(
+class _Piece(NamedTuple):
+    span: Span
+    bytes: int
+
+    @property
+    def offsets(self) -> int:
+        return self.span.end - self.span.start
+
+
+def planned_tasks(
     log: Log,
     spans: Sequence[Span],
     *,
     min_partitions: int | None = None,
     max_records: int | None = None,
     not_before_ms: int | None = None,
-) -> list[Span]:
-    """The spans in pieces, in order, without segments in which all records are older than not_before_ms.
+) -> list[tuple[Span, ...]]:
+    """The spans of each task, in order, without segments in which all records are older than not_before_ms.
 
-    Pieces are cut by bytes, through the offset indexes: at most PIECE_BYTES, or as many as min_partitions.
-    They are cut by offsets if the bytes are unknown (brokers), if an index is too coarse for min_partitions,
-    and for max_records.
+    Spans are cut by bytes, through the offset indexes: into pieces of at most PIECE_BYTES, or as many as
+    min_partitions. They are cut by offsets if the bytes are unknown (brokers), if an index is too coarse for
+    min_partitions, and for max_records. Then small pieces share a task, as far as both limits allow.
 
     Raises TopicNotFound, StorageError, CorruptRecord.
     """
     piece_bytes = PIECE_BYTES
     if min_partitions is not None:
         whole = _divided(log, spans, _ONE_PIECE, not_before_ms)
-        piece_bytes = max(1, sum(max(size, 0) for _, size in whole) // min_partitions)
-    pieces = [span for span, _ in _divided(log, spans, piece_bytes, not_before_ms)]
-    counts = [1 if max_records is None else -(-(piece.end - piece.start) // max_records) for piece in pieces]
+        piece_bytes = max(1, sum(piece.bytes for piece in whole) // min_partitions)
+    pieces = _divided(log, spans, piece_bytes, not_before_ms)
+    counts = [1 if max_records is None else -(-piece.offsets // max_records) for piece in pieces]
     _raise_to(min_partitions or 0, pieces, counts)
-    return [part for piece, count in zip(pieces, counts, strict=True) for part in _evenly(piece, count)]
+    parts = [part for piece, count in zip(pieces, counts, strict=True) for part in _evenly(piece, count)]
+    return _merged(parts, min_partitions or 1, max_records)
 
 
-def _divided(
-    log: Log, spans: Sequence[Span], piece_bytes: int, not_before_ms: int | None
-) -> list[tuple[Span, int]]:
-    """The pieces, each with its size in bytes, -1 if unknown."""
+def _divided(log: Log, spans: Sequence[Span], piece_bytes: int, not_before_ms: int | None) -> list[_Piece]:
     return [
-        (span._replace(start=piece.start, end=piece.end), piece.size)
+        _Piece(
+            span._replace(start=found.start, end=found.end),
+            found.size if found.size >= 0 else (found.end - found.start) * _ASSUMED_RECORD_BYTES,
+        )
         for span in spans
-        for piece in log.backend.splits.split(*span, piece_bytes, not_before_ms)
+        for found in log.backend.splits.split(*span, piece_bytes, not_before_ms)
     ]
 
 
-def _raise_to(wanted: int, pieces: list[Span], counts: list[int]) -> None:
+def _raise_to(wanted: int, pieces: list[_Piece], counts: list[int]) -> None:
     """Cut the largest parts smaller, until there are `wanted` parts or no part can be cut."""
-    largest = [(-(piece.end - piece.start) / counts[i], i) for i, piece in enumerate(pieces)]
+    largest = [(-piece.offsets / counts[i], i) for i, piece in enumerate(pieces)]
     heapq.heapify(largest)
     missing = wanted - sum(counts)
     while missing > 0 and largest:
         _, i = heapq.heappop(largest)
-        offsets = pieces[i].end - pieces[i].start
+        offsets = pieces[i].offsets
         if counts[i] < offsets:
             counts[i] += 1
             missing -= 1
             heapq.heappush(largest, (-offsets / counts[i], i))
 
 
-def _evenly(span: Span, count: int) -> list[Span]:
-    """A span in so many parts of equally many offsets."""
-    offsets = span.end - span.start
-    edges = [span.start + offsets * number // count for number in range(count + 1)]
-    return [span._replace(start=start, end=end) for start, end in pairwise(edges)]
+def _evenly(piece: _Piece, count: int) -> list[_Piece]:
+    """A piece in so many parts of equally many offsets."""
+    edges = [piece.span.start + piece.offsets * number // count for number in range(count + 1)]
+    return [
+        _Piece(piece.span._replace(start=start, end=end), piece.bytes // count)
+        for start, end in pairwise(edges)
+    ]
+
+
+def _merged(pieces: list[_Piece], least: int, max_records: int | None) -> list[tuple[Span, ...]]:
+    """Small neighbours in one task, but at least `least` tasks."""
+    tasks: list[list[Span]] = []
+    spare, room_bytes, room_offsets = len(pieces) - least, 0, 0
+    for piece in pieces:
+        cost = max(piece.bytes, _PIECE_COST_BYTES)
+        if tasks and spare > 0 and cost <= room_bytes and piece.offsets <= room_offsets:
+            tasks[-1].append(piece.span)
+            spare -= 1
+        else:
+            tasks.append([piece.span])
+            room_bytes, room_offsets = _TASK_BYTES, MAX_INT64 if max_records is None else max_records
+        room_bytes -= cost
+        room_offsets -= piece.offsets
+    return [tuple(spans) for spans in tasks]

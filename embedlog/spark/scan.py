@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CHUNK_BYTES: Final = 1 << 20
+_LARGE: Final = frozenset({"key", "value", "headers"})
+_NARROW_ROWS: Final = 1 << 17
 
 
 def scan(
@@ -37,6 +39,8 @@ def scan(
 
     Raises RecordsLost, CorruptRecord, TopicNotFound, StorageError.
     """
+    # Rows without bytes are so small that a chunk of the log is a poor record batch.
+    min_rows = 1 if _LARGE.intersection(columns) else _NARROW_ROWS
     position = span.start
     damage: tuple[object, ...] = ()
     while position < span.end:
@@ -51,6 +55,7 @@ def scan(
             ),
             columns,
             schema,
+            min_rows=min_rows,
         )
         try:
             while (batch := reader.read()) is not None:

@@ -33,7 +33,11 @@ _QUIET: Final = {
 _OTHERS_JAVA: Final = ("PYSPARK_GATEWAY_PORT", "SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
 """If one of these variables is set, the JVM was started by another program."""
 _KNOWN: Final = "DATA_SOURCE_ALREADY_EXISTS"
-_LOCAL: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+_LOCAL: Final = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.python.daemon.module": "embedlog.spark.daemon",
+}
 
 
 def session(

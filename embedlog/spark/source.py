@@ -1,7 +1,7 @@
 """The data source that Spark knows as "embedlog", and its readers (the writers: writing.py).
 
-    batch     the driver cuts the query's offsets into spans; a task reads one span
-    stream    the driver plans micro-batches; a task reads one span
+    batch     the driver divides the query's offsets among tasks; a task reads a few spans of partitions
+    stream    the same for each micro-batch
 
 Spark makes a source for each query, in a process of its own, and sends readers to the tasks as copies. A
 stream reader lives as long as its query's run. From 4.2 on Spark passes a micro-batch's start and its limit.
@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import (
@@ -31,7 +32,7 @@ from ..errors import EmbedlogError, InvalidArgument
 from ..model import CommittedOffset
 from .access import LogLocation, opened
 from .filters import ALL, scan_bounds
-from .offsets import Span, planned_spans, split
+from .offsets import Span, planned_spans, planned_tasks
 from .options import ReadOptions, read_options, write_options
 from .progress import Progress
 from .scan import scan
@@ -116,19 +117,20 @@ class _Reader:
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         if partition.value is None:  # Spark passes None if there are no partitions
             return iter(())
-        return scan(
-            opened(self._options.location), partition.value, self._columns, self._schema, self._options
+        log = opened(self._options.location)
+        return chain.from_iterable(
+            scan(log, span, self._columns, self._schema, self._options) for span in partition.value
         )
 
-    def _pieces(self, spans: Sequence[Span], not_before_ms: int | None = None) -> list[InputPartition]:
-        pieces = split(
+    def _tasks(self, spans: Sequence[Span], not_before_ms: int | None = None) -> list[InputPartition]:
+        tasks = planned_tasks(
             opened(self._options.location),
             spans,
             min_partitions=self._options.min_partitions,
             max_records=self._options.max_records_per_partition,
             not_before_ms=not_before_ms,
         )
-        return [InputPartition(piece) for piece in pieces]
+        return [InputPartition(spans) for spans in tasks]
 
 
 class BatchReader(_Reader, DataSourceReader):
@@ -138,7 +140,7 @@ class BatchReader(_Reader, DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         spans = planned_spans(opened(self._options.location), self._options, self._wanted)
-        return self._pieces(spans, self._wanted.not_before_ms)
+        return self._tasks(spans, self._wanted.not_before_ms)
 
 
 class PushedReader(BatchReader):
@@ -172,7 +174,7 @@ class PlainStreamReader(_Reader, DataSourceStreamReader):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         self._end = end
-        return self._pieces(self._stream.spans(Progress.of(start), Progress.of(end)))
+        return self._tasks(self._stream.spans(Progress.of(start), Progress.of(end)))
 
     def commit(self, end: dict[str, Any]) -> None:
         if self._options.commit_to_group is not None:

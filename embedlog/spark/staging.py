@@ -163,13 +163,18 @@ class RowWriter:
         placed: defaultdict[int | None, list[int]] = defaultdict(list)
         wanted, keys = columns.get("partition"), columns.get("key")
         keyless: list[int] = []
-        for row in rows:
-            if wanted is not None and wanted[row] is not None:
-                placed[wanted[row]].append(row)
-            elif keys is not None and keys[row] is not None:
-                placed[None].append(row)
-            else:
-                keyless.append(row)
+        if wanted is None and keys is None:
+            keyless = list(rows)
+        elif wanted is None and keys is not None and None not in keys:
+            placed[None] = list(rows)
+        else:
+            for row in rows:
+                if wanted is not None and wanted[row] is not None:
+                    placed[wanted[row]].append(row)
+                elif keys is not None and keys[row] is not None:
+                    placed[None].append(row)
+                else:
+                    keyless.append(row)
         run = -(-len(keyless) // count)
         for start in range(0, len(keyless), max(run, 1)):
             placed[self._turn % count].extend(keyless[start : start + run])

@@ -30,7 +30,7 @@ from embedlog.errors import (
     TopicNotFound,
 )
 from embedlog.spark.filters import ALL, ScanBounds, scan_bounds
-from embedlog.spark.offsets import Span, planned_spans, split
+from embedlog.spark.offsets import Span, planned_spans, planned_tasks
 from embedlog.spark.options import read_options
 from embedlog.spark.scan import scan
 from embedlog.spark.schema import arrow_schema, columns_of, full_schema
@@ -49,13 +49,51 @@ def made(seed: int) -> Iterator[tuple[Log, list[str]]]:
 def pieces_of(log: Log, wanted: ScanBounds = ALL, **options: object) -> list[Span]:
     """The driver's plan for options."""
     chosen = read_options({"path": log.path, **{n: str(v) for n, v in options.items()}}, "batch")
-    return split(
+    tasks = planned_tasks(
         log,
         planned_spans(log, chosen, wanted),
         min_partitions=chosen.min_partitions,
         max_records=chosen.max_records_per_partition,
         not_before_ms=wanted.not_before_ms,
     )
+    offsets = [sum(span.end - span.start for span in spans) for spans in tasks]
+    assert len(tasks) >= min(chosen.min_partitions or 0, sum(offsets))
+    assert max(offsets, default=0) <= (chosen.max_records_per_partition or 1 << 63)
+    return [span for spans in tasks for span in spans]
+
+
+def test_small_partitions_share_tasks(tmp_path: Path) -> None:
+    with embedlog.open(tmp_path) as log:
+        log.create_topic("t", partitions=400)
+        log.create_topic("large", partitions=2)
+        for number in range(400):
+            log.append("t", b"value", partition=number)
+        for number in range(2):
+            log.append_many("large", [bytes(1000)] * 5000, partition=number)
+        spans = {
+            t: [Span(t, n, 0, edges.log_end_offset) for n, edges in log.offsets(t).items()]
+            for t in log.topics()
+        }
+        tasks = planned_tasks(log, spans["t"])
+        assert len(tasks) < 10
+        assert [span for each in tasks for span in each] == spans["t"]
+        assert len(planned_tasks(log, spans["t"], min_partitions=100)) == 100
+        assert {len(each) for each in planned_tasks(log, spans["t"], max_records=3)} == {3, 1}
+        assert planned_tasks(log, spans["large"]) == [(span,) for span in spans["large"]]
+
+
+def test_narrow_record_batches_hold_several_chunks(tmp_path: Path) -> None:
+    with embedlog.open(tmp_path) as log:
+        log.create_topic("t")
+        for _ in range(30):
+            log.append_many("t", [bytes(1000)] * 500)
+        options = read_options({"path": log.path, "subscribe": "t"}, "batch")
+        for name in ("offset", "value"):
+            schema = StructType([full_schema(False)[name]])
+            columns, arrow = columns_of(schema), arrow_schema(schema)
+            found = list(scan(log, Span("t", 0, 0, 15_000), columns, arrow, options))
+            assert sum(batch.num_rows for batch in found) == 15_000
+            assert (len(found) == 1) == (name == "offset")
 
 
 def rows(

@@ -197,3 +197,24 @@ def test_without_any_java(tmp_path: Path) -> None:
         [sys.executable, "-I", "-S", "-c", code, ROOT, packages], cwd=tmp_path, capture_output=True, text=True
     )
     assert "JavaNotFound" in done.stderr
+
+
+IMPORTED = """
+import sys
+import embedlog.spark
+spark = embedlog.spark.session(master="local[1]")
+def imported(_):
+    import os, pyspark
+    with open(f"/proc/{os.getppid()}/cmdline") as file:
+        return ["embedlog.spark.source" in sys.modules, pyspark.__file__, file.read().split(chr(0))[2]]
+print(*spark.sparkContext.parallelize([0], 1).map(imported).first())
+spark.stop()
+"""
+
+
+def test_workers_are_forked_with_their_modules(run: Run) -> None:
+    ran = run(IMPORTED)
+    assert ran.returncode == 0, ran.stderr
+    imported, where, daemon = ran.stdout.split()
+    assert (imported, daemon) == ("True", "embedlog.spark.daemon")
+    assert ".zip" not in where
