@@ -7,19 +7,24 @@ A second table shows how embedlog's rate grows with partitions and with size.
     count        rows alone
     value only   the length of every value, summed
     all columns  something of every column, headers included
+
+Rows per second depend on the load of the machine; the CPU time of all processes, JVM and workers, does less
+so.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import shutil
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
@@ -105,24 +110,48 @@ class TupleReader(DataSourceReader):
             yield chosen
 
 
-def taken(action: Callable[[], object]) -> float:
-    """How long the call takes, in seconds."""
-    started = time.perf_counter()
-    action()
-    return time.perf_counter() - started
+class Measured(NamedTuple):
+    """Rows per second, and microseconds of CPU for each row."""
+
+    rate: float
+    cpu_us: float
 
 
-def rates(
+def cpu_seconds() -> float:
+    """The CPU time of this process and all its descendants: the JVM, its daemons and their workers."""
+    children: dict[int, list[int]] = {}
+    ticks: dict[int, int] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{entry}/stat") as file:
+                fields = file.read().rpartition(")")[2].split()
+                children.setdefault(int(fields[1]), []).append(int(entry))
+                ticks[int(entry)] = sum(map(int, fields[11:15]))  # its own and its ended children's
+    total, pending = 0, [os.getpid()]
+    while pending:
+        pid = pending.pop()
+        total += ticks.get(pid, 0)
+        pending += children.get(pid, [])
+    return total / os.sysconf("SC_CLK_TCK")
+
+
+def measured(
     frames: dict[str, Callable[[], DataFrame]], asked: str, records: int, rounds: int
-) -> dict[str, float]:
-    """The median rows per second of each contender, over rounds in turns; one more round before warms up."""
+) -> dict[str, Measured]:
+    """Median rate and least CPU time of each contender, over rounds in turns after one to warm up."""
     seconds: dict[str, list[float]] = {name: [] for name in frames}
+    cpu: dict[str, list[float]] = {name: [] for name in frames}
     for number in range(rounds + 1):
         for name, frame in frames.items():
-            once = taken(lambda frame=frame: frame().selectExpr(*_expressions(asked)).collect())  # type: ignore[misc]
+            started, used = time.perf_counter(), cpu_seconds()
+            frame().selectExpr(*_expressions(asked)).collect()
             if number:
-                seconds[name].append(once)
-    return {name: records / statistics.median(times) for name, times in seconds.items()}
+                seconds[name].append(time.perf_counter() - started)
+                cpu[name].append(cpu_seconds() - used)
+    return {
+        name: Measured(records / statistics.median(seconds[name]), min(cpu[name]) / records * 1e6)
+        for name in frames
+    }
 
 
 def _expressions(asked: str) -> list[str]:
@@ -134,7 +163,9 @@ def from_log(spark: SparkSession, path: Path, schema: str, **options: object) ->
     return reader.options(**{name: str(value) for name, value in options.items()}).load(str(path))
 
 
-def compared(spark: SparkSession, directory: Path, records: int, rounds: int) -> dict[str, dict[str, float]]:
+def compared(
+    spark: SparkSession, directory: Path, records: int, rounds: int
+) -> dict[str, dict[str, Measured]]:
     """The three queries, each with the three contenders."""
     partitions = 4
     path = make_log(directory / "log", records, partitions)
@@ -142,7 +173,7 @@ def compared(spark: SparkSession, directory: Path, records: int, rounds: int) ->
     spark.dataSource.register(TupleSource)
     tuples = {"records": str(records), "partitions": str(partitions)}
     return {
-        query: rates(
+        query: measured(
             {
                 "embedlog": lambda schema=schema: from_log(spark, path, schema),  # type: ignore[misc]
                 "Parquet": lambda: spark.read.parquet(str(directory / "parquet")),
@@ -162,18 +193,18 @@ def growth(spark: SparkSession, directory: Path, records: int, rounds: int) -> d
     """embedlog's values alone, by number of partitions, by size, and with one partition in pieces."""
     schema, asked = _QUERIES["value only"]
     found: dict[str, dict[str, float]] = {"partitions": {}, "records": {}, "pieces of one partition": {}}
-    for partitions in (1, 4, 16, 64):
+    for partitions in (1, 4, 16, 64, 400):
         path = make_log(directory / f"partitions-{partitions}", records, partitions)
         frames = {"it": lambda path=path: from_log(spark, path, schema)}  # type: ignore[misc]
-        found["partitions"][f"{partitions}"] = rates(frames, asked, records, rounds)["it"]
+        found["partitions"][f"{partitions}"] = measured(frames, asked, records, rounds)["it"].rate
     for part in (100, 10, 1):
         path = make_log(directory / f"records-{part}", records // part, 4)
         frames = {"it": lambda path=path: from_log(spark, path, schema)}  # type: ignore[misc]
-        found["records"][f"{records // part:,}"] = rates(frames, asked, records // part, rounds)["it"]
+        found["records"][f"{records // part:,}"] = measured(frames, asked, records // part, rounds)["it"].rate
     path = directory / "partitions-1"
     for pieces in (1, 2, 4, 8):
         frames = {"it": lambda pieces=pieces: from_log(spark, path, schema, minPartitions=pieces)}  # type: ignore[misc]
-        found["pieces of one partition"][f"{pieces}"] = rates(frames, asked, records, rounds)["it"]
+        found["pieces of one partition"][f"{pieces}"] = measured(frames, asked, records, rounds)["it"].rate
     return found
 
 
@@ -194,7 +225,8 @@ def main() -> None:
         print(f"{options.records:,} records of 100 bytes, 4 partitions, {options.master}; rows a second\n")
         print("| | embedlog | Parquet | tuples |\n|---|---|---|---|")
         for query, row in first.items():
-            print(f"| {query} | {row['embedlog']:,.0f} | {row['Parquet']:,.0f} | {row['tuples']:,.0f} |")
+            print(f"| {query} | {' | '.join(f'{each.rate:,.0f}' for each in row.values())} |")
+            print(f"| CPU, us a row | {' | '.join(f'{each.cpu_us:.2f}' for each in row.values())} |")
         second = growth(spark, directory, options.records, options.rounds)
         for what, rows in second.items():
             print(f"\n| {what} | " + " | ".join(rows) + " |\n|---" * 1 + "|---" * len(rows) + "|")
