@@ -448,7 +448,7 @@ def test_a_source_that_lost_its_tail(
         mirrored(restored, to=there)
         assert mirrored(restored, to=there).records == 0
     assert [record.value for record in contents(there)] == kept + lost + new
-    assert "offsets 8 to 11, and was mirrored, has been lost or replaced" in caplog.text
+    assert "offsets 8 to 11, which were mirrored, have been lost or replaced" in caplog.text
 
 
 def test_start_latest_skips_only_existing_records(log: Log, there: Path) -> None:

@@ -13,7 +13,7 @@ from ..open import open as open_log
 from .arguments import add_command, add_json, add_log, is_over_wire
 from .group_views import GroupView, all_groups
 from .groups import lags_of
-from .ui import UI, Column
+from .ui import UI, Column, number_columns
 from .units import counted
 
 _LOCK = "Takes no lock: brokers are asked."
@@ -78,8 +78,7 @@ def run(args: argparse.Namespace, ui: UI) -> int:
         (
             Column("broker", right=True),
             Column("address", shortens=True),
-            Column("leads", right=True),
-            Column("coordinates", right=True),
+            *number_columns("leads", "coordinates"),
         ),
         [(node, where, leads[node], coordinates[where]) for node, where in addresses.items()],
     )
@@ -90,16 +89,14 @@ def run(args: argparse.Namespace, ui: UI) -> int:
             [(topic, len(leaders), _shares(leaders)) for topic, leaders in cluster.leaders.items()],
         )
     if groups:
-        numbers = {where: node for node, where in addresses.items()}
+        ids = {where: node for node, where in addresses.items()}
         ui.line()
         ui.table(
             (
                 Column("group", shortens=True),
-                Column("coordinator", right=True),
-                Column("members", right=True),
-                Column("lag", right=True),
+                *number_columns("coordinator", "members", "lag"),
             ),
-            [(g.name, numbers.get(g.coordinator), g.members, g.lag) for g in groups],
+            [(g.name, ids.get(g.coordinator), g.members, g.lag) for g in groups],
         )
     return 0
 

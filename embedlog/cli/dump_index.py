@@ -17,7 +17,7 @@ from ..errors import EmbedlogError
 from ..files.names import INDEX, LAYOUTS
 from ..index import OFFSET_ENTRY, TIME_ENTRY
 from ..storage.producer_state import ProducerState, decode_aborted
-from .ui import UI, Column
+from .ui import UI, Column, number_columns
 from .units import counted, iso
 
 
@@ -89,7 +89,7 @@ def dump_aborted(path: str, data: bytes, args: argparse.Namespace, ui: UI) -> in
             ui.json(transaction._asdict())
     if not args.json:
         names = ("producer", "first offset", "last offset", "last stable offset")
-        ui.table([Column(name, right=True) for name in names], found)
+        ui.table(number_columns(*names), found)
         ui.line(counted(len(found), "aborted transaction"))
     return 0
 
@@ -111,6 +111,6 @@ def dump_snapshot(path: str, data: bytes, args: argparse.Namespace, ui: UI) -> i
         rows.append(tuple(row.values()))
     if not args.json:
         names = ("producer", "epoch", "last sequence", "last offset", "transaction since")
-        ui.table([Column(name, right=True) for name in names], rows)
+        ui.table(number_columns(*names), rows)
         ui.line(counted(len(rows), "producer"))
     return 0

@@ -25,7 +25,7 @@ from .arguments import (
 )
 from .group_views import GroupView, all_groups, committed_offsets, one_group
 from .opening import Viewed, reader, viewed, writer
-from .ui import UI, Column
+from .ui import UI, Column, number_columns
 from .units import counted, duration
 
 _RESET = f"""\
@@ -140,8 +140,7 @@ def _list(args: argparse.Namespace, ui: UI) -> int:
     if rows and not args.json:
         columns = (
             Column("group", shortens=True),
-            Column("members", right=True),
-            Column("lag", right=True),
+            *number_columns("members", "lag"),
             Column("topics", folds=True),
         )
         ui.table(columns, rows)
@@ -160,10 +159,7 @@ def _describe(args: argparse.Namespace, ui: UI) -> int:
             return 0
         columns = (
             Column("topic", shortens=True),
-            Column("partition", right=True),
-            Column("committed", right=True),
-            Column("log end", right=True),
-            Column("lag", right=True),
+            *number_columns("partition", "committed", "log end", "lag"),
             Column("consumer", folds=True),
         )
         rows = [
@@ -292,10 +288,7 @@ def _reset_table(
 ) -> None:
     columns = (
         Column("topic", shortens=True),
-        Column("partition", right=True),
-        Column("committed", right=True),
-        Column("reset to", right=True),
-        Column("change", right=True),
+        *number_columns("partition", "committed", "reset to", "change"),
     )
     rows = []
     for name, offset in new.items():

@@ -13,7 +13,7 @@ from ..mirroring.importing import ImportReport, PartitionImport, import_files
 from ..mirroring.legacy_files import FORMATS
 from .arguments import WRITES, add_command, add_directory, add_json
 from .opening import writer
-from .ui import UI, Column
+from .ui import UI, Column, number_columns
 from .units import counted, duration, size
 
 _DESCRIPTION = """\
@@ -97,12 +97,7 @@ def run(args: argparse.Namespace, ui: UI) -> int:
 def _tell(report: ImportReport, ui: UI) -> None:
     columns = (
         Column("topic", shortens=True),
-        Column("partition", right=True),
-        Column("files", right=True),
-        Column("size", right=True),
-        Column("records", right=True),
-        Column("there before", right=True),
-        Column("offsets", right=True),
+        *number_columns("partition", "files", "size", "records", "there before", "offsets"),
     )
     ui.table(columns, [_row(partition) for partition in report.partitions])
     if len(report.skipped) > _SHOWN_LEFT_OUT:

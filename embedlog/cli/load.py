@@ -14,7 +14,7 @@ from ..spark.load_plan import Status, status
 from ..spark.manifest import BAD_DIRECTORY, Manifest
 from .arguments import add_command, add_json, add_log
 from .opening import reader
-from .ui import UI, Column
+from .ui import UI, number_columns
 from .units import counted, duration, size
 
 _LOCK: Final = (
@@ -109,12 +109,7 @@ def _show_load(done: LoadReport, args: argparse.Namespace, ui: UI) -> None:
     if not any(each[-1] for each in loaded) and not done.replaced:
         ui.line(f"{done.topic}: nothing new; {args.to} has all that is durable")
         return
-    columns = (
-        Column("partition", right=True),
-        Column("from offset", right=True),
-        Column("to", right=True),
-        Column("offsets", right=True),
-    )
+    columns = number_columns("partition", "from offset", "to", "offsets")
     ui.table(columns, loaded, totals=("total", "", "", sum(each[-1] for each in loaded)))
     ui.line()
     ui.line(
@@ -146,12 +141,7 @@ def _show_status(found: Status, args: argparse.Namespace, ui: UI) -> None:
         ui.json(_status_json(found))
         return
     rows = [(str(each.partition), each.loaded, each.end, each.lag) for each in found.partitions]
-    columns = (
-        Column("partition", right=True),
-        Column("loaded up to", right=True),
-        Column("log end", right=True),
-        Column("lag", right=True),
-    )
+    columns = number_columns("partition", "loaded up to", "log end", "lag")
     ui.table(columns, rows, totals=("total", "", "", found.lag))
     ui.line()
     if manifest is None or not manifest.load:

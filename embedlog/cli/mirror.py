@@ -13,7 +13,7 @@ from typing import Any, Final
 from ..mirroring import Mirror, MirrorStatus
 from .arguments import add_command, add_json, positive
 from .long_running import FORMATS, LEVELS, log_messages, stops
-from .ui import UI, Column, Progress
+from .ui import UI, Column, Progress, number_columns
 from .units import counted, duration, size
 
 _DESCRIPTION = """\
@@ -138,10 +138,7 @@ def _tell(status: MirrorStatus, ui: UI) -> None:
     columns = (
         Column("from", shortens=True, spare=1),
         Column("topic", shortens=True),
-        Column("partitions", right=True),
-        Column("records", right=True),
-        Column("size", right=True),
-        Column("behind", right=True),
+        *number_columns("partitions", "records", "size", "behind"),
     )
     rows = [
         (each.source, each.target_topic, each.partitions, each.records, size(each.bytes), each.behind)

@@ -10,10 +10,9 @@ from __future__ import annotations
 import argparse
 import select
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
 from typing import Any, Final, TypeAlias
 
-from ..clients.reader import ISOLATION_LEVELS, PartitionReader, partition_readers, time_ms
+from ..clients.reader import ISOLATION_LEVELS, PartitionReader, partition_readers
 from ..errors import InvalidArgument
 from ..log import Log
 from ..model import Record, TopicPartition
@@ -22,7 +21,6 @@ from .arguments import (
     JSON_NOTE,
     OFFSET_FORMS,
     READS,
-    OffsetArgument,
     add_command,
     add_log,
     add_topic,
@@ -165,15 +163,29 @@ def _tail(args: argparse.Namespace, log: Log, ui: UI) -> Iterator[_Records]:
         check_partition(args.topic, args.partition, len(edges))
         edges = {args.partition: edges[args.partition]}
     if args.start is not None:
-        positions = {number: _resolved(log, args, number, args.start) for number in edges}
+        readers = partition_readers(
+            log.backend,
+            args.topic,
+            args.partition,
+            args.start,
+            None,
+            isolation_level=args.isolation_level,
+            follow=True,
+        )
     else:
         last: list[Record] = []
         for number, (start, end, _) in edges.items():
             last += _last(log, args, number, start, end)
         yield sorted(last, key=_when)[len(last) - min(args.last, len(last)) :]
-        positions = {number: edge.log_end_offset for number, edge in edges.items()}
+        readers = [_reader(args, log, number, edge.log_end_offset) for number, edge in edges.items()]
     if args.follow:
-        yield from _follow(args, log, ui, positions)
+        yield from _follow(args, log, ui, readers)
+
+
+def _reader(args: argparse.Namespace, log: Log, number: int, offset: int) -> PartitionReader:
+    tp = TopicPartition(args.topic, number)
+    committed = args.isolation_level == "read_committed"
+    return PartitionReader(log.backend, tp, offset, read_committed=committed)
 
 
 def _when(record: Record) -> tuple[int, int, int]:
@@ -192,47 +204,27 @@ def _last(log: Log, args: argparse.Namespace, number: int, start: int, end: int)
         span *= 4
 
 
-def _resolved(log: Log, args: argparse.Namespace, number: int, where: OffsetArgument) -> int:
-    edges = log.offsets(args.topic)[number]
-    if where == "earliest":
-        return edges.log_start_offset
-    if where == "latest":
-        return edges.log_end_offset
-    if isinstance(where, int):
-        log.read(args.topic, number, start=where)  # raises if it is out of range
-        return where
-    assert isinstance(where, datetime)
-    found = log.offset_for_time(args.topic, number, time_ms(where))
-    return edges.log_end_offset if found is None else found.offset
-
-
-def _follow(args: argparse.Namespace, log: Log, ui: UI, positions: dict[int, int]) -> Iterator[_Records]:
-    """Follow the partitions from the positions, until the reader of our output is gone."""
+def _follow(args: argparse.Namespace, log: Log, ui: UI, readers: list[PartitionReader]) -> Iterator[_Records]:
+    """Follow the partitions, until the reader of our output is gone."""
     committed = args.isolation_level == "read_committed"
-    readers: dict[TopicPartition, PartitionReader] = {}
-
-    def add(number: int, offset: int) -> None:
-        tp = TopicPartition(args.topic, number)
-        readers[tp] = PartitionReader(log.backend, tp, offset, read_committed=committed)
-
-    for number, offset in positions.items():
-        add(number, offset)
     while True:
         idle = True
-        for each in readers.values():
+        for each in readers:
             while records := each.read():
                 idle = False
                 yield records
         if not idle:
             continue
         ui.flush()
-        at = {tp: each.position for tp, each in readers.items()}
-        if not log.backend.wait(at, _WAIT_MS, read_committed=committed):
+        if not log.backend.wait(
+            {each.tp: each.position for each in readers}, _WAIT_MS, read_committed=committed
+        ):
             if _nobody_reads(ui):
                 return
             if args.partition is None:
                 for number in range(len(readers), log.describe_topic(args.topic).partitions):
-                    add(number, log.offsets(args.topic)[number].log_start_offset)
+                    start = log.offsets(args.topic)[number].log_start_offset
+                    readers.append(_reader(args, log, number, start))
 
 
 def _nobody_reads(ui: UI) -> bool:

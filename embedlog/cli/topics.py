@@ -22,7 +22,7 @@ from .arguments import (
 )
 from .opening import Viewed, shown_topics, viewed, writer
 from .sizes import PartitionSize, in_all, partition_sizes
-from .ui import UI, Column
+from .ui import UI, Column, number_columns
 from .units import counted, size
 
 
@@ -138,8 +138,7 @@ def _list(args: argparse.Namespace, ui: UI) -> int:
     if rows:
         columns = (
             Column("topic", shortens=True),
-            Column("partitions", right=True),
-            Column("offsets", right=True),
+            *number_columns("partitions", "offsets"),
             *([] if is_over_wire(args.directory) else [Column("size", right=True)]),
             Column("settings", folds=True),
         )
@@ -225,19 +224,13 @@ def _describe_one(
             ],
         )
         ui.line()
-    edges = (
-        Column("partition", right=True),
-        Column("log start", right=True),
-        Column("log end", right=True),
-    )
+    edges = number_columns("partition", "log start", "log end")
     if is_over_wire(args.directory):
         ui.table(edges, [each[1:4] for each in sizes])
         return
     columns = (
         *edges,
-        Column("not flushed", right=True),
-        Column("segments", right=True),
-        Column("size", right=True),
+        *number_columns("not flushed", "segments", "size"),
         Column("state"),
     )
     ui.table(

@@ -43,6 +43,11 @@ class Column(NamedTuple):
     spare: int = 0
 
 
+def number_columns(*names: str) -> tuple[Column, ...]:
+    """Columns of numbers."""
+    return tuple(Column(name, right=True) for name in names)
+
+
 class UI:
     """A command's output. Not thread-safe, except that progress may be reported from another thread."""
 
