@@ -59,6 +59,7 @@ from .events import (
     SyncCompleted,
     SyncFailed,
 )
+from .join_phase import JoinPhase
 from .member import Member, Members, Offer, new_member_id
 
 
@@ -89,13 +90,10 @@ class ClassicGroup:
         self.leader_id: str | None = None
         self._make_member_id = make_member_id
         self._same_metadata = same_metadata
-        self._initial_delay_ms = initial_rebalance_delay_ms
+        self._join_phase = JoinPhase(initial_rebalance_delay_ms)
         self._members = Members(name)
         self._unsynced: set[str] = set()  # members of this generation that have not sent their sync
-        self._join_deadline_ms = 0
         self._sync_deadline_ms = 0
-        self._initial_left_ms: int | None = None  # not None: in the initial delay; how much longer at most
-        self._newcomers = False  # a member joined since the initial delay was last extended
         self._effects: list[Effect] = []
 
     # -- operations
@@ -173,7 +171,7 @@ class ClassicGroup:
         except EmbedlogError as error:
             self._effects.append(SyncFailed(request, error))
             return self._drain()
-        self._fail_sync(member, self._superseded("sync"))
+        self._effects += member.fail_sync(self._superseded("sync"))
         member.sync_request = request
         self._unsynced.discard(member_id)
         if self.state is GroupState.STABLE:
@@ -266,8 +264,7 @@ class ClassicGroup:
     def close(self, error: EmbedlogError) -> list[Effect]:
         """Make the group Dead: outstanding requests fail with `error`, later ones with GroupNotFound."""
         for member in self._members:
-            self._fail_join(member, error)
-            self._fail_sync(member, error)
+            self._effects += member.fail_join(error) + member.fail_sync(error)
         self._members.clear()
         self._unsynced.clear()
         self.state, self.protocol, self.leader_id = GroupState.DEAD, None, None
@@ -287,18 +284,7 @@ class ClassicGroup:
         self.generation = metadata.generation
         self.protocol_type = metadata.protocol_type
         for stored in metadata.members:
-            offer = Offer(
-                session_timeout_ms=stored.session_timeout_ms,
-                rebalance_timeout_ms=stored.rebalance_timeout_ms,
-                protocol_type=metadata.protocol_type,
-                protocols=((metadata.protocol or "", stored.subscription),),
-                client_id=stored.client_id,
-                client_host=stored.client_host,
-                group_instance_id=stored.group_instance_id,
-            )
-            member = Member(stored.member_id, offer, is_new=False, assignment=stored.assignment)
-            member.renew(now_ms)
-            self._members.add(member)
+            self._members.add(Member.restored(stored, metadata, now_ms))
         if self._members:
             self.state = GroupState.STABLE
             self.protocol = metadata.protocol
@@ -360,8 +346,7 @@ class ClassicGroup:
         member = self._members.current(old_id, offer.group_instance_id)
         self._members.remove(member)
         fenced = FencedInstance(f"another consumer took over group_instance_id {offer.group_instance_id!r}")
-        self._fail_join(member, fenced)
-        self._fail_sync(member, fenced)
+        self._effects += member.fail_join(fenced) + member.fail_sync(fenced)
         member.member_id = self._make_member_id(offer.group_instance_id or "")
         if old_id in self._unsynced:
             self._unsynced.remove(old_id)
@@ -390,7 +375,7 @@ class ClassicGroup:
         if self.leader_id is None:
             self.leader_id = member_id
         if self.state is GroupState.PREPARING_REBALANCE:
-            self._newcomers = True
+            self._join_phase.member_joined()
         elif self.state is GroupState.EMPTY:
             self._prepare(now_ms)
         else:
@@ -405,40 +390,24 @@ class ClassicGroup:
         for member in self._members:
             if member.sync_request is not None:
                 member.renew(now_ms)
-                self._fail_sync(member, self._rebalancing())
+                self._effects += member.fail_sync(self._rebalancing())
         self._unsynced.clear()
         timeout_ms = self._members.rebalance_timeout_ms()
-        if self.state is GroupState.EMPTY:
-            self._initial_left_ms = max(timeout_ms - self._initial_delay_ms, 0)
-            self._join_deadline_ms = now_ms + self._initial_delay_ms
-        else:
-            self._initial_left_ms = None
-            self._join_deadline_ms = now_ms + timeout_ms
-        self._newcomers = False
+        self._join_phase.begin(now_ms, timeout_ms, initial=self.state is GroupState.EMPTY)
         self.state = GroupState.PREPARING_REBALANCE
         absent = tuple(member.member_id for member in self._members if member.join_request is None)
         if absent:
             self._effects.append(RebalanceStarted(self.name, absent))
 
     def _complete_join_if_ready(self, now_ms: int) -> None:
-        if self.state is not GroupState.PREPARING_REBALANCE:
-            return
-        due = self._join_deadline_ms <= now_ms
-        if self._initial_left_ms is not None:
-            if due and self._newcomers and self._initial_left_ms:
-                longer_ms = min(self._initial_delay_ms, self._initial_left_ms)
-                self._initial_left_ms -= longer_ms
-                self._join_deadline_ms = now_ms + longer_ms
-                self._newcomers = False
-            elif due:
+        if self.state is GroupState.PREPARING_REBALANCE:
+            all_joined = not (self._members.pending or any(m.join_request is None for m in self._members))
+            if self._join_phase.is_over(now_ms, all_joined=all_joined):
                 self._complete_join(now_ms)
-        elif due or not (self._members.pending or any(m.join_request is None for m in self._members)):
-            self._complete_join(now_ms)
 
     def _complete_join(self, now_ms: int) -> None:
         for member in [each for each in self._members if each.join_request is None]:
             self._remove(member)
-        self._initial_left_ms = None
         self.generation += 1
         if not self._members:
             self.state, self.protocol, self.leader_id = GroupState.EMPTY, None, None
@@ -455,15 +424,14 @@ class ClassicGroup:
     # -- members
     def _remove(self, member: Member) -> None:
         gone = UnknownMember(f"{member.member_id!r} is no longer in group {self.name!r}: join again")
-        self._fail_join(member, gone)
-        self._fail_sync(member, gone)
+        self._effects += member.fail_join(gone) + member.fail_sync(gone)
         self._members.remove(member)
         self._unsynced.discard(member.member_id)
         if self.leader_id == member.member_id:
             self.leader_id = next((other.member_id for other in self._members), None)
 
     def _set_join(self, member: Member, offer: Offer, request: object, now_ms: int) -> None:
-        self._fail_join(member, self._superseded("join"))
+        self._effects += member.fail_join(self._superseded("join"))
         # The group_instance_id identifies the member: only its first join can set it.
         member.offer = offer._replace(group_instance_id=member.offer.group_instance_id)
         member.join_request = request
@@ -490,16 +458,6 @@ class ClassicGroup:
             self._effects.append(SyncCompleted(member.sync_request, member.assignment))
             member.sync_request = None
             member.renew(now_ms)
-
-    def _fail_join(self, member: Member, error: EmbedlogError) -> None:
-        if member.join_request is not None:
-            self._effects.append(JoinFailed(member.join_request, error))
-            member.join_request = None
-
-    def _fail_sync(self, member: Member, error: EmbedlogError) -> None:
-        if member.sync_request is not None:
-            self._effects.append(SyncFailed(member.sync_request, error))
-            member.sync_request = None
 
     # -- checks and small things
     def _check_alive(self) -> None:
@@ -529,7 +487,7 @@ class ClassicGroup:
             if member.can_expire():
                 yield member.deadline_ms
         if self.state is GroupState.PREPARING_REBALANCE:
-            yield self._join_deadline_ms
+            yield self._join_phase.deadline_ms
         if self._unsynced:
             yield self._sync_deadline_ms
 

@@ -14,9 +14,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from ..errors import FencedInstance, GroupFull, InconsistentProtocol, InvalidArgument, UnknownMember
-from ..model import GroupMemberMetadata, JoinedMember
-from .events import MemberDescription
+from ..errors import (
+    EmbedlogError,
+    FencedInstance,
+    GroupFull,
+    InconsistentProtocol,
+    InvalidArgument,
+    UnknownMember,
+)
+from ..model import GroupMemberMetadata, GroupMetadata, JoinedMember
+from .events import Effect, JoinFailed, MemberDescription, SyncFailed
 
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60 * 1000
 """How long the first join of a member may wait: it has no session yet, and its client may be gone."""
@@ -50,6 +57,32 @@ class Member:
     assignment: bytes = b""
     join_request: object | None = None
     sync_request: object | None = None
+
+    @classmethod
+    def restored(cls, stored: GroupMemberMetadata, group: GroupMetadata, now_ms: int) -> Member:
+        """The member as `__consumer_offsets` keeps it; its session begins again."""
+        offer = Offer(
+            session_timeout_ms=stored.session_timeout_ms,
+            rebalance_timeout_ms=stored.rebalance_timeout_ms,
+            protocol_type=group.protocol_type,
+            protocols=((group.protocol or "", stored.subscription),),
+            client_id=stored.client_id,
+            client_host=stored.client_host,
+            group_instance_id=stored.group_instance_id,
+        )
+        member = cls(stored.member_id, offer, is_new=False, assignment=stored.assignment)
+        member.renew(now_ms)
+        return member
+
+    def fail_join(self, error: EmbedlogError) -> list[Effect]:
+        """Answer an outstanding join."""
+        request, self.join_request = self.join_request, None
+        return [] if request is None else [JoinFailed(request, error)]
+
+    def fail_sync(self, error: EmbedlogError) -> list[Effect]:
+        """Answer an outstanding sync."""
+        request, self.sync_request = self.sync_request, None
+        return [] if request is None else [SyncFailed(request, error)]
 
     def metadata(self, protocol: str | None) -> bytes:
         """The subscription for a protocol; b"" if the member does not support it."""

@@ -2,6 +2,7 @@
 
     registry.py    the groups (here)
     classic.py     the state machine of a classic group: read this first
+    join_phase.py  how long its join phase lasts
     member.py      its members, and how they agree on a protocol
     events.py      states, effects and descriptions: the output
 
