@@ -65,7 +65,7 @@ def open(
     if fs is not None and not isinstance(fs, FileSystem):
         raise InvalidType(f"fs must be an embedlog.files.filesystem.FileSystem, not {type(fs).__name__}")
     if mode == "r":
-        from .backends.local import ReaderBackend
+        from .backends.read_only import ReaderBackend
         from .config import LogSettings, TopicSettings, sorted_settings
         from .log import Log
         from .store.read_only_store import ReadOnlyStore

@@ -16,7 +16,7 @@ from housekeeping import housekeep
 from programs import Program
 
 import embedlog
-from embedlog.backends.local import ReaderBackend
+from embedlog.backends.read_only import ReaderBackend
 from embedlog.clients.consumer import Consumer
 from embedlog.clients.reader import read_records
 from embedlog.codec import scan

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from ..model import TopicPartition
 from .port import Backend, Interrupt
 
 
 class PolledArrivals:
-    """Implements `port.Arrivals` over any backend."""
+    """Implements `port.Arrivals` over `Backend.may_have_data` and `wait`. Its children ask less often."""
 
     def __init__(self, backend: Backend, read_committed: bool, interrupt: Interrupt) -> None:
         self._backend = backend
@@ -27,7 +27,11 @@ class PolledArrivals:
         return self._expected.pop(tp, None) is not None
 
     def ready(self) -> Collection[TopicPartition]:
-        return [tp for tp, offset in self._expected.items() if self._may_have_data(tp, offset)]
+        return self.ask(self._expected)
+
+    def ask(self, positions: Mapping[TopicPartition, int]) -> list[TopicPartition]:
+        """Which of these may have records?"""
+        return [tp for tp, offset in positions.items() if self._may_have_data(tp, offset)]
 
     def wait(self, timeout_ms: float) -> None:
         if self._expected:

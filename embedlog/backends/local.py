@@ -1,7 +1,6 @@
-"""The port over the engine in this process: a store, or a read-only store.
+"""The port over the store in this process, and what it has in common with a read-only store (read_only.py).
 
-Nothing is decided here: each method finds the partition and calls it. The writer waits by listeners on its
-partitions; a reader watches the files that the writer process changes.
+Nothing is decided here: each method finds the partition and calls it. Waiting is by listeners on partitions.
 """
 
 from __future__ import annotations
@@ -9,12 +8,11 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, NoReturn, Self, TypeVar
 
 from ..config import TopicSettings
-from ..errors import InvalidArgument, ReadOnly, StorageError, TopicNotFound
-from ..files.directory_watch import Watch
+from ..errors import InvalidArgument, StorageError, TopicNotFound
 from ..files.names import FORGETTING_OFFSETS, check_not_internal
 from ..model import (
     Appended,
@@ -32,16 +30,13 @@ from ..model import (
 from ..partition import Partition
 from ..storage.reader import ReadablePartition
 from ..store.store import Store
-from .arrivals import PolledArrivals
 from .attendant import Attendant
-from .port import Interrupt, PartitionAppender
+from .port import Interrupt
 
 if TYPE_CHECKING:
     from ..groups.coordinator import GroupCoordinator
     from ..store.read_only_store import ReadOnlyStore
 
-# The writer's write wakes us a moment before it stores its edges: check again after these delays.
-_EDGE_DELAYS_MS: Final = (0.0, 0.2, 1.0, 5.0, 20.0)
 _READ_ERRORS: Final = (StorageError, OSError)
 
 T = TypeVar("T")
@@ -418,87 +413,3 @@ def _waking(
             interrupt.signal()
 
     return wake
-
-
-class ReaderBackend(EngineBackend):
-    """Over a read-only store: reading alone."""
-
-    mode = "r"
-    coordinator = None
-
-    @property
-    def topic_admin(self) -> NoReturn:
-        raise self._read_only()
-
-    @property
-    def maintenance(self) -> NoReturn:
-        raise self._read_only()
-
-    def check_append(self, *, flush: bool = False) -> None:
-        raise self._read_only()
-
-    def appenders(self, topic: str) -> Sequence[PartitionAppender]:
-        raise self._read_only()
-
-    def append(
-        self,
-        topic: str,
-        partition: int,
-        batches: bytearray,
-        *,
-        flush: bool = False,
-        expected_offset: int | None = None,
-    ) -> Appended:
-        raise self._read_only()
-
-    def _read_only(self) -> ReadOnly:
-        """Raises Closed."""
-        self._engine.check_open()
-        return ReadOnly(f'{self.path} was opened with mode="r": only its writer can do that')
-
-    def close(self) -> None:
-        self._engine.close()
-
-    def abandon(self) -> None:
-        self._engine.abandon()
-
-    def arrivals(self, *, read_committed: bool, interrupt: Interrupt) -> PolledArrivals:
-        return PolledArrivals(self, read_committed, interrupt)
-
-    def wait(
-        self,
-        positions: Mapping[TopicPartition, int],
-        timeout_ms: int,
-        *,
-        read_committed: bool,
-        interrupt: Interrupt | None = None,
-    ) -> bool:
-        deadline = time.monotonic() + timeout_ms / 1000
-        partitions = [(self._engine.partition(*name), offset) for name, offset in positions.items()]
-
-        def ready() -> bool:
-            return any(p.has_data(offset, read_committed=read_committed) for p, offset in partitions)
-
-        if ready():
-            return True
-        directories = [self._engine.directory(name) for name in positions]
-        with contextlib.ExitStack() as stack:
-            try:
-                watch = stack.enter_context(Watch(directories))
-            except OSError as error:  # out of file descriptors
-                message = f"{self._engine.path}: waiting for records failed: {error}"
-                raise StorageError(message, path=self._engine.path) from error
-            if interrupt is not None:
-                stack.enter_context(interrupt.waking(watch.wake))
-            while not ready():
-                left_ms = (deadline - time.monotonic()) * 1000
-                if left_ms <= 0 or (interrupt is not None and interrupt.is_set):
-                    return False
-                if watch.wait(left_ms):
-                    for delay_ms in _EDGE_DELAYS_MS:
-                        watch.wait(delay_ms)
-                        if ready():
-                            return True
-                        if interrupt is not None and interrupt.is_set:
-                            return False
-            return True

@@ -21,8 +21,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from ..backends.local import ReaderBackend
 from ..backends.port import Backend
+from ..backends.read_only import ReaderBackend
 from ..clients.append import append_many
 from ..clients.partitioner import StickyPartitioner
 from ..codec import scan

@@ -241,6 +241,18 @@ class WriterStateReader:
                 return PublishedOffsets(*_SLOT.unpack_from(data))
         return None
 
+    def contents(self) -> bytes:
+        """The header and all slots as they are now, to compare with `changed`."""
+        return self._map[: _SIZE * (1 + len(self.slots))]
+
+    def changed(self, partition: TopicPartition, before: bytes, after: bytes) -> bool:
+        """Whether the partition's slot differs. True if the partition has none."""
+        slot = self.slots.get(partition)
+        if slot is None:
+            return True
+        at = _SIZE * (slot + 1)
+        return before[at : at + _SIZE] != after[at : at + _SIZE]
+
     def flushed(self, partition: TopicPartition, boot_id: bytes) -> int:
         """A partition's flushed offset; 0 if the file is a copy or was written before the last boot."""
         published = self.load(partition) if boot_id == self._boot_id else None

@@ -84,6 +84,18 @@ class WriterView:
                 return None
             return self._state.slot_bytes(name)
 
+    def look(self) -> tuple[WriterStateReader, bytes] | None:
+        """All that the writer states now, in one copy; None if there is no current statement."""
+        with self._lock:
+            state = self._state
+            if (
+                state is None
+                or state.superseded
+                or stamp_of(self._fs, self._catalog, WRITER_STATE_FILE) != self._state_file
+            ):
+                return None
+            return state, state.contents()
+
     def flushed(self, name: TopicPartition) -> int:
         """The partition's flushed offset according to its writer; 0 if that cannot be trusted."""
         self.edges(name)

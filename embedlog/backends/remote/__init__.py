@@ -4,6 +4,7 @@ embedlog.open("kafka://host:9092,host2:9092")
 
 backend.py      the port: what producers, consumers and Log call
 appending.py    Produce, idempotent            fetching.py   Fetch, and waiting
+arrivals.py     which partitions have records again
 lookups.py      ListOffsets                    metadata.py   topics, leaders, settings
 brokers.py      addresses of brokers, retries
 connection.py   one connection: requests and responses, versions

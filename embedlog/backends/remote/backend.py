@@ -14,9 +14,9 @@ from ...model import (
     Record,
     TopicPartition,
 )
-from ..arrivals import PolledArrivals
 from ..port import Interrupt
 from .appending import Appending, RemoteAppender, check_options
+from .arrivals import RemoteArrivals
 from .brokers import Brokers
 from .fetching import Fetching
 from .groups import RemoteCoordinator
@@ -113,8 +113,8 @@ class RemoteBackend:
     def record_at(self, topic: str, partition: int, offset: int) -> Record | None:
         return None
 
-    def arrivals(self, *, read_committed: bool, interrupt: Interrupt) -> PolledArrivals:
-        return PolledArrivals(self, read_committed, interrupt)
+    def arrivals(self, *, read_committed: bool, interrupt: Interrupt) -> RemoteArrivals:
+        return RemoteArrivals(self, self._fetching, read_committed, interrupt)
 
     def may_have_data(self, topic: str, partition: int, offset: int, *, read_committed: bool) -> bool:
         return self._fetching.may_have_data(TopicPartition(topic, partition), offset, read_committed)

@@ -32,7 +32,7 @@ from .settings import Address
 
 _CACHE_S: Final = 1.0
 _CACHE_BYTES: Final = 16 << 20
-_EMPTY_S: Final = 0.05
+EMPTY_S: Final = 0.05
 _WAIT_BYTES: Final = 1 << 20
 _MAX_WAIT_MS: Final = 30_000
 _EPOCH_POS: Final = 12
@@ -55,6 +55,7 @@ class Fetching:
         self._lock = threading.Lock()
         self._cached: dict[tuple[TopicPartition, int, bool], _Cached] = {}
         self._empty: dict[tuple[TopicPartition, bool], tuple[int, float]] = {}
+        self.appends = 0  # changes with each append through this handle
 
     def fetch(
         self, name: TopicPartition, offset: int, max_bytes: int, leader_epoch: int, read_committed: bool
@@ -73,10 +74,11 @@ class Fetching:
     def may_have_data(self, name: TopicPartition, offset: int, read_committed: bool) -> bool:
         """False for a moment after a fetch at this offset returned nothing."""
         empty = self._empty.get((name, read_committed))
-        return empty is None or empty[0] != offset or time.monotonic() - empty[1] > _EMPTY_S
+        return empty is None or empty[0] != offset or time.monotonic() - empty[1] > EMPTY_S
 
     def note_append(self, name: TopicPartition) -> None:
         """Note an append through this handle."""
+        self.appends += 1
         self._empty.pop((name, False), None)
         self._empty.pop((name, True), None)
 
