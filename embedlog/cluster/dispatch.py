@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from typing import Any, Final, NamedTuple
 
 from ..wire.apis import APIS
-from ..wire.apis.produce import ProduceRequest, ProduceResponse
+from ..wire.apis.produce import ProduceRequest
 from ..wire.errors import ProtocolError
 from ..wire.frames import (
     RequestHeader,
@@ -115,10 +115,16 @@ class Dispatcher:
             raise self._no_session()
         last = connection.application_state
         if isinstance(last, LastProduce):
-            began = time.perf_counter()
+            began = 0.0 if self._meter is None else time.perf_counter()
             result = self._produce.produce_again(last, frame)
+            if isinstance(result, bytes):
+                if not self._coordination.is_current:
+                    raise self._no_session()
+                if self._meter is not None:
+                    self._meter.count_request(_PRODUCE, None, time.perf_counter() - began)
+                return result
             if result is not None:
-                return self._respond_again(last, *result, began)
+                return self._encode_result(*result, began)
         try:
             header = decode_request_header(frame)
             key, version = header.api_key, header.api_version
@@ -159,23 +165,6 @@ class Dispatcher:
         ):
             remember(frame, header, context, request)
         return self._encode_result(header, result, began)
-
-    def _respond_again(
-        self,
-        last: LastProduce,
-        correlation_id: int,
-        result: bytes | ProduceResponse | Future[ProduceResponse | None],
-        began: float,
-    ) -> bytes | EncodedResponse:
-        """The response to a produce request that matched a template."""
-        if not isinstance(result, bytes):
-            header = RequestHeader(_PRODUCE, last.context.version, correlation_id, last.context.client_id, 0)
-            return self._encode_result(header, result, began)
-        if not self._coordination.is_current:
-            raise self._no_session()
-        if self._meter is not None:
-            self._meter.count_request(_PRODUCE, None, time.perf_counter() - began)
-        return result
 
     def _encode_result(
         self, header: RequestHeader, result: Response | Future[Any] | None, began: float

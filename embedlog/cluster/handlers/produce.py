@@ -26,6 +26,7 @@ from ...model import Appended
 from ...partition import Partition
 from ...wire.apis.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from ...wire.apis.produce import (
+    PRODUCE,
     BatchIndexAndErrorMessage,
     PartitionProduceResponse,
     ProduceRequest,
@@ -53,6 +54,7 @@ _MANY: Final = 1_000  # batches in a request: more would keep a processor for to
 _ACKS: Final = frozenset({-1, 0, 1})
 
 _PartitionResult = PartitionProduceResponse | Future[PartitionProduceResponse]
+_Result = ProduceResponse | Future[ProduceResponse | None] | None
 
 
 class LastProduce:
@@ -80,9 +82,7 @@ class ProduceHandlers:
         """API -> handler."""
         return {"Produce": self.produce, "InitProducerId": self.init_producer_id}
 
-    def produce(
-        self, context: RequestContext, request: ProduceRequest
-    ) -> ProduceResponse | Future[ProduceResponse | None] | None:
+    def produce(self, context: RequestContext, request: ProduceRequest) -> _Result:
         if sum(len(topic.partition_data) for topic in request.topic_data) > _MANY:
             for topic in request.topic_data:
                 for data in topic.partition_data:  # the socket's buffer will be overwritten
@@ -90,9 +90,7 @@ class ProduceHandlers:
             return flatten_future(self._broker.run_large(self._produce, context, request))
         return self._produce(context, request)
 
-    def _produce(
-        self, context: RequestContext, request: ProduceRequest
-    ) -> ProduceResponse | Future[ProduceResponse | None] | None:
+    def _produce(self, context: RequestContext, request: ProduceRequest) -> _Result:
         results: list[list[_PartitionResult]] = []
         for topic in request.topic_data:
             name = self._topic_name(context, topic)
@@ -109,11 +107,11 @@ class ProduceHandlers:
 
     def produce_again(
         self, last: LastProduce, frame: memoryview
-    ) -> tuple[int, bytes | ProduceResponse | Future[ProduceResponse | None]] | None:
+    ) -> bytes | tuple[RequestHeader, _Result] | None:
         """Handle a request that equals the connection's last one but for partition and records.
 
-        Returns its correlation id and the response, as a frame if the append succeeded; None if the request
-        differs in more. Its acks are not 0.
+        Returns the response's frame if the append succeeded, else the request's header and the response; None
+        if the request differs in more. Its acks are not 0.
         """
         template = last.template
         if template is None:
@@ -132,15 +130,16 @@ class ProduceHandlers:
             appended = _append_plain(partition, records)
             if appended is not None:
                 self._count(appended, len(records))
-                return correlation_id, template.response(
+                return template.response(
                     correlation_id, index, appended.base_offset, -1, partition.log.log_start_offset
                 )
             result = self._append_others(context, partition, records)
         except EmbedlogError as error:
             result = self._failed(index, error)
+        header = RequestHeader(PRODUCE.key, context.version, correlation_id, context.client_id, 0)
         if isinstance(result, Future):
-            return correlation_id, map_future(result, lambda part: self._response(last.request, [[part]]))
-        return correlation_id, cast(ProduceResponse, self._response(last.request, [[result]]))
+            return header, map_future(result, lambda part: self._response(last.request, [[part]]))
+        return header, self._response(last.request, [[result]])
 
     def _topic_name(self, context: RequestContext, topic: TopicProduceData) -> str | None:
         if context.version >= _FIRST_WITH_TOPIC_IDS:
