@@ -50,7 +50,9 @@ logger = logging.getLogger(__name__)
 _STOP_S: Final = 10.0
 _OTHER_FILES: Final = 64  # descriptors of neither the log nor its clients
 _LAST_PORT: Final = 65_535
-_OPEN_TO_ALL: Final = "there is no authentication: whoever reaches the port reads and writes everything"
+_OPEN_TO_ALL: Final = (
+    "there is no authentication: any client that reaches the port reads and writes everything"
+)
 
 # The logs that brokers of this process serve. Each broker assigns producer ids: two on one log would assign
 # the same id to two producers, and mistake the records of one for retries of the other.
@@ -79,7 +81,7 @@ class Broker(Closing):
 
     Raises:
         BrokerIdInUse, ZooKeeperUnavailable, ZooKeeperError if the broker cannot join its cluster;
-        AddressInUse; DirectoryLocked and whatever else `embedlog.open` raises; InvalidArgument for an address
+        AddressInUse; DirectoryLocked and other errors of `embedlog.open`; InvalidArgument for an address
         that is open to others, or not this machine's, and for a log that another Broker serves; InvalidType,
         UnknownSetting, InvalidSetting.
 
@@ -288,7 +290,7 @@ def _check_address(
     if metrics_port is not None:
         check_int("metrics_port", metrics_port, low=0, high=_LAST_PORT)
         if metrics_port and metrics_port == port:
-            raise InvalidArgument(f"port and metrics_port are both {port}: each needs one of its own")
+            raise InvalidArgument(f"port and metrics_port are both {port}: they must differ")
 
 
 def _connections(settings: BrokerSettings, store: Store) -> int:

@@ -139,7 +139,7 @@ class BrokerContext:
             try:
                 self._topic_names = {self.topic_id(name): name for name in self.store.topics()}
                 self._topic_names_version = changes if locked else -1
-            except TopicNotFound:  # deleted just now
+            except TopicNotFound:  # deleted meanwhile
                 self._topic_names_version = -1
             finally:
                 if locked:

@@ -66,7 +66,7 @@ class CloseConnection(Exception):
 
 
 class Application(Protocol):
-    """What a server serves: it answers frames."""
+    """Handles the frames that a server receives."""
 
     def handle(self, connection: Connection, frame: memoryview) -> bytes | EncodedResponse:
         """The response to one frame, given without its length, now (whole, or in chunks) or later.
@@ -76,7 +76,7 @@ class Application(Protocol):
         """
 
     def on_half_close(self, connection: Connection) -> None:
-        """The client sends no more and may have disconnected: answer its pending request now."""
+        """The client sends no more and may have disconnected: complete its pending request now."""
 
 
 class Cancellable(Protocol):
@@ -86,7 +86,7 @@ class Cancellable(Protocol):
 
 
 class EventLoop(Protocol):
-    """What a connection, and whoever answers its requests, needs from the processor that owns it."""
+    """What a connection and the handlers of its requests need from the processor that owns it."""
 
     application: Application
     frame_memory: FrameMemory
@@ -248,7 +248,7 @@ class Connection:
         self._continue()
 
     def _on_end_of_stream(self) -> None:
-        """The client sends no more: it has disconnected, or waits for the responses to what it has sent."""
+        """The client sends no more: it has disconnected, or waits for its remaining responses."""
         self.half_closed = True
         if self._pending is not None:
             self.loop.application.on_half_close(self)
@@ -410,7 +410,7 @@ class Connection:
             self.close("internal error of the broker")
 
     def _continue(self) -> None:
-        """Send what is in the outbox; then handle what waited for that."""
+        """Send the outbox, then handle the requests that waited for it."""
         if self._outbox.chunks:
             self._flush()
         if not self.closed and self.is_idle:
@@ -477,7 +477,7 @@ class Connection:
 
 
 def _discard(response: Future[Sequence[Chunk]]) -> None:
-    """Release the files that a response nobody waits for may hold open."""
+    """Release the files of a response that is not sent."""
     with contextlib.suppress(CancelledError, Exception):
         release(response.result())
 

@@ -185,7 +185,7 @@ class Dispatcher:
         return _encode_response(response, header.api_version, header.correlation_id)
 
     def _no_session(self) -> CloseConnection:
-        """Closes the connection, so that the client asks another broker.
+        """Closes the connection, so that the client tries another broker.
 
         The session is checked before each request and before each response: this process may have been
         suspended in between while the cluster went on.

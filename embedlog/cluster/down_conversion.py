@@ -11,12 +11,12 @@ silently.
 
 Down: offsets stay, with the gaps of compaction. What a message cannot hold (headers, producers, epochs) is
 dropped, and so are control batches. A compressed batch becomes wrappers of the same codec, one for each piece
-that it is decompressed in. The set is cut off at the bytes that the client asked for, usually within a
-message: that tells the client that there is more, or, if it is the only message, to ask for more bytes. Old
+that it is decompressed in. The set is truncated at the bytes that the client requested, usually within a
+message: so the client sees that there is more, or, if it is the only message, that it needs more bytes. Old
 clients do not know zstd: a response ends before such a batch, and a fetch that begins at one fails.
 
-One response converts a bounded amount (`Conversion`), however much the client asks for. Conversion ends early
-once the client has disconnected or the broker stops; the response has what was converted by then.
+One response converts a bounded amount (`Conversion`), however much the client requests. Conversion ends early
+once the client has disconnected or the broker stops; the response has the messages converted so far.
 
 Source: Kafka 2.7 implementation, section 5.4 (old message format); KIP-32 (timestamps), KIP-74 (one whole
 message at least, from Fetch 3 on), KIP-110 (zstd).

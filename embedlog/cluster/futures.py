@@ -1,6 +1,6 @@
 """Futures made of futures. Nothing waits: the thread that completes the last one completes the result.
 
-Cancelling a result cancels what it was made of.
+Cancelling a result cancels its sources.
 """
 
 from __future__ import annotations

@@ -183,7 +183,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def listen(bound: socket.socket, backlog: int) -> None:
-    """Listen on a bound socket. Raises AddressInUse if another program listens on it by now."""
+    """Listen on a bound socket. Raises AddressInUse if another program has begun to listen on it."""
     host, port = bound.getsockname()[:2]
     try:
         bound.listen(backlog)

@@ -2,7 +2,7 @@
 
 Three kinds of names:
     those of `TopicSettings`: accepts, checked, kept
-    Kafka's for what there is nothing of here (replicas, tiers, old formats): accepts where the value asks for
+    Kafka's for features that embedlog lacks (replicas, tiers, old formats): accepts if the value asks for
         what is so anyway, refused where it asks for something that would not be done; never kept
     any other: refused
 

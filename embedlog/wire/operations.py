@@ -30,7 +30,7 @@ def _bits(*operations: Operation) -> int:
 
 
 UNKNOWN_OPERATIONS: Final = -(2**31)
-"""The value if the client did not ask for the set."""
+"""The value if the client did not request the set."""
 
 ON_A_GROUP: Final = _bits(Operation.READ, Operation.DELETE, Operation.DESCRIBE)
 ON_A_TOPIC: Final = _bits(

@@ -258,7 +258,7 @@ def message(cls: type[_T]) -> type[_T]:
                 setattr(cls, name, dataclasses.field(default_factory=wire.default))
             else:
                 setattr(cls, name, wire.default)
-    # dataclass would compile these anew for each class, which takes a third of the package's import time.
+    # dataclass would compile these for each class, which takes a third of the package's import time.
     cls.__doc__ = cls.__doc__ or cls.__name__
     cls.__repr__ = _repr  # type: ignore[method-assign]
     cls.__eq__ = _equal  # type: ignore[method-assign]

@@ -92,7 +92,7 @@ def test_waiting_for_zookeeper_is_reported(
     ran = run("serve", "data", "--port", "0", "--zookeeper", "127.0.0.1:1")
     assert (ran.code, ran.out) == (1, "")
     assert ran.err.splitlines()[-2:] == [
-        "no ZooKeeper server answers at 127.0.0.1:1 within 0.05 s",
+        "no ZooKeeper server responds at 127.0.0.1:1 within 0.05 s",
         "is one running there? embedlog zookeeper DIR   starts one",
     ]
 

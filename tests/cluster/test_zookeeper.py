@@ -157,7 +157,7 @@ def test_no_server_answers() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
-        with pytest.raises(ZooKeeperUnavailable, match=f"no ZooKeeper server answers at {address}"):
+        with pytest.raises(ZooKeeperUnavailable, match=f"no ZooKeeper server responds at {address}"):
             ZooKeeper(address, connect_timeout_s=0.5)
 
 

@@ -1,6 +1,6 @@
 """Which brokers are in the cluster, and which of them leads each partition.
 
-port.py                 what a broker asks of its cluster
+port.py                 the interface between a broker and its cluster
 single.py               a standalone broker: it leads everything
 registered.py           a broker of a cluster, over ZooKeeper; its parts:
   joining.py              how it joins the cluster

@@ -238,7 +238,7 @@ class Controller:
 
     def _commit(self, transaction: Any, what: str) -> bool:
         """Commit a fenced transaction. False if it was rejected: something has changed since it was read, or
-        another broker is the controller by now."""
+        another broker has become the controller."""
         error = self._zookeeper.commit(transaction)
         if error is None:
             return True

@@ -7,7 +7,7 @@ get message sets, converted in another thread, one response at a time (cluster/d
 A request that finds less than min_bytes waits in its processor's purgatory for at most max_wait_ms. One
 listener per partition and processor wakes the delayed fetches of that partition. A response has at most
 max_bytes of records, but at least one whole batch if there is any (KIP-74, from version 3 on; before, a batch
-may be cut off, and the client asks for more bytes).
+may be truncated, and the client requests more bytes).
 
 Source: Kafka 0.10 design, sections 4.4 and 5.3; KIP-74 (max_bytes), KIP-227 (sessions), KIP-320 (epochs).
 """
@@ -81,7 +81,7 @@ class FetchHandlers:
         return {"Fetch": self.fetch}
 
     def stop(self) -> None:
-        """Answer all delayed fetches with what there is; no fetch waits from now on."""
+        """Complete all delayed fetches with the available records; no fetch waits from now on."""
         self._stopped = True
         for purgatory in list(self._purgatories.values()):
             purgatory.stop()
@@ -346,7 +346,7 @@ class DelayedFetch:
         self.wait_s = wait_s
         self.attempt = attempt
         self.future: Future[FetchResponse] = Future()
-        self.is_expired = False  # respond with what there is
+        self.is_expired = False  # respond with the available records
         self.in_attempt = False  # in another thread
         self.must_retry = False  # a partition has grown since that attempt began
         self.timer: Cancellable | None = None

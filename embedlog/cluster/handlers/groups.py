@@ -234,7 +234,7 @@ class GroupHandlers:
 
 
 def _encode_joined(context: RequestContext, joined: JoinResult) -> JoinGroupResponse:
-    # A client too old to skip its assignment is told that another member leads, so that the group continues.
+    # For a client too old to skip its assignment, the response names another leader, and the group continues.
     skips = joined.skip_assignment
     is_hidden = skips and context.version < _FIRST_WITH_SKIP_ASSIGNMENT
     return JoinGroupResponse(

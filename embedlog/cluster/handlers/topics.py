@@ -90,7 +90,7 @@ class TopicHandlers:
         return CreateTopicsResponse(topics=results)
 
     def _count_requested(self, topic: CreatableTopic) -> int:
-        """The number of partitions that a request asks for one of its topics; 0 for an invalid number."""
+        """The number of partitions that a request creates for one topic; 0 for an invalid number."""
         if topic.assignments:
             return len(topic.assignments)
         if topic.num_partitions == _BROKER_DEFAULT:

@@ -275,7 +275,7 @@ class ZooKeeper(Closing):
             logger.warning("waiting for a ZooKeeper server at %s, %g s at most", hosts, timeout_s)
             connected.wait(max(timeout_s - _LOG_AFTER_S, 0))
         if not self._kazoo.connected:
-            raise ZooKeeperUnavailable(f"no ZooKeeper server answers at {hosts} within {timeout_s:g} s")
+            raise ZooKeeperUnavailable(f"no ZooKeeper server responds at {hosts} within {timeout_s:g} s")
 
     def _ensure(self, path: str) -> None:
         parent = ""

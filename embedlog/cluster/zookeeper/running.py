@@ -11,7 +11,7 @@ leader.
 A directory belongs to one ensemble: it is locked (`lock`, by flock) while one of its servers lives. Its
 number of servers is fixed, because new servers without data could outvote the one that has it.
 
-No orphans: for each server a small shell waits on a pipe. When this process ends, in whatever way, the pipe
+No orphans: for each server a small shell waits on a pipe. However this process ends, the pipe
 closes and the shell kills the server.
 """
 
@@ -290,7 +290,7 @@ def _check_directory(directory: Path, servers: int) -> None:
     if directory.exists() and not directory.is_dir():
         raise InvalidArgument(f"{directory} is a file: a ZooKeeper needs a directory")
     if (directory / FORMAT_FILE).exists():
-        raise InvalidArgument(f"{directory} is a log: a ZooKeeper needs a directory of its own")
+        raise InvalidArgument(f"{directory} is a log: a ZooKeeper needs another directory")
     if not any(directory.glob("*/data/version-2")):
         return
     with contextlib.suppress(OSError):
