@@ -151,11 +151,26 @@ def _empty_poll(partitions: int, calls: int) -> Row:
 
             yield duration(calls, 1e-6, _times(calls, select))
 
+    @contextmanager
+    def polling_in_a_reader(where: Path) -> Iterator[Work]:
+        with embedlog.open(where) as log:
+            log.create_topic(TOPIC, partitions=partitions)
+            for number in range(partitions):
+                log.append(TOPIC, VALUES[0], partition=number)
+            with embedlog.open(where, mode="r") as reader, reader.consumer(TOPIC) as consumer:
+                while consumer.poll(0):
+                    pass
+                yield duration(calls, 1e-6, _times(calls, lambda: consumer.poll(0)))
+
     return Row(
         f"poll with nothing new, partitions: {partitions:,}",
         "us",
         False,
-        [Contender("embedlog", polling), Contender("sqlite, one table", selecting)],
+        [
+            Contender("embedlog", polling),
+            Contender("embedlog, reader process", polling_in_a_reader),
+            Contender("sqlite, one table", selecting),
+        ],
     )
 
 

@@ -308,21 +308,27 @@ def test_ctrl_c_loses_no_record_of_an_iteration(four: embedlog.Log) -> None:
     assert seen == list(range(10_010))
 
 
-def test_an_empty_poll_costs_the_same_for_any_number_of_partitions(log: embedlog.Log) -> None:
+@pytest.mark.parametrize("mode", ["rw", "r"])
+def test_an_empty_poll_costs_the_same_for_any_number_of_partitions(log: embedlog.Log, mode: str) -> None:
     def calls(partitions: int) -> int:
         """The calls that a poll makes which finds nothing, after all records were read."""
         topic = f"t{partitions}"
         log.create_topic(topic, partitions=partitions)
-        log.append_many(topic, [b"x"] * partitions)
+        for number in range(partitions):
+            log.append(topic, b"x", partition=number)
         count = 0
 
         def note(frame: object, event: str, argument: object) -> None:
             nonlocal count
             count += event == "call"
 
-        with log.consumer(topic, group="g") as consumer:
+        with (
+            embedlog.open(log.path, mode="r") as reader,
+            (log if mode == "rw" else reader).consumer(topic) as consumer,
+        ):
             while consumer.poll():
                 pass
+            assert consumer.poll() == []
             sys.setprofile(note)
             try:
                 assert consumer.poll() == []
