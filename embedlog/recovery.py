@@ -40,7 +40,6 @@ from .files.names import CLEANED, DELETED, INDEX, RECOVERING, SEGMENT_MANIFEST_F
 from .index import IndexBuilder
 from .model import PartitionRecovery, TopicPartition
 from .scan.batch_scan import intact_end, sequenced_batches
-from .scan.segment_scan import count_batches
 from .segment import Files, Segment, create_segment, list_segments
 from .storage.checkpoints import LeaderEpochs
 from .storage.leader_epochs import check_epochs, load_epochs
@@ -385,6 +384,8 @@ class _Opening:
         if path is None:
             return
         end = min(segment.size, tail.end + _SEARCHED_BEHIND_DAMAGE)
+        from .scan.segment_scan import count_batches
+
         found, first, last = count_batches(segment.pread_into, tail.end, end, tail.next_offset)
         if found:
             report.damage.append(

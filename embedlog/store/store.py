@@ -148,9 +148,6 @@ class Store:
         if background:
             self.background.start()
 
-    def __repr__(self) -> str:
-        return f"<Store {self.path}>"
-
     @property
     def path(self) -> str:
         return self.catalog.path

@@ -216,10 +216,7 @@ def _bytes_of(store: ReadOnlyStore, name: TopicPartition) -> int:
 
 
 def _verify_partition(
-    store: ReadOnlyStore,
-    name: TopicPartition,
-    deep: bool,
-    progress: Callable[[int], None],
+    store: ReadOnlyStore, name: TopicPartition, deep: bool, progress: Callable[[int], None]
 ) -> _Check:
     """Check one partition; again, if its files changed meanwhile.
 
@@ -252,11 +249,7 @@ class _Check:
     """One partition's check."""
 
     def __init__(
-        self,
-        store: ReadOnlyStore,
-        name: TopicPartition,
-        deep: bool,
-        progress: Callable[[int], None],
+        self, store: ReadOnlyStore, name: TopicPartition, deep: bool, progress: Callable[[int], None]
     ) -> None:
         self.segments = self.bytes = self.batches = self.records = 0
         self.findings: list[Finding] = []
@@ -426,13 +419,11 @@ class _Check:
 
     def _damaged(self, kind: str, segment: Segment, damage: Damage) -> None:
         lost = (damage.first_offset, damage.last_offset + 1)
-        size = damage.end - damage.pos
-        self.find(kind, segment.path, damage.reason, pos=damage.pos, size=size, lost=lost)
+        self.find(kind, segment.path, damage.reason, pos=damage.pos, size=damage.end - damage.pos, lost=lost)
 
     def _verify_batches(self, segment: Segment, found: ValidBatches, indexes: IndexCheck) -> None:
         """Read the bytes only if an entry disagreed, or was not compared yet."""
-        agreed = found.inspected if isinstance(found.inspected, tuple) else None
-        if not indexes.agree(agreed):
+        if not indexes.agree(found.inspected if isinstance(found.inspected, tuple) else None):
             indexes.compare(read_bytes(segment.pread_into, found.pos, found.end - found.pos), found.pos)
 
     # -- files beside the segments ---------------------------------------------------------------------
