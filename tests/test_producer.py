@@ -717,6 +717,28 @@ def test_eight_threads_lose_and_double_nothing_and_keep_their_order(log: Any, li
             assert (metadata.partition, metadata.offset) == places[worker, n]
 
 
+def test_sends_on_both_paths_share_batches_and_fill_none_too_far(log: Any, gate: Gate) -> None:
+    """A bytearray keeps a send off the fast path."""
+    with Producer(gate, linger_ms=FOREVER_MS, batch_bytes=400) as producer:
+
+        def work(kind: type[bytes] | type[bytearray]) -> None:
+            for n in range(5000):
+                producer.send("one", kind(b"%04d" % n))
+
+        workers = [threading.Thread(target=work, args=(kind,)) for kind in (bytes, bytearray)]
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        try:
+            for worker in workers:
+                worker.start()
+            for worker in workers:
+                worker.join()
+        finally:
+            sys.setswitchinterval(interval)
+    assert max(gate.batch_counts()) <= (400 - 61) // 40
+    assert sorted(values(log, "one")) == sorted(b"%04d" % n for n in range(5000) for _ in range(2))
+
+
 def test_flushes_and_sends_of_many_threads(log: Any) -> None:
     with Producer(log.backend, linger_ms=FOREVER_MS) as producer:
         failures: list[str] = []

@@ -201,11 +201,12 @@ class Producer(Closing):
                     batch = self._open_batch(state, partition, size)
                     future: SendFuture | None
                     future = accumulator.add(batch, key, value, pairs, timestamp_ms, size)
-                    if future is not None:  # else a send on the fast path has taken the memory
-                        full = batch.size + size > batch.limit
-                        if full:
-                            self._make_ready(batch)
-                        break
+                    if future is None:  # a send on the fast path has come between
+                        continue
+                    full = batch.size + size > batch.limit
+                    if full:
+                        self._make_ready(batch)
+                    break
                 deadline, room = self._ask_for_room(memory, deadline)
             room.sleep(deadline - time.monotonic())
         if full and not batch.announced:

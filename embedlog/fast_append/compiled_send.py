@@ -122,10 +122,11 @@ class Accumulator:
 
     def _put(self, future, batch, key, value, headers, timestamp_ms, size):
         memory: int64_t = size + _RECORD_MEMORY
-        if self.buffered + memory > self.buffer_bytes:
+        count: int64_t = batch._builder.count
+        if self.buffered + memory > self.buffer_bytes or (count and batch.size + size > batch.limit):
             return False
         future.batch = batch
-        future.index = batch._builder.count
+        future.index = count
         future.timestamp_ms = timestamp_ms
         if not batch._builder.put(key, value, headers, timestamp_ms):
             return False

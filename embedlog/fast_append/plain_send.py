@@ -119,11 +119,12 @@ class Accumulator:
         size: int,
     ) -> Any:
         """Add a record of at most `size` bytes to a batch, and return its future: both, or neither if Ctrl-C
-        strikes. None if there is no memory for it. Raises nothing else for validated records."""
+        strikes. None, with no side effects, if there is no memory for it or no room in a batch with records.
+        """
         memory = size + RECORD_MEMORY
-        if self.buffered + memory > self.buffer_bytes:
-            return None
         index = batch.count
+        if self.buffered + memory > self.buffer_bytes or (index and batch.size + size > batch.limit):
+            return None
         future = self._future(batch, index, timestamp_ms)
         # No calls from here on: Ctrl-C cannot strike between these statements.
         if self._watches:
