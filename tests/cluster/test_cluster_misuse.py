@@ -78,7 +78,7 @@ def test_waiting_for_zookeeper_is_reported(
     monkeypatch.setattr(zookeeper_client, "_LOG_AFTER_S", 0.01)
     with (
         caplog.at_level("WARNING"),
-        pytest.raises(ZooKeeperUnavailable, match="no ZooKeeper server answers"),
+        pytest.raises(ZooKeeperUnavailable, match="no ZooKeeper server responds"),
     ):
         ZooKeeper("127.0.0.1:1", connect_timeout_s=0.05)
     assert [each.getMessage() for each in caplog.records] == [
