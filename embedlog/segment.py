@@ -411,16 +411,6 @@ class Segment(SegmentFields):
         self.builder.see(last_offset, largest)
         self._saved = len(offsets.offsets), len(times.offsets)
 
-    def grow(self, size: int, last_offset: int, max_timestamp_ms: int) -> None:
-        """Account for an append of `size` bytes that has been written at the end."""
-        builder = self.builder
-        assert builder is not None
-        pos = self._size  # known: the segment has been measured before it grew
-        if pos > builder.next_entry_pos or max_timestamp_ms > builder.largest_timestamp_ms:
-            builder.add(pos, last_offset, max_timestamp_ms)
-        self.next_offset = last_offset + 1
-        self._size = pos + size
-
     def shrink(self, size: int, next_offset: int) -> None:
         """Undo an interrupted append: go back to `size` bytes. Raises OSError."""
         self.size, self.next_offset = size, next_offset

@@ -20,7 +20,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 import embedlog
-from embedlog import Log
+from embedlog import Log, Record
+from embedlog.clients.partitioner import partition_for_key
 from embedlog.codec import loops, scan
 from embedlog.errors import StorageError
 from embedlog.store.read_only_store import ReadOnlyStore
@@ -197,6 +198,75 @@ def test_a_returned_result_never_changes(log: Log) -> None:
     for _ in range(5):
         log.append("t", b"x")
     assert first[:3] == ("t", 0, 0)
+
+
+some_headers = st.lists(st.tuples(st.text(max_size=5), some_bytes), max_size=2)
+some_records = st.one_of(
+    st.tuples(some_bytes, some_bytes),
+    st.builds(
+        Record,
+        key=some_bytes,
+        value=some_bytes,
+        headers=some_headers | some_headers.map(tuple) | some_headers.map(dict),
+        timestamp_ms=st.sampled_from([-1, 5, 1_700_000_000_000]),
+    ),
+)
+
+
+@given(
+    st.lists(st.lists(some_records, min_size=1, max_size=40), min_size=1, max_size=4),
+    st.fixed_dictionaries(
+        {
+            "max_message_bytes": st.sampled_from([1500, 1 << 20]),
+            "compression_type": st.sampled_from(["producer", "zstd"]),
+            "message_timestamp_type": st.sampled_from(["CreateTime", "LogAppendTime"]),
+            "flush_messages": st.sampled_from([20, 1 << 60]),
+        }
+    ),
+    st.sampled_from([None, 2]),
+)
+@hypothesis_settings(deadline=None, max_examples=25)
+def test_records_for_several_partitions_leave_the_same_by_both_paths(
+    lists: list[list[Any]], settings: dict[str, Any], partition: int | None
+) -> None:
+    """The ordinary path takes tuples of records; only the partition of a null key is drawn."""
+    seen = []
+    before_ms = int(time.time() * 1000)
+    for kind in (list, tuple):
+        with tempfile.TemporaryDirectory() as path, open_log(path, UnsyncedFileSystem()) as log:
+            log.create_topic("t", partitions=3, **settings)
+            log._partitioner.current["t"] = 1
+            log._partitioner.on_new_batch = lambda *_: None  # type: ignore[method-assign]
+            found: list[Any] = []
+            for records in lists:
+                appended = log.append_many("t", kind(records), partition=partition)
+                found += [(each.partition, each.offset, each.durable) for each in appended]
+                found += [
+                    (time_of(each, before_ms), time_of(log.read_at(*each[:3]), before_ms))
+                    for each in appended
+                ]
+            found += [record._replace(timestamp_ms=time_of(record, before_ms)) for record in log.read("t")]
+            for number in range(3):
+                for segment in partition_of(log, "t", number).segments():
+                    headers = scan(Path(segment.path).read_bytes()).headers
+                    found += [(each.base_offset, each.record_count, each.attributes) for each in headers]
+            seen.append(found)
+    assert seen[0] == seen[1]
+
+
+def time_of(entry: Any, before_ms: int) -> int:
+    """An entry's timestamp, -1 for now."""
+    return -1 if entry.timestamp_ms >= before_ms else int(entry.timestamp_ms)
+
+
+@compiled
+@pytest.mark.parametrize("partitions", [2, 3, 100])
+def test_keys_go_to_the_partitions_of_kafka(log: Log, partitions: int) -> None:
+    log.create_topic("keyed", partitions=partitions)
+    keys = [random.Random(size).randbytes(size % 41) for size in range(300)]
+    wanted = [partition_for_key(key, partitions) for key in keys]
+    assert [each.partition for each in log.append_many("keyed", [(key, b"") for key in keys])] == wanted
+    assert [log.append("keyed", b"", key=key).partition for key in keys] == wanted
 
 
 def ready(*values: bytes) -> bytearray:

@@ -19,6 +19,7 @@ Source of the idea: Kafka 2.7 design, sections 4.1 (load balancing) and 4.2 (asy
 
 from __future__ import annotations
 
+import time
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -57,7 +58,7 @@ def append(
         check_topic(topic)
     appenders = backend.appenders(topic)
     settings = appenders[0].settings
-    now = now_ms()
+    now = time.time_ns() // 1_000_000
     row = as_row(value, key, headers, None if settings.append_time else timestamp_ms, now)
     key, value, pairs, timestamp_ms = row
     if expected_offset is not None:

@@ -4,7 +4,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_GET_SIZE
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
 
@@ -45,9 +45,15 @@ cdef Data _put_varint(Data at, uint64_t folded) noexcept nogil
 cdef Data _put_bytes(Data at, object data) noexcept
 cdef int64_t headers_size(object headers) except -2
 cdef Data _put_headers(Data at, object headers) except NULL
-cdef int64_t _body_size(
+cdef inline int64_t _body_size(
     int64_t key_size, int64_t value_size, int64_t headers_size, int64_t delta, int64_t i
-) noexcept nogil
+) noexcept nogil:
+    # Bytes of a record after its length.
+    cdef int64_t size = 1 + varint_size(folded(delta)) + varint_size(folded(i)) + headers_size
+    size += varint_size(folded(key_size)) + (key_size if key_size > 0 else 0)
+    return size + varint_size(folded(value_size)) + (value_size if value_size > 0 else 0)
+
+
 cdef int _put_record(
     Data at, int64_t body, object key, object value, object headers, int64_t delta, int64_t i
 ) except -1
@@ -69,7 +75,8 @@ cdef void put_header(
 ) noexcept nogil
 cdef void assign(Data at, int64_t base_offset, int32_t leader_epoch) noexcept nogil
 cdef void seal_at(Data batch, Py_ssize_t size) noexcept nogil
-cdef BatchBuilder new_builder(int64_t room, bint append_time)
+cdef BatchBuilder new_builder(int64_t room, bint append_time, int64_t expected)
+cdef int recycle(BatchBuilder builder) except -1
 
 
 cdef class BatchBuilder:
@@ -87,6 +94,7 @@ cdef class BatchBuilder:
     cdef bint put_measured(
         self, object key, object value, object headers, int64_t headers_size, int64_t timestamp_ms
     ) except -1
+    cdef Py_ssize_t put_items(self, list items, Py_ssize_t start, int64_t timestamp_ms) except -1
     cdef int _grow(self, int64_t size) except -1
     cdef void _put_header(self, Data at, int compression, int64_t append_time_ms) noexcept
     cdef bint seal(self, int64_t append_time_ms) noexcept

@@ -27,6 +27,12 @@ _LENGTH_OVERHEAD = cython.declare(cython.Py_ssize_t, 12)
 _MAX_BATCH = cython.declare(cython.Py_ssize_t, (1 << 31) - 1)
 _OTHER = cython.declare(int64_t, -2)
 _APPEND_TIME = cython.declare(cython.int, 8)
+_LEAST = cython.declare(int64_t, 512)  # bytes of a builder's buffer
+
+# Memory that the system hands out page by page costs as much as encoding into it.
+_LARGE = cython.declare(int64_t, 1 << 18)
+_SPARE = cython.declare(cython.Py_ssize_t, 4)
+_spare = cython.declare(list, [])
 
 crc32c_prepare()
 CHECKSUM_IMPLEMENTATION = "compiled, by " + ("table", "instruction", "mixing", "folding")[crc32c_best]
@@ -106,13 +112,6 @@ def _put_headers(at, headers):
     return at
 
 
-def _body_size(key_size, value_size, headers_size, delta, i):
-    """Bytes of a record after its length."""
-    size: int64_t = 1 + varint_size(folded(delta)) + varint_size(folded(i)) + headers_size
-    size += varint_size(folded(key_size)) + max(key_size, 0)
-    return size + varint_size(folded(value_size)) + max(value_size, 0)
-
-
 def _put_record(at, body, key, value, headers, delta, i):
     """A record that has been measured; `headers` None for none."""
     at = _put_varint(at, folded(body))
@@ -128,12 +127,25 @@ def _put_record(at, body, key, value, headers, delta, i):
     return 0
 
 
-def new_builder(room, append_time):
-    """`BatchBuilder(room, append_time)`, for C."""
-    builder: BatchBuilder = BatchBuilder.__new__(BatchBuilder)
+def new_builder(room, append_time, expected):
+    """`BatchBuilder(room, append_time)`, for C, with a buffer for the bytes that are expected."""
+    expected = min(expected, room)
+    again: cython.bint = expected >= _LARGE and len(_spare) > 0
+    builder: BatchBuilder = _spare.pop() if again else BatchBuilder.__new__(BatchBuilder)
     builder.room = room
     builder.append_time = append_time
+    if builder._capacity < expected:
+        builder._grow(expected)
     return builder
+
+
+def recycle(builder):
+    """Keep the buffer of a builder that its only owner gives up, if it is large, for a later one."""
+    if builder._capacity >= _LARGE and len(_spare) < _SPARE:
+        builder.size = _HEADER_SIZE
+        builder.count = builder.before = 0
+        _spare.append(builder)
+    return 0
 
 
 @cython.cclass
@@ -141,10 +153,6 @@ class BatchBuilder:
     """See `plain_encoding`. The batch is a buffer of its own, which grows."""
 
     def __cinit__(self):
-        self._capacity = 512
-        self.data = cython.cast(Data, malloc(self._capacity))
-        if self.data == cython.NULL:
-            raise MemoryError
         self.size = _HEADER_SIZE
 
     def __init__(self, room: int64_t, append_time: cython.bint = False):
@@ -207,8 +215,48 @@ class BatchBuilder:
         self.count += 1
         return True
 
+    def put_items(self, items, start, timestamp_ms):
+        """Add values and (key, value) tuples from `start` on, until one does not fit or is of other types.
+
+        Returns the index of that one.
+        """
+        delta: int64_t = 0
+        if self.count and not self.append_time:
+            delta = timestamp_ms - self.base_timestamp_ms
+        first: int64_t = self.count
+        count: int64_t = first
+        size: int64_t = self.size
+        for i in range(start, len(items)):
+            item = items[i]
+            if type(item) is tuple:
+                if len(cython.cast(tuple, item)) != 2:
+                    break
+                key, value = cython.cast(tuple, item)[0], cython.cast(tuple, item)[1]
+            else:
+                key, value = None, item
+            key_size: int64_t = sized(key)
+            value_size: int64_t = sized(value)
+            if key_size == _OTHER or value_size == _OTHER:
+                break
+            body: int64_t = _body_size(key_size, value_size, 1, delta, count)
+            after: int64_t = size + varint_size(folded(body)) + body
+            if count and after > self.room:
+                break
+            if after > self._capacity:
+                self._grow(after)
+            _put_record(self.data + size, body, key, value, None, delta, count)
+            size = after
+            count += 1
+        self.size = size
+        self.count = count
+        if first == 0:
+            self.base_timestamp_ms = self.max_timestamp_ms = timestamp_ms
+        elif timestamp_ms > self.max_timestamp_ms:
+            self.max_timestamp_ms = timestamp_ms
+        return start + count - first
+
     def _grow(self, size):
-        capacity: int64_t = max(size, 2 * self._capacity)
+        capacity: int64_t = max(max(size, _LEAST), min(2 * self._capacity, self.room))
         data: Data = cython.cast(Data, realloc(self.data, capacity))
         if data == cython.NULL:
             raise MemoryError

@@ -72,8 +72,11 @@ cdef class SegmentFields:
     cdef public int64_t _size
     cdef public IndexFields builder
 
+    cdef int _grow(self, int64_t size, int64_t last_offset, int64_t max_timestamp_ms) except -1
+
 
 cdef class LogFields:
+    cdef public object publish_lock
     cdef public object append_lock
     cdef public ProducerStateFields producers
     cdef public tuple listeners

@@ -127,6 +127,18 @@ class SegmentFields:
     def size(self, size: int64_t):
         self._size = size
 
+    def grow(self, size: int64_t, last_offset: int64_t, max_timestamp_ms: int64_t):
+        """See `plain`."""
+        self._grow(size, last_offset, max_timestamp_ms)
+
+    def _grow(self, size, last_offset, max_timestamp_ms):
+        index: IndexFields = self.builder
+        if self._size > index.next_entry_pos or max_timestamp_ms > index.largest_timestamp_ms:
+            _add(index, self._size, last_offset, max_timestamp_ms)
+        self.next_offset = last_offset + 1
+        self._size += size
+        return 0
+
 
 @cython.cclass
 class LogFields:
@@ -239,7 +251,7 @@ class FastAppend:
             return None
         base: int64_t
         if log.codec:
-            builder: BatchBuilder = new_builder(size, log.append_time)
+            builder: BatchBuilder = new_builder(size, log.append_time, size)
             builder.put_measured(key, value, headers, headers_size, timestamp_ms)
             base = self.append_built([builder], log.codec, timestamp_ms, expected)
         else:
@@ -339,7 +351,6 @@ class FastAppend:
         log: LogFields = self._log
         file: FileFields = self._file
         segment: SegmentFields = log.end_segment
-        index: IndexFields = segment.builder
         fd: cython.int = file._fd
         pos: int64_t = log.end_pos
         offset: int64_t = log.next_offset
@@ -356,14 +367,12 @@ class FastAppend:
                 return False
             offset += pieces[i].count
             pos += pieces[i].size
-        pos, offset = log.end_pos, log.next_offset
+        offset = log.next_offset
         for i in range(number):
-            if pos > index.next_entry_pos or pieces[i].timestamp_ms > index.largest_timestamp_ms:
-                _add(index, pos, offset + pieces[i].count - 1, pieces[i].timestamp_ms)
             offset += pieces[i].count
-            pos += pieces[i].size
-        segment._size = log.end_pos = pos
-        segment.next_offset = log.end_offset = log.next_offset = offset
+            segment._grow(pieces[i].size, offset - 1, pieces[i].timestamp_ms)
+        log.end_pos = pos
+        log.end_offset = log.next_offset = offset
         log.append_in_flight = False
         self._appends.number += 1
         log._store_slot()

@@ -4,7 +4,7 @@ from cpython.array cimport array, clone
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
-from ..codec.compiled_encoding cimport BatchBuilder, Reading, headers_size, new_builder, sized
+from ..codec.compiled_encoding cimport BatchBuilder, Reading, headers_size, new_builder, recycle, sized
 from .compiled cimport FastAppend, LogFields, PartitionFields, _now_ms, appended_at, as_expected, as_number
 
 
@@ -51,6 +51,7 @@ cdef class Split:
     cdef bint divide(self, object topic, list records, object partitioner) except -1
 
 
+cdef int64_t _expected_size(object key, object value, int64_t records, int64_t partitions) noexcept
 cdef FastAppend _fast_append(tuple partitions, Py_ssize_t number)
 cdef tuple _pairs(object headers)
 cdef int64_t _partition_of(object key, int64_t count) noexcept

@@ -93,7 +93,7 @@ class FastPath:
         codec: cython.int = split.log.codec
         limit: int64_t = split.log.max_message_bytes
         appended: dict = {}
-        left: dict = {}
+        left: dict = None
         for number in split.order:
             batches: list = split.batches[number if split.count > 1 else 0]
             builder: BatchBuilder = batches[len(batches) - 1]
@@ -101,15 +101,18 @@ class FastPath:
             if not flush:
                 base = _fast_append(partitions, number).append_built(batches, codec, split.now, _ANY)
             if base < 0:
+                left = left or {}
                 left[number] = batches
             else:
                 last: int64_t = split.now if builder.append_time else builder.max_timestamp_ms
                 appended[number] = appended_at(base, builder.before + builder.count, last)
+                for builder in batches:
+                    recycle(builder)
         if split.keyless >= 0:
             self._partitioner.on_new_batch(topic, split.count, split.keyless)
-        times = None if split.log.append_time else split.now if split.times is None else split.times
+        times = split.times  # without any, those of the appends
         places = (split.chosen, split.ranks) if len(split.order) > 1 else None
-        if not left:
+        if left is None:
             return self._result(topic, appended, times, places)
         return self._append_batches(topic, left, appended, codec, limit, flush, split.now, times, places)
 
@@ -139,7 +142,12 @@ class Split:
         self.keyless = -1
         if several:
             self.chosen, self.ranks = clone(_INTS, total, False), clone(_LONGS, total, False)
-        for i in range(total):
+        i: cython.Py_ssize_t = 0
+        while i < total:
+            if not several and builder is not None and self.times is None:
+                i = builder.put_items(records, i, self.now)
+                if i == total:
+                    break
             if i >= len(records):
                 return False
             item = records[i]
@@ -179,13 +187,13 @@ class Split:
                 current = number
                 batches = self.batches[number]
                 if batches is None:
-                    batches = [new_builder(room, append_time)]
+                    batches = [new_builder(room, append_time, _expected_size(key, value, total, self.count))]
                     self.batches[number] = batches
                     self.order.append(number if several else self.only)
                 builder = batches[len(batches) - 1]
             if not builder.put_measured(key, value, pairs, size, time):
                 before: int64_t = builder.before + builder.count
-                builder = new_builder(room, append_time)
+                builder = new_builder(room, append_time, _expected_size(key, value, total - i, self.count))
                 builder.before = before
                 builder.put_measured(key, value, pairs, size, time)
                 batches.append(builder)
@@ -196,6 +204,7 @@ class Split:
                 self.ranks.data.as_longlongs[i] = builder.before + builder.count - 1
             if self.times is not None:
                 self.times.data.as_longlongs[i] = time
+            i += 1
         return total > 0
 
 
@@ -247,6 +256,11 @@ def many_on_fast_path(ordinary):
         return ordinary(self, topic, records, partition=partition, compression=compression, flush=flush)
 
     return append_many
+
+
+def _expected_size(key, value, records, partitions):
+    """Bytes of a partition's share of the records, if they are like this one."""
+    return 128 + (16 + max(sized(key), 0) + max(sized(value), 0)) * (1 + records // partitions)
 
 
 def _fast_append(partitions, number):

@@ -113,7 +113,8 @@ class IndexFields:
 
         Adds an entry only past `next_entry_pos`; raises the largest timestamp.
         """
-        self.see(last_offset, max_timestamp_ms)
+        if max_timestamp_ms > self.largest_timestamp_ms:
+            self.see(last_offset, max_timestamp_ms)
         if pos > self.next_entry_pos:
             # Positions first: a reader that sees the offset must find its position.
             self.offsets.positions.append(pos)
@@ -150,8 +151,14 @@ class SegmentFields:
     _size = -1
 
     def grow(self, size: int, last_offset: int, max_timestamp_ms: int) -> None:
-        """Account for an append of `size` bytes that has been written at the end."""
-        raise NotImplementedError
+        """Account for a batch of `size` bytes that has been written at the end."""
+        index = self.builder
+        assert index is not None
+        pos = self._size  # known: the segment has been measured before it grew
+        if pos > index.next_entry_pos or max_timestamp_ms > index.largest_timestamp_ms:
+            index.add(pos, last_offset, max_timestamp_ms)
+        self.next_offset = last_offset + 1
+        self._size = pos + size
 
     @property
     def size(self) -> int:
@@ -192,12 +199,9 @@ class LogFields:
     dirty_reported: bool  # append lock; the host knows of unflushed records
     append_in_flight: bool  # append lock; an append or a roll is under way, or was interrupted
     layout_version: int  # append lock; counts changes to the set of segments
+    publish_lock: threading.Lock
     listeners: tuple[Callable[[], None], ...]  # publish lock
     writer_state_slot: tuple[mmap.mmap, int] | None  # publish lock
-
-    def publish(self) -> None:
-        """Tell reader processes the present offsets."""
-        raise NotImplementedError
 
     def store_slot(self) -> None:
         """Publish lock held: tell reader processes where the log ends (storage/writer_state.py)."""
@@ -256,11 +260,16 @@ class FastAppend:
         """
         log = self._log
         attributes = TIMESTAMP_TYPE_BIT if log.settings.append_time else 0
-        batch = encode_one(key, value, timestamp_ms, attributes, 0, 0, headers)
-        offset = self._append(batch, 1, timestamp_ms, expected_offset)
-        if offset is None:
-            return None
-        return _new(RecordMetadata, (self._topic, self._partition, offset, timestamp_ms, False))
+        with log.append_lock:
+            base = log.next_offset
+            batch = encode_one(key, value, timestamp_ms, attributes, base, log.leader_epoch, headers)
+            if expected_offset not in (None, base) or not self._is_ordinary(len(batch), 1):
+                return None
+            if not self._write(batch, 1, timestamp_ms):
+                return None
+        for wake in log.listeners:
+            wake()
+        return _new(RecordMetadata, (self._topic, self._partition, base, timestamp_ms, False))
 
     def append_batch(self, batch: bytearray, count: int, timestamp_ms: int) -> Appended | None:
         """Append a batch that `loops.ready_batch` approved, without waiting for it to be durable.
@@ -274,44 +283,43 @@ class FastAppend:
             count: the number of its records.
             timestamp_ms: the largest of their timestamps.
         """
-        base = self._append(batch, count, timestamp_ms, None)
-        if base is None:
-            return None
-        return _new(Appended, (base, base + count - 1, timestamp_ms, False))
-
-    def _append(
-        self, batch: bytearray, count: int, timestamp_ms: int, expected_offset: int | None
-    ) -> int | None:
-        """Append one batch. Returns its base offset; None, with no side effects, if a precondition fails."""
-        log, size = self._log, len(batch)
+        log = self._log
         with log.append_lock:
-            base = log.next_offset
-            if expected_offset not in (None, base) or not self._is_ordinary(size, count):
+            if not self._is_ordinary(len(batch), count):
                 return None
-            _, pos, segment = log.log_end
+            base = log.next_offset
             assign(batch, base, log.leader_epoch)
-            log.append_in_flight = True
-            try:
-                self._file._length = max(self._file._length, pos + size)
-                try:
-                    written = os.pwrite(self._file._fd, batch, pos)
-                except OSError:
-                    written = -1
-                if written != size or log.state is not _ONLINE:
-                    self._writer.take_back(segment, pos, base)
-                    return None
-                segment.grow(size, base + count - 1, timestamp_ms)
-                end = base + count, pos + size, segment
-                # Three stores, and nothing between them that Ctrl-C could interrupt.
-                log.next_offset, log.log_end, log.append_in_flight = base + count, end, False
-            except BaseException:
-                self._writer.take_back(segment, pos, base)
-                raise
-            self._appends.number += 1
-            log.publish()
+            if not self._write(batch, count, timestamp_ms):
+                return None
         for wake in log.listeners:
             wake()
-        return base
+        return _new(Appended, (base, base + count - 1, timestamp_ms, False))
+
+    def _write(self, batch: bytearray, count: int, timestamp_ms: int) -> bool:
+        """Append lock held: write a batch at the log end. False if that failed and was undone."""
+        log, file, size = self._log, self._file, len(batch)
+        base, pos, segment = log.log_end
+        log.append_in_flight = True
+        try:
+            file._length = max(file._length, pos + size)
+            try:
+                written = os.pwrite(file._fd, batch, pos)
+            except OSError:
+                written = -1
+            if written != size or log.state is not _ONLINE:  # no room, or a flush has failed meanwhile
+                self._writer.take_back(segment, pos, base)
+                return False
+            segment.grow(size, base + count - 1, timestamp_ms)
+            end = base + count, pos + size, segment
+            # Three stores, and nothing between them that Ctrl-C could interrupt.
+            log.next_offset, log.log_end, log.append_in_flight = base + count, end, False
+        except BaseException:
+            self._writer.take_back(segment, pos, base)
+            raise
+        self._appends.number += 1
+        with log.publish_lock:
+            log.store_slot()
+        return True
 
     def _is_ordinary(self, size: int, count: int) -> bool:
         """Append lock held: is a batch of so many bytes and records to be written at the log end, as it

@@ -75,7 +75,7 @@ class LogState(LogFields):
         self.settings = settings
         self.append_lock = threading.Lock()
         self._host = host
-        self._publish_lock = threading.Lock()
+        self.publish_lock = threading.Lock()
         self.listeners = ()
         self.writer_state_slot = None
         self.layout_version = 0
@@ -222,28 +222,28 @@ class LogState(LogFields):
 
     def publish_through(self, slot: tuple[mmap.mmap, int] | None) -> None:
         """Publish to reader processes in this slot of `writer-state` (None: nowhere), now and from now on."""
-        with self._publish_lock:
+        with self.publish_lock:
             self.writer_state_slot = slot
         self.publish()
 
     def publish(self) -> None:
         """Tell reader processes the present offsets."""
-        with self._publish_lock:
+        with self.publish_lock:
             self.store_slot()
 
     def replace(self, opened: OpenedLog) -> None:
         """Append and sync lock held: `install` a reopened log, as one change to other processes."""
-        with self._publish_lock:
+        with self.publish_lock:
             self.layout_version += 1
             self.install(opened)
 
     def add_listener(self, wake: Callable[[], None]) -> None:
         """Call `wake` after each append and failure, from any thread. It must return quickly."""
-        with self._publish_lock:
+        with self.publish_lock:
             self.listeners = (*self.listeners, wake)
 
     def remove_listener(self, wake: Callable[[], None]) -> None:
-        with self._publish_lock:
+        with self.publish_lock:
             # == rather than `is`: a bound method is a new object each time it is named
             self.listeners = tuple(listener for listener in self.listeners if listener != wake)
 
