@@ -25,7 +25,6 @@ from ..errors import EmbedlogError, InvalidArgument, InvalidType, shown
 from ..model import Record, TopicPartition
 from ..validation import is_several
 from .fetch_decoder import Chunk
-from .prefetch import Prefetcher
 from .reader import DEFAULT_FETCH_BYTES, PartitionReader, Where, partition_readers
 
 if TYPE_CHECKING:
@@ -96,12 +95,11 @@ def _batches(
     readers: list[PartitionReader], wanted: Sequence[str], interrupt: Interrupt | None
 ) -> Iterator[pyarrow.RecordBatch]:
     for reader in readers:
-        with Prefetcher(reader) as ahead:
-            arrow = ArrowReader(reader, wanted, ahead=ahead)
-            while (batch := arrow.read()) is not None:
-                yield batch
-                if interrupt is not None and interrupt.is_set:
-                    return
+        arrow = ArrowReader(reader, wanted)
+        while (batch := arrow.read()) is not None:
+            yield batch
+            if interrupt is not None and interrupt.is_set:
+                return
 
 
 class ArrowReader:
@@ -113,7 +111,6 @@ class ArrowReader:
         columns: Sequence[str],
         schema: pyarrow.Schema | None = None,
         *,
-        ahead: Prefetcher | None = None,
         min_rows: int = 1,
     ) -> None:
         """
@@ -121,11 +118,9 @@ class ArrowReader:
             columns: names of Record's fields.
             schema: of the record batches, a field for each column, by default as in the module's table.
                 Timestamps may be microseconds, and the parts of headers may have other names.
-            ahead: a prefetcher over the same reader.
             min_rows: of a record batch, except for the last one and the one before an error.
         """
         self._reader = reader
-        self._chunks = reader if ahead is None else ahead
         self._sink = _Columns(columns)
         self._builder = _BatchBuilder(_pyarrow(), reader.tp, columns, schema)
         self._min_rows = min_rows
@@ -139,7 +134,7 @@ class ArrowReader:
         """The rows of the next chunks; None at the end. Raises what PartitionReader.read raises."""
         columns = self._sink.columns
         try:
-            while columns.rows < self._min_rows and self._chunks.read_into(self._sink):
+            while columns.rows < self._min_rows and self._reader.read_into(self._sink):
                 pass
         except EmbedlogError:
             if not columns.rows:
@@ -158,6 +153,7 @@ class _BatchBuilder:
         self._fields = list(zip(names, self._schema.types, strict=True))
         self._milliseconds = pa.timestamp("ms", tz="UTC")
         self._repeated: dict[str, Any] = {}
+        self._no_pairs: Any = None
 
     def record_batch(self, columns: Mapping[str, Any], rows: int) -> pyarrow.RecordBatch:
         arrays = [
@@ -190,7 +186,9 @@ class _BatchBuilder:
     def _pairs(self, column: HeadersColumn, kind: Any) -> Any:
         pa, count = self._pa, len(column.names.ends) // 4 - 1
         if not count:
-            return pa.array([], kind)
+            if self._no_pairs is None:
+                self._no_pairs = pa.array([], kind)
+            return self._no_pairs
         both = [_binary(pa, pa.string(), column.names, count), _binary(pa, pa.binary(), column.values, count)]
         return pa.StructArray.from_arrays(both, fields=list(kind))
 

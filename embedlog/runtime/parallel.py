@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeVar
@@ -21,13 +19,6 @@ _FEW: Final = 16  # not worth a thread
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
-
-
-def processors() -> int:
-    """How many processors this process may use."""
-    if sys.platform == "linux":
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 @contextlib.contextmanager
