@@ -80,7 +80,7 @@ def append(
         partition = choose_partition(partitioner, topic, key, value, count)
 
     if compression is not None or settings.compresses:
-        [builder] = _batches([row], limit, settings.append_time)
+        [builder] = batches_of([row], limit, settings.append_time)
         batch = builder.build(compression_number(compression, settings), limit, now)
         appended = backend.append(topic, partition, batch, flush=flush, expected_offset=expected_offset)
         metadata = RecordMetadata(topic, partition, appended.base_offset, timestamp_ms, appended.durable)
@@ -130,7 +130,7 @@ def append_many(
         drawn = {number for number, row in zip(chosen, rows, strict=True) if row[0] is None}
         rows_of, places = _divided(rows, chosen)
     room = min(limit, BATCH_BYTES)
-    batches = {number: _batches(each, room, settings.append_time) for number, each in rows_of.items()}
+    batches = {number: batches_of(each, room, settings.append_time) for number, each in rows_of.items()}
     if any(batch.size > limit for each in batches.values() for batch in each):
         _refuse_large(topic, rows, limit)
 
@@ -202,8 +202,8 @@ def _divided(rows: list[Row], chosen: list[int]) -> tuple[dict[int, list[Row]], 
     return rows_of, (array("i", chosen), array("q", ranks))
 
 
-def _batches(rows: Sequence[Row], room: int, append_time: bool) -> list[BatchBuilder]:
-    """The rows in batches of at most `room` bytes, except single records."""
+def batches_of(rows: Sequence[Row], room: int, append_time: bool) -> list[BatchBuilder]:
+    """Valid rows in batches of at most `room` bytes, except single records."""
     batches = []
     start = 0
     while start < len(rows):

@@ -2,8 +2,8 @@
 
 A task's rows come as columns, tens of thousands at a time. They are grouped by topic and partition: the
 column `partition` if it has a value, else murmur2 of the key as in the producer, else they are spread.
-clients/append.py checks, splits, compresses and encodes them like any append; the backend that it appends to
-writes files under staging/:
+clients/append.py splits, compresses and encodes them like any append; the backend that it appends to writes
+files under staging/:
 
     staging/<set>.<task>.<attempt>.<number>      one for each partition that the task has rows for
 
@@ -18,20 +18,23 @@ import contextlib
 import os
 import uuid
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
 from typing import Any, NamedTuple, TypeAlias
 
 from ..backends.port import Backend
 from ..backends.read_only import ReaderBackend
-from ..clients.append import append_many
-from ..clients.partitioner import StickyPartitioner
+from ..clients.append import append_batches, batches_of
+from ..clients.partitioner import partition_for_key
+from ..clients.record_input import Row, as_headers, compression_number, now_ms
 from ..codec import scan
-from ..codec.record_size import check_size
+from ..codec.record_size import BATCH_BYTES, check_size
 from ..errors import InvalidArgument, InvalidType, PartitionNotFound, RecordTooLarge
 from ..files.filesystem import FileSystem
 from ..files.names import STAGING_DIRECTORY
-from ..model import Appended, Record, TopicPartition
+from ..model import Appended, Headers, TopicPartition
 from ..store.read_only_store import ReadOnlyStore
+from ..validation import check_partition
 from .access import LogLocation, opened
 
 Columns: TypeAlias = Mapping[str, Sequence[Any]]
@@ -128,7 +131,6 @@ class RowWriter:
     def __init__(self, target: Target, staging: StagingBackend | None, task: int) -> None:
         self._target = target
         self._backend: Backend = opened(target.location).backend if staging is None else staging
-        self._partitioner = StickyPartitioner()
         self._task = task
         self._turn = task  # the partition at which the next keyless rows start
         self.rows = 0
@@ -139,13 +141,11 @@ class RowWriter:
         Raises TopicNotFound, PartitionNotFound, InvalidArgument, RecordTooLarge (which name the row),
         StorageError, OSError.
         """
-        for number, time in enumerate(columns.get("timestamp", ())):
-            if time is not None and time < 0:
-                raise InvalidArgument(f"{self._row(number)}: a timestamp before 1970 ({time} ms)")
-        records = _records(columns)
+        now = now_ms()
+        rows = self._rows(columns, now)
         topics = columns.get("topic")
         if self._target.topic is not None or topics is None:
-            self._write_topic(str(self._target.topic), records, range(len(records)), columns)
+            self._write_topic(str(self._target.topic), rows, range(len(rows)), columns, now)
         else:
             by_topic: defaultdict[str, list[int]] = defaultdict(list)
             for number, topic in enumerate(topics):
@@ -154,76 +154,82 @@ class RowWriter:
                         f"{self._row(number)}: topic is null; the option topic names one for all rows"
                     )
                 by_topic[topic].append(number)
-            for topic, rows in by_topic.items():
-                self._write_topic(topic, records, rows, columns)
-        self.rows += len(records)
+            for topic, numbers in by_topic.items():
+                self._write_topic(topic, rows, numbers, columns, now)
+        self.rows += len(rows)
 
-    def _write_topic(self, topic: str, records: list[Any], rows: Sequence[int], columns: Columns) -> None:
-        count = self._backend.describe_topic(topic).partitions
-        placed: defaultdict[int | None, list[int]] = defaultdict(list)
-        wanted, keys = columns.get("partition"), columns.get("key")
-        keyless: list[int] = []
-        if wanted is None and keys is None:
-            keyless = list(rows)
-        elif wanted is None and keys is not None and None not in keys:
-            placed[None] = list(rows)
-        else:
-            for row in rows:
-                if wanted is not None and wanted[row] is not None:
-                    placed[wanted[row]].append(row)
-                elif keys is not None and keys[row] is not None:
-                    placed[None].append(row)
-                else:
-                    keyless.append(row)
-        run = -(-len(keyless) // count)
-        for start in range(0, len(keyless), max(run, 1)):
-            placed[self._turn % count].extend(keyless[start : start + run])
-            self._turn += 1
-        for partition, chosen in placed.items():
-            self._append(topic, partition, records, chosen)
+    def _rows(self, columns: Columns, now: int) -> list[Row]:
+        """The rows as BatchBuilder takes them. Spark has checked the types of all but headers' names."""
+        values, keys = columns["value"], columns.get("key") or repeat(None)
+        times: Iterable[int] = repeat(now, len(values))
+        if (given := columns.get("timestamp")) is not None:
+            for number, time in enumerate(given):
+                if time is not None and time < 0:
+                    raise InvalidArgument(f"{self._row(number)}: a timestamp before 1970 ({time} ms)")
+            times = [now if time is None else time for time in given]
+        headers: Iterable[Headers] = repeat(())
+        if (pairs := columns.get("headers")) is not None:
+            headers = [self._headers(number, each) if each else () for number, each in enumerate(pairs)]
+        return list(zip(keys, values, headers, times, strict=False))
 
-    def _append(self, topic: str, partition: int | None, records: list[Any], rows: list[int]) -> None:
-        chosen = records if len(rows) == len(records) else [records[row] for row in rows]
+    def _headers(self, number: int, pairs: Any) -> Headers:
         try:
-            append_many(
-                self._backend,
-                self._partitioner,
-                topic,
-                chosen,
-                partition=partition,
-                compression=self._target.compression,
-            )
-        except RecordTooLarge:
-            limit = self._backend.topic_settings(topic).max_message_bytes
-            for row, record in zip(rows, chosen, strict=True):
-                try:
-                    check_size(topic, limit, *_parts(record))
-                except RecordTooLarge as error:
-                    raise RecordTooLarge(f"{self._row(row)}: {error}") from None
-            raise
-        except (InvalidArgument, InvalidType, PartitionNotFound) as error:
-            raise type(error)(f"{self._row(rows[0])} and those after it: {error}") from None
+            return as_headers(pairs)
+        except (InvalidArgument, InvalidType) as error:
+            raise type(error)(f"{self._row(number)}: {error}") from None
+
+    def _write_topic(
+        self, topic: str, rows: list[Row], numbers: Sequence[int], columns: Columns, now: int
+    ) -> None:
+        settings = self._backend.topic_settings(topic)
+        limit, append_time = settings.max_message_bytes, settings.append_time
+        placed = self._placed(topic, rows, numbers, columns.get("partition"))
+        batches = {
+            partition: batches_of(chosen, min(limit, BATCH_BYTES), append_time)
+            for partition, chosen in placed.items()
+        }
+        if any(batch.size > limit for each in batches.values() for batch in each):
+            self._refuse_large(topic, limit, rows, numbers)
+        codec = compression_number(self._target.compression, settings)
+        append_batches(self._backend, topic, batches, {}, codec, limit, False, now, None, None)
+
+    def _placed(
+        self, topic: str, rows: list[Row], numbers: Sequence[int], wanted: Sequence[int | None] | None
+    ) -> dict[int, list[Row]]:
+        """The rows of each partition: the one that a row names, else that of its key, else in turns."""
+        count = self._backend.describe_topic(topic).partitions
+        placed: defaultdict[int, list[Row]] = defaultdict(list)
+        by_key: dict[bytes, int] = {}
+        keyless: list[Row] = []
+        for number in numbers:
+            row = rows[number]
+            if wanted is not None and (partition := wanted[number]) is not None:
+                if not 0 <= partition < count:
+                    try:
+                        check_partition(topic, partition, count)
+                    except (InvalidArgument, PartitionNotFound) as error:
+                        raise type(error)(f"{self._row(number)}: {error}") from None
+                placed[partition].append(row)
+            elif (key := row[0]) is None:
+                keyless.append(row)
+            else:
+                known = by_key.get(key)
+                if known is None:
+                    known = by_key[key] = partition_for_key(key, count)
+                placed[known].append(row)
+        run = max(-(-len(keyless) // count), 1)
+        for start in range(0, len(keyless), run):
+            placed[self._turn % count] += keyless[start : start + run]
+            self._turn += 1
+        return placed
+
+    def _refuse_large(self, topic: str, limit: int, rows: list[Row], numbers: Sequence[int]) -> None:
+        for number in numbers:
+            key, value, headers, _ = rows[number]
+            try:
+                check_size(topic, limit, key, value, headers)
+            except RecordTooLarge as error:
+                raise RecordTooLarge(f"{self._row(number)}: {error}") from None
 
     def _row(self, number: int) -> str:
         return f"task {self._task}, row {self.rows + number:,}"
-
-
-def _records(columns: Columns) -> list[Any]:
-    """The rows as append_many takes them: values, (key, value) pairs, or Records."""
-    values, keys = columns["value"], columns.get("key")
-    headers, times = columns.get("headers"), columns.get("timestamp")
-    if headers is None and times is None:
-        return list(values) if keys is None else list(zip(keys, values, strict=True))
-    keys = [None] * len(values) if keys is None else keys
-    headers = [()] * len(values) if headers is None else headers
-    times = [None] * len(values) if times is None else times
-    return [
-        Record(key=key, value=value, headers=tuple(pairs or ()), timestamp_ms=-1 if time is None else time)
-        for key, value, pairs, time in zip(keys, values, headers, times, strict=True)
-    ]
-
-
-def _parts(record: Any) -> tuple[bytes | None, bytes | None, Any]:
-    if isinstance(record, Record):
-        return record.key, record.value, record.headers
-    return (*record, ()) if isinstance(record, tuple) else (None, record, ())

@@ -236,7 +236,7 @@ def test_impossible_writes_are_refused_before_anything_is_written(
     [
         (([b"v", b"v"], ["t", None]), "value binary, topic string", "task 0, row 1: topic is null"),
         (([b"v"], ["none"]), "value binary, topic string", "no topic 'none'"),
-        (([b"v", b"v"], [0, 3]), "value binary, partition int", "row 1 .*there is no 3"),
+        (([b"v", b"v"], [0, 3]), "value binary, partition int", "row 1: .*there is no 3"),
         (([b"v"], [-1]), "value binary, partition int", "there is no -1"),
         (
             ([b"v"], [datetime(1969, 12, 31, 23, 59, 59, tzinfo=UTC)]),
