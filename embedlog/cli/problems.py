@@ -86,7 +86,7 @@ def explain(error: EmbedlogError, args: argparse.Namespace) -> str:
         )
     if isinstance(error, BrokerUnavailable):
         return _no_broker(error)
-    if isinstance(error, ZooKeeperUnavailable) and "answers at" in str(error):
+    if isinstance(error, ZooKeeperUnavailable) and "responds at" in str(error):
         return f"{error}\nis one running there? embedlog zookeeper DIR   starts one"
     if isinstance(error, RecordsLost):
         cause, _, advice = str(error).partition(". ")
