@@ -12,10 +12,6 @@ RECORD_OVERHEAD = 36
 """The largest size of a record without key, value and headers: length 5, attributes 1, timestamp delta 10,
 offset delta 5, key length 5, value length 5, header count 5."""
 
-
-PLAIN_OVERHEAD = RECORD_OVERHEAD - 13
-"""The same for a record without headers that has its batch's timestamp."""
-
 BATCH_BYTES = MIB
 """Appends split their records into batches of at most this many bytes."""
 
