@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard  # noqa: F401 - a Ctrl-C within its import, at the first append, leaves an unclosed file
 from ctrl_c import strike
 from faults import UnsyncedFileSystem, crash, open_log, partition_of
 
