@@ -11,6 +11,7 @@ import pytest
 
 import embedlog
 import embedlog.segment
+import embedlog.storage.writer_state
 import embedlog.store.read_only_partition
 from embedlog import Log, errors
 from embedlog.codec import plain_scanning
@@ -164,3 +165,20 @@ def test_recent_keeps_the_last_entries() -> None:
     recent.put("a", 3)
     recent.put("c", 4)
     assert [recent.get(key) for key in "abc"] == [3, None, 4]
+
+
+def test_a_reader_notices_a_file_that_was_replaced_without_a_mark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As writers of older versions do after a clean end."""
+    monkeypatch.setattr(embedlog.storage.writer_state.WriterState, "_mark_superseded", lambda *_: None)
+    monkeypatch.setattr(embedlog.store.read_only_partition, "_CHECK_S", 0)
+    path = tmp_path / "log"
+    with embedlog.open(path) as log:
+        log.create_topic("t")
+        fill(log, "t", 20)
+    with embedlog.open(path, mode="r") as reader:
+        check(reader, "t", range(20))
+        with embedlog.open(path) as log:
+            log.append_many("t", [b"%d" % offset for offset in range(20, 40)])
+            check(reader, "t", range(40))
