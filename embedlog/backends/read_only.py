@@ -28,7 +28,7 @@ _EDGE_DELAYS_MS: Final = (0.0, 0.2, 1.0, 5.0, 20.0)
 
 
 class ReaderArrivals(PolledArrivals):
-    """Compares all that the writer states with the last look, in one step; then asks about what changed."""
+    """Compares the writer's statement with its last one, in one step; then asks about what changed."""
 
     def __init__(
         self, backend: ReaderBackend, writer: WriterView, read_committed: bool, interrupt: Interrupt
@@ -40,7 +40,7 @@ class ReaderArrivals(PolledArrivals):
     def ready(self) -> Collection[TopicPartition]:
         if not self._expected:
             return ()
-        seen, now = self._seen, self._writer.look()  # before the partitions are asked
+        seen, now = self._seen, self._writer.statement()  # before the partitions are asked
         candidates: Mapping[TopicPartition, int] = self._expected
         if seen is not None and now is not None and seen[0] is now[0]:
             if seen[1] == now[1]:

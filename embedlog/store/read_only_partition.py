@@ -84,7 +84,7 @@ class WriterView:
                 return None
             return self._state.slot_bytes(name)
 
-    def look(self) -> tuple[WriterStateReader, bytes] | None:
+    def statement(self) -> tuple[WriterStateReader, bytes] | None:
         """All that the writer states now, in one copy; None if there is no current statement."""
         with self._lock:
             state = self._state
@@ -260,12 +260,12 @@ class ReadOnlyPartition:
         self._known = (*before, time.monotonic() + _CHECK_S, bounds) if before and unchanged else None
         return bounds
 
-    def stable_range(self, look: LogSnapshot, offset: int) -> StableRange:
+    def stable_range(self, snapshot: LogSnapshot, offset: int) -> StableRange:
         """What read_committed may read from an offset on."""
-        committed = self._transactions.committed(look, offset, compacted=self.may_have_gaps)
+        committed = self._transactions.committed(snapshot, offset, compacted=self.may_have_gaps)
         now = self.snapshot()
         # Markers before the log start, or compacted away, may have been gone before we read them.
-        if now.version != look.version and not now.extends(look):
+        if now.version != snapshot.version and not now.extends(snapshot):
             raise _Superseded
         return committed
 
