@@ -16,6 +16,7 @@ from housekeeping import housekeep
 from programs import Program
 
 import embedlog
+from embedlog import segment
 from embedlog.backends.read_only import ReaderBackend
 from embedlog.clients.consumer import Consumer
 from embedlog.clients.reader import read_records
@@ -286,9 +287,8 @@ def test_reading_one_partition_opens_no_other(tmp_path: Path) -> None:
         follower.close()
 
 
-def test_a_reader_process_reloads_a_changed_index(
-    tmp_path: Path,
-) -> None:
+def test_a_reader_process_reloads_a_changed_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segment, "_CHECK_INDEX_S", 0.0)
     fs = _Asking()
     with open_log(tmp_path / "log", index_interval_bytes=100) as log:
         log.create_topic("t")

@@ -37,7 +37,7 @@ from typing import Any, TypeAlias
 from ..backends.port import Backend
 from ..codec import HEADER_SIZE, codec_number
 from ..codec.record_size import RECORD_OVERHEAD, check_size, headers_size
-from ..config import KIB, MIB
+from ..config import KIB, MAX_INT64, MIB
 from ..errors import BufferExhausted, Closed, ForkedHandle, InvalidArgument, InvalidType, RecordTooLarge
 from ..fast_append import RECORD_MEMORY, Accumulator, send_on_fast_path
 from ..model import Appended, RecordMetadata
@@ -126,7 +126,9 @@ class Producer(Closing):
         self._trusted = sticky is not None
         if encoder is not None or key_encoder is not None or clock is not now_ms:
             sticky = None
-        self._accumulator = Accumulator(SendFuture, buffer_bytes, sticky, callback is not None)
+        self._accumulator = Accumulator(
+            SendFuture, min(buffer_bytes, MAX_INT64), sticky, callback is not None
+        )
         self._lingering: dict[ProducerBatch, None] = {}  # opened and not ready yet, by their deadlines
         self._ready: dict[tuple[str, int], dict[ProducerBatch, None]] = {}
         self._sending: list[ProducerBatch] = []
