@@ -115,7 +115,7 @@ def append_many(
     codec = compression_number(compression, settings)
     limit = settings.max_message_bytes
     now = now_ms()
-    rows = as_rows(records, now, settings.append_time)
+    rows, given_times = as_rows(records, now, settings.append_time)
     if not rows:
         return AppendedMany(topic, {}, now)
 
@@ -134,7 +134,7 @@ def append_many(
     if any(batch.size > limit for each in batches.values() for batch in each):
         _refuse_large(topic, rows, limit)
 
-    times = None if settings.append_time else array("q", [row[3] for row in rows])
+    times = None if settings.append_time else given_times
     try:
         return append_batches(backend, topic, batches, {}, codec, limit, flush, now, times, places)
     finally:

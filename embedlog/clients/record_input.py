@@ -13,6 +13,7 @@ the argument, its type, and what would do.
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
@@ -49,8 +50,10 @@ def as_row(
     return key, value, pairs, now if timestamp_ms is None else as_timestamp(timestamp_ms, now)
 
 
-def as_rows(records: Iterable[Given], now: int, append_time: bool) -> list[Row]:
-    """The records of append_many. With append_time their own timestamps are ignored.
+def as_rows(records: Iterable[Given], now: int, append_time: bool) -> tuple[list[Row], int | array[int]]:
+    """The records of append_many, and their timestamps: one for all, or one for each.
+
+    With append_time their own timestamps are ignored.
 
     Raises InvalidType or InvalidArgument for the first invalid record, with its index.
     """
@@ -59,18 +62,18 @@ def as_rows(records: Iterable[Given], now: int, append_time: bool) -> list[Row]:
     given: list[Any] = list(records)
     kinds = set(map(type, given))
     if kinds <= _BYTES_OR_NULLS:
-        return [(None, value, (), now) for value in given]
+        return [(None, value, (), now) for value in given], now
     if kinds == {tuple} and set(map(len, given)) == {2}:
         keys, values = zip(*given, strict=True)
         if set(map(type, keys)) | set(map(type, values)) <= _BYTES_OR_NULLS:
-            return [(key, value, (), now) for key, value in given]
+            return [(key, value, (), now) for key, value in given], now
     rows = []
     for number, each in enumerate(given):
         try:
             rows.append(_as_row(each, now, append_time))
         except (InvalidType, InvalidArgument) as error:
             raise type(error)(f"record {number:,}: {error}") from None
-    return rows
+    return rows, array("q", [row[3] for row in rows])
 
 
 def _as_row(given: object, now: int, append_time: bool) -> Row:

@@ -24,9 +24,9 @@ Source: Kafka 2.7 implementation, section 5.3.2 (record).
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, lru_cache, partial
-from itertools import accumulate, islice, repeat
+from itertools import accumulate, chain, islice, repeat
 from operator import add
 from struct import Struct
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -84,6 +84,8 @@ _null_key_and_length = _Table(lambda length: b"\x01" + encode_varint(length))
 _field_sizes = _Table(_field_size)
 _timestamp_deltas = _Table(encode_varlong)
 _SMALL_DELTAS = 8192
+_DELTA_SIZE_ENDS = (64, 8192, 1 << 20, 1 << 27, 1 << 31)
+_MAX_RECORD_START = 6  # bytes of a record's length and attributes
 # What comes before a record's offset delta, by the size of what comes after the attributes: by whether the
 # timestamp delta, if it is 0 for all, belongs to it, and the header count of the record before. (The first
 # one is moved to the end of the whole.)
@@ -97,6 +99,22 @@ _record_sizes = _Table(lambda size: varint_size(1 + size) + 1 + size)
 @cache
 def _offset_deltas() -> list[bytes]:
     return [encode_varint(number) for number in range(_SMALL_DELTAS)]
+
+
+def _offset_deltas_of(first: int, end: int) -> Iterable[bytes]:
+    if end <= _SMALL_DELTAS:
+        return _offset_deltas()[first:end]
+    return map(encode_varint, range(first, end))
+
+
+def _offset_delta_sizes(first: int, end: int, more: int) -> Iterator[int]:
+    """The sizes of these offset deltas, each `more` larger."""
+    sizes = []
+    for size, stop in enumerate(_DELTA_SIZE_ENDS, start=1 + more):
+        if first < min(stop, end):
+            sizes.append(repeat(size, min(stop, end) - first))
+            first = stop
+    return chain.from_iterable(sizes)
 
 
 # -- a batch -----------------------------------------------------------------------------------------
@@ -176,18 +194,15 @@ class BatchBuilder:
     def _extend(self, rows: Sequence[RecordTuple]) -> int:
         """Add as many of the rows as fit. Returns how many."""
         keys, values, headers, timestamps = unzipped(rows, 4, "(key, value, headers, timestamp_ms)")
-        first, end = self.count, self.count + len(rows)
+        count, first = len(rows), self.count
         base = self.base_timestamp_ms if first else timestamps[0]
-        is_still = self._append_time or set(timestamps) == {base}
-        is_keyed, has_headers = set(map(type, keys)) != _ONLY_NULLS, any(headers)
+        is_still = self._append_time or timestamps.count(base) == count
+        is_keyed, has_headers = keys.count(None) < count, any(headers)
         data, lengths = _column("value", values)
-        if end <= _SMALL_DELTAS:
-            offsets: Sequence[bytes] = _offset_deltas()[first:end]
-        else:
-            offsets = list(map(encode_varint, range(first, end)))
         # Of each column its pieces; of each that differs from record to record, the sizes.
-        columns: list[Iterable[Any]] = [offsets]
-        sizes = map(add, map(len, offsets), _sizes(lengths))
+        columns: list[Iterable[Any]] = [_offset_deltas_of(first, first + count)]
+        alike = is_still + (not is_keyed) + (not has_headers)  # columns of one byte each
+        sizes = map(add, _offset_delta_sizes(first, first + count, alike), _sizes(lengths))
         if not is_still:
             deltas = [_timestamp_deltas[wrapped(timestamp_ms - base)] for timestamp_ms in timestamps]
             columns.insert(0, deltas)
@@ -202,23 +217,24 @@ class BatchBuilder:
             header_data = [encode_headers(each) if each else _NO_HEADERS for each in headers]
             columns.append(header_data)
             sizes = map(add, sizes, map(len, header_data))
-        alike = is_still + (not is_keyed) + (not has_headers)  # columns of one byte each
-        bodies = list(map(add, sizes, repeat(alike)))
-        ends = list(accumulate(map(_record_sizes.__getitem__, bodies)))
-        added = bisect_right(ends, self._room - len(self._data))
-        if not added and not first:
-            added = 1
-        if not added:
-            return 0
+        bodies = list(sizes)
+        room = self._room - len(self._data)
+        added = count
+        if sum(bodies) + _MAX_RECORD_START * count > room:  # else there is room for all
+            added = bisect_right(list(accumulate(map(_record_sizes.__getitem__, bodies))), room)
+            if not added and not first:
+                added = 1
+            if not added:
+                return 0
         starts = _starts[not has_headers][is_still]
         columns.insert(0, map(starts.__getitem__, bodies))
         pieces: list[Any] = [None] * (len(columns) * added)
         for i, column in enumerate(columns):
-            pieces[i :: len(columns)] = islice(column, added)
+            pieces[i :: len(columns)] = column if added == count else islice(column, added)
         if not has_headers:
             pieces[0] = pieces[0][len(_NO_HEADERS) :]
             pieces.append(_NO_HEADERS)
-        high = max(timestamps[:added])
+        high = base if is_still and not self._append_time else max(timestamps[:added])
         self.max_timestamp_ms = max(self.max_timestamp_ms, high) if first else high
         self.base_timestamp_ms = base
         self._data += b"".join(pieces)
