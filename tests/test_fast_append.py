@@ -29,9 +29,7 @@ from embedlog.store.verify import verify_log
 
 pytestmark = pytest.mark.plain
 
-compiled = pytest.mark.skipif(
-    loops.IMPLEMENTATION != "compiled", reason="there is no short cut in plain Python"
-)
+compiled = pytest.mark.skipif(loops.IMPLEMENTATION != "compiled", reason="plain Python has no fast path")
 
 
 @compiled

@@ -25,12 +25,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ..backends.port import Backend
 from ..codec import HEADER_SIZE, BatchBuilder
+from ..codec.plain_encoding import Row
 from ..codec.record_size import BATCH_BYTES, RECORD_OVERHEAD, check_size, headers_size
 from ..errors import InvalidArgument, PartialAppend, RecordTooLarge
 from ..model import Appended, RecordMetadata
 from ..validation import check_int, check_partition, check_topic
 from .partitioner import Partitioner, StickyPartitioner, choose_partition, notify_new_batch
-from .record_input import Bytes, Given, HeadersInput, Row, as_row, as_rows, compression_number, now_ms
+from .record_input import Bytes, Given, HeadersInput, as_row, as_rows, compression_number, now_ms
 from .results import AppendedMany, Places
 
 _ALONE = HEADER_SIZE + RECORD_OVERHEAD
@@ -124,7 +125,7 @@ def append_many(
     if partition is None and count == 1 and type(partitioner) is StickyPartitioner:
         partition = 0
     if partition is not None:
-        rows_of = {partition: rows}
+        rows_of: Mapping[int, Sequence[Row]] = {partition: rows}
     else:
         chosen = _chosen(partitioner, topic, rows, count)
         drawn = {number for number, row in zip(chosen, rows, strict=True) if row[0] is None}
@@ -189,7 +190,7 @@ def _chosen(partitioner: Partitioner, topic: str, rows: Sequence[Row], count: in
     return [by_key[row[0]] for row in rows]
 
 
-def _divided(rows: list[Row], chosen: list[int]) -> tuple[dict[int, list[Row]], Places | None]:
+def _divided(rows: Sequence[Row], chosen: list[int]) -> tuple[Mapping[int, Sequence[Row]], Places | None]:
     """The rows of each partition, and their places, if they go to several."""
     if len(set(chosen)) == 1:
         return {chosen[0]: rows}, None

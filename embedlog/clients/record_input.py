@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from ..codec import NONE, codec_number
-from ..codec.plain_encoding import not_bytes
+from ..codec.plain_encoding import Row, ValueRows, not_bytes
 from ..config import MAX_INT64, TopicSettings
 from ..errors import EmbedlogError, InvalidArgument, InvalidType, shown
 from ..model import NO_TIMESTAMP, Header, Headers, Record
@@ -26,8 +26,6 @@ from ..model import NO_TIMESTAMP, Header, Headers, Record
 Bytes: TypeAlias = bytes | bytearray | memoryview
 HeadersInput: TypeAlias = Iterable[tuple[str, Bytes | None]] | Mapping[str, Bytes | None]
 Given: TypeAlias = Bytes | tuple[Bytes | None, Bytes | None] | Record | None
-Row: TypeAlias = tuple[bytes | None, bytes | None, Headers, int]
-"""Key, value, headers, timestamp."""
 
 _BYTES_OR_NULLS = {bytes, type(None)}
 
@@ -50,7 +48,7 @@ def as_row(
     return key, value, pairs, now if timestamp_ms is None else as_timestamp(timestamp_ms, now)
 
 
-def as_rows(records: Iterable[Given], now: int, append_time: bool) -> tuple[list[Row], int | array[int]]:
+def as_rows(records: Iterable[Given], now: int, append_time: bool) -> tuple[Sequence[Row], int | array[int]]:
     """The records of append_many, and their timestamps: one for all, or one for each.
 
     With append_time their own timestamps are ignored.
@@ -62,11 +60,11 @@ def as_rows(records: Iterable[Given], now: int, append_time: bool) -> tuple[list
     given: list[Any] = list(records)
     kinds = set(map(type, given))
     if kinds <= _BYTES_OR_NULLS:
-        return [(None, value, (), now) for value in given], now
+        return ValueRows(None, given, now), now
     if kinds == {tuple} and set(map(len, given)) == {2}:
         keys, values = zip(*given, strict=True)
         if set(map(type, keys)) | set(map(type, values)) <= _BYTES_OR_NULLS:
-            return [(key, value, (), now) for key, value in given], now
+            return ValueRows(keys, values, now), now
     rows = []
     for number, each in enumerate(given):
         try:

@@ -29,9 +29,10 @@ from functools import cache, lru_cache, partial
 from itertools import accumulate, chain, islice, repeat
 from operator import add
 from struct import Struct
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar, overload
 
 from ..errors import InvalidArgument, InvalidType
+from ..model import Headers
 from .checksum import crc32c
 from .compression import NONE, compress
 from .record_batch import HEAD, HEADER, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, TAIL, TIMESTAMP_TYPE_BIT
@@ -40,7 +41,11 @@ from .varint import MAX_INT32, MAX_INT64, MIN_INT64, encode_varint, encode_varlo
 Bytes: TypeAlias = bytes | bytearray | memoryview
 HeaderPairs: TypeAlias = Iterable[tuple[str, Bytes | None]]
 RecordTuple: TypeAlias = tuple[Bytes | None, Bytes | None, HeaderPairs, int]
-"""Key, value, headers, timestamp."""
+Row: TypeAlias = tuple[bytes | None, bytes | None, Headers, int]
+"""Key, value, headers, timestamp; validated."""
+_Columns: TypeAlias = tuple[
+    Sequence[Bytes | None], Sequence[Bytes | None], Sequence[HeaderPairs], Sequence[int]
+]
 T = TypeVar("T")
 
 IMPLEMENTATION = "plain"
@@ -120,6 +125,39 @@ def _offset_delta_sizes(first: int, end: int, more: int) -> Iterator[int]:
 # -- a batch -----------------------------------------------------------------------------------------
 
 
+class ValueRows(Sequence[Row]):
+    """Rows of one timestamp and without headers, kept as columns: `BatchBuilder.extend` takes those."""
+
+    __slots__ = ("_keys", "_timestamp_ms", "_values")
+
+    def __init__(
+        self, keys: Sequence[bytes | None] | None, values: Sequence[bytes | None], timestamp_ms: int
+    ) -> None:
+        """keys: None if all keys are null."""
+        self._keys = keys
+        self._values = values
+        self._timestamp_ms = timestamp_ms
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+    @overload
+    def __getitem__(self, index: slice) -> ValueRows: ...
+    def __getitem__(self, index: int | slice) -> Row | ValueRows:
+        keys = None if self._keys is None else self._keys[index]
+        if isinstance(index, slice):
+            return ValueRows(keys, self._values[index], self._timestamp_ms)  # type: ignore[arg-type]
+        return keys, self._values[index], (), self._timestamp_ms  # type: ignore[return-value]
+
+    def columns(self) -> _Columns:
+        """The columns: keys, values, headers, timestamps."""
+        count = len(self._values)
+        keys = [None] * count if self._keys is None else self._keys
+        return keys, self._values, (), [self._timestamp_ms] * count
+
+
 class BatchBuilder:
     """One record batch that grows record by record, encoded as they come: Kafka's MemoryRecordsBuilder.
 
@@ -193,7 +231,10 @@ class BatchBuilder:
 
     def _extend(self, rows: Sequence[RecordTuple]) -> int:
         """Add as many of the rows as fit. Returns how many."""
-        keys, values, headers, timestamps = unzipped(rows, 4, "(key, value, headers, timestamp_ms)")
+        if isinstance(rows, ValueRows):
+            keys, values, headers, timestamps = rows.columns()
+        else:
+            keys, values, headers, timestamps = unzipped(rows, 4, "(key, value, headers, timestamp_ms)")
         count, first = len(rows), self.count
         base = self.base_timestamp_ms if first else timestamps[0]
         is_still = self._append_time or timestamps.count(base) == count

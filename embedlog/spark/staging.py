@@ -26,8 +26,9 @@ from ..backends.port import Backend
 from ..backends.read_only import ReaderBackend
 from ..clients.append import append_batches, batches_of
 from ..clients.partitioner import partition_for_key
-from ..clients.record_input import Row, as_headers, compression_number, now_ms
+from ..clients.record_input import as_headers, compression_number, now_ms
 from ..codec import scan
+from ..codec.plain_encoding import Row
 from ..codec.record_size import BATCH_BYTES, check_size
 from ..errors import InvalidArgument, InvalidType, PartitionNotFound, RecordTooLarge
 from ..files.filesystem import FileSystem

@@ -142,3 +142,25 @@ def test_an_invalid_record_changes_nothing(wrong: tuple[Any, ...]) -> None:
     with pytest.raises(type(refused.value)):
         builder.extend([wrong])
     assert builder.build() == before
+
+
+@given(
+    st.lists(st.tuples(st.none() | st.binary(max_size=5), st.none() | st.binary(max_size=9)), min_size=1),
+    st.integers(0, 400),
+)
+def test_rows_kept_as_columns_give_the_same_batches(
+    pairs: list[tuple[bytes | None, bytes | None]], room: int
+) -> None:
+    rows = [(key, value, (), T) for key, value in pairs]
+    columns = plain_encoding.ValueRows(*map(list, zip(*pairs, strict=True)), T)  # type: ignore[arg-type]
+    assert list(columns) == rows
+    for kind in (loops.BatchBuilder, plain_encoding.BatchBuilder):
+        start = 0
+        while start < len(rows):
+            one, other = kind(room), kind(room)
+            stop = one.extend(rows, start)
+            assert other.extend(columns, start) == stop
+            assert other.build() == one.build()
+            start = stop
+    values = plain_encoding.ValueRows(None, [value for _, value in pairs], T)
+    assert list(values) == [(None, value, (), T) for _, value in pairs]
