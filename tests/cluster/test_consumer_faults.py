@@ -386,5 +386,5 @@ def test_an_unreadable_registration_stops_no_consumer(
         cluster.append("t", 1, [b"b"], leader=1)
         cluster.lead("t", 1, 1)
         assert next(stream).value == b"b"
-    assert "Consumer unsupported reads nothing" in caplog.text
+    assert "Consumer unsupported has an invalid subscription" in caplog.text
     assert "(?x) is not supported" in caplog.text

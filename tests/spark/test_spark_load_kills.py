@@ -124,7 +124,7 @@ def workers(mark: str) -> list[int]:
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):  # it has ended
-            if b"pyspark.daemon" in Path(f"/proc/{name}/cmdline").read_bytes():
+            if b"spark.daemon" in Path(f"/proc/{name}/cmdline").read_bytes():  # pyspark's, and embedlog's
                 environment = Path(f"/proc/{name}/environ").read_bytes().split(b"\0")
                 if f"{MARK}={mark}".encode() in environment:
                     found.append(int(name))

@@ -169,7 +169,7 @@ def started(spark: SparkSession, path: Path, query: Query, **trigger: object) ->
 
 # -- Spark's Python processes ----------------------------------------------------------------------------
 
-WORKER, PLANNER = "pyspark.daemon", "python_streaming_source_runner"
+WORKER, PLANNER = "embedlog.spark.daemon", "python_streaming_source_runner"
 
 
 def descendants(pid: int) -> Iterator[int]:
