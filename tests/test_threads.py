@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from faults import FaultyFileSystem
+from faults import FaultyFileSystem, store_of
 
 import embedlog
 from embedlog import Closed, Log, Record, TopicNotFound
@@ -247,6 +247,15 @@ def waits_or_ended(thread: threading.Thread, lock: str = ".append_lock") -> bool
     """Does a thread stand where it takes a lock, or has it ended?"""
     frame = sys._current_frames().get(thread.ident or 0)
     return frame is None or lock in linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+
+
+def test_a_roll_and_a_checkpoint_may_write_the_same_snapshot(log: Log, crowd: Crowd) -> None:
+    log.create_topic("t")
+    partition = store_of(log).partition("t", 0)
+    for _ in range(2):
+        crowd.start(lambda: [partition.log.producers.write_snapshot(7, bytes(9)) for _ in range(50)])
+    crowd.join()
+    assert crowd.errors == []
 
 
 def test_close_waits_for_an_append_that_rolls(path: Path) -> None:

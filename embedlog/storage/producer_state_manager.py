@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -51,7 +52,9 @@ class ProducerStateManager(ProducerStateFields):
         self._state = state
         self._aborted = aborted
         self._unsaved: list[AbortedTransaction] = []
-        self._snapshots: set[int] | None = None  # their offsets, known after the first one is written
+        # A roll and a checkpoint may write the same snapshot: both after the last append.
+        self._snapshot_lock = threading.Lock()
+        self._snapshots: set[int] | None = None  # snapshot lock; offsets, known once one is written
         self._find_stable_offsets()
 
     # -- appends ---------------------------------------------------------------------------------------
@@ -168,15 +171,16 @@ class ProducerStateManager(ProducerStateFields):
     def write_snapshot(self, offset: int, data: bytes) -> None:
         """Write the state before the record `offset`. Keeps one older snapshot. Raises OSError."""
         fs, layout = self._files.fs, self._files.layout
-        fs.write_file(self._path(offset, SNAPSHOT), data)
-        if self._snapshots is None:
-            found = map(layout.parse_snapshot, fs.names(self._directory))
-            self._snapshots = {number for number in found if number is not None}
-        self._snapshots.add(offset)
-        for old in [n for n in sorted(self._snapshots) if n <= offset][:-_SNAPSHOTS_KEPT]:
-            with contextlib.suppress(FileNotFoundError):  # a roll and a flush may race
-                fs.unlink(self._path(old, SNAPSHOT))
-            self._snapshots.discard(old)
+        with self._snapshot_lock:
+            fs.write_file(self._path(offset, SNAPSHOT), data)
+            if self._snapshots is None:
+                found = map(layout.parse_snapshot, fs.names(self._directory))
+                self._snapshots = {number for number in found if number is not None}
+            self._snapshots.add(offset)
+            for old in [n for n in sorted(self._snapshots) if n <= offset][:-_SNAPSHOTS_KEPT]:
+                with contextlib.suppress(FileNotFoundError):
+                    fs.unlink(self._path(old, SNAPSHOT))
+                self._snapshots.discard(old)
 
     def save(self, offset: int) -> None:
         """Write a snapshot at the end of a segment, if there are producers. Raises OSError."""
