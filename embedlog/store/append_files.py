@@ -1,6 +1,6 @@
 """Bounds the descriptors of active segments: the partitions that opened theirs longest ago close them.
 
-A file is fsynced before it is closed, or a later error of writing it back might reach nobody; an fsync costs
+A file is fsynced before it is closed, since the kernel may forget a later writeback error; an fsync costs
 more than a hundred appends. So files are closed a batch at a time: flushed ones first, as they cost next to
 nothing, then the oldest, fsynced several at once.
 """
